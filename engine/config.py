@@ -1,0 +1,211 @@
+"""One typed configuration object: every limit has a name, a unit in the name, and a reason beside its default.
+
+Precedence, highest first: command line, environment (`ENGINE_<NAME>`), `engine.toml` in the working directory, default.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.errors import ConfigError
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=1024)]
+NonNegative = Annotated[int, Meta(ge=0)]
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of an engine. Immutable; every process of one engine gets the same object."""
+
+    # -- what runs where ----------------------------------------------------------------------------------------------
+    host: str = "127.0.0.1"  # loopback: exposing the engine is a decision, not a default
+    port: Port = 8000  # 0 picks a free one
+    shards: Count = 2
+    schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
+    edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
+    redis_url: str = ""  # empty: the engine starts a Redis of its own
+    redis_fsync: str = "always"  # of its own Redis: `always` survives power loss; `everysec` may lose the last second then
+    data_dir: str = ".engine"
+    address: str = ""  # Ray cluster to join; empty: start a local one
+    namespace: str = "engine"  # Ray namespace of the engine's named actors
+    examples_dir: str = ""  # where `engine replay` finds rules.toml; empty: the one shipped
+
+    # -- identity -----------------------------------------------------------------------------------------------------
+    jwt_secret: str = ""  # HS256; empty and no key below: made, and kept in the data directory with mode 0600
+    jwt_public_key: str = ""  # PEM text or path, RS256/ES256
+    jwt_jwks_url: str = ""
+    jwt_issuer: str = ""  # checked when set
+    jwt_audience: str = ""  # checked when set
+    jwt_leeway_s: NonNegative = 5  # clocks of two machines differ by seconds, not minutes
+    jwks_cache_s: Positive = 300
+    allowed_origins: tuple[str, ...] = ()  # browsers from other origins than the engine's own; `*` allows all
+    demo_token_ttl_s: Positive = 3600  # the demo link is for trying, not for keeping
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+    body_bytes_max: Positive = 1 << 20
+    items_max: Positive = 1000  # per publish request, after `users` is expanded
+    data_bytes_max: Positive = 64 << 10
+    id_chars_max: Positive = 128  # ids, users, types, devices: an identifier, not a document
+    context_bytes_max: Positive = 4096  # actor, target, context: each
+    ttl_s_default: Positive = 72 * 3600
+    ttl_s_max: Positive = 30 * 86400
+    delay_s_max: Positive = 10 * 365 * 86400
+    idempotency_caller_s: Positive = 24 * 3600
+    publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
+    publish_inflight_max: Positive = 50_000  # unanswered items per edge; beyond it 429: about two seconds of full load
+
+    # -- delivery -----------------------------------------------------------------------------------------------------
+    window: Positive = 256  # unacknowledged messages in flight per connection
+    window_bytes: Positive = 1 << 20  # and their bytes: a window of the largest messages must not be 16 MiB
+    ack_timeout_factor: float = 1.8  # of the smoothed round trip
+    ack_rtt_initial_ms: Positive = 250  # before the first measurement
+    retry_first_ms: Positive = 100  # floor of the timeout of the first try; doubles with every further one
+    retry_cap_ms: Positive = 2000
+    retry_tries: Positive = 3  # sends of one message on one connection before that connection counts as stalled
+    connections_per_user_max: Positive = 8  # devices of one person; the oldest goes with 4409
+    frame_bytes_max: Positive = 64 << 10  # from a client; ACKs are tiny
+    malformed_frames_max: Positive = 10
+    send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
+    send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
+    socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's
+    deliver_bytes_max: Positive = 256 << 10  # messages coalesced into one frame
+
+    # -- connections --------------------------------------------------------------------------------------------------
+    heartbeat_ms: Positive = 30_000
+    heartbeat_max_ms: Positive = 120_000  # a jittery network is asked less often: 30 -> 60 -> 120 s
+    pong_timeout_ms: Positive = 5000
+    pong_misses_max: Positive = 2
+    client_timeout_ms: Positive = 60_000  # told to clients: nothing from the server for this long means reconnect
+    reconnect_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000)
+    reconnect_jitter: float = 0.3
+    connections_max: Positive = 50_000  # per edge; beyond it 503 before the upgrade
+    drain_ms: Positive = 2000  # how long Ctrl-C waits for connections to take their leave
+    drain_spread_ms: Positive = 5000  # reconnects after a drain are spread over this
+
+    # -- mailboxes ----------------------------------------------------------------------------------------------------
+    offline_max: Positive = 10_000  # messages kept per user; older ones are trimmed and announced as a gap
+    offline_ttl_s: Positive = 72 * 3600
+    sweep_ms: Positive = 300_000
+    recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
+    hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
+    mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
+    dead_letters_max: Positive = 100_000  # per tenant, approximately
+    session_stream_max: Positive = 1_000_000  # entries of session:stream, approximately
+
+    # -- journal ------------------------------------------------------------------------------------------------------
+    commit_records_max: Positive = 2000  # one group commit stays below ~1 MB and a few ms of Redis time
+    commit_bytes_max: Positive = 4 << 20
+    commit_retry_ms: Positive = 2000  # storage away longer than this: publishers get 503
+    ack_journal_ms: Positive = 200  # ACKs wait this long for a commit to ride on; losing one only causes a repeat
+    checkpoint_ms: Positive = 3000
+    checkpoint_bytes: Positive = 32 << 20  # of journal since the last one
+    posts_pending_max: Positive = 50_000  # messages waiting for a commit, per shard; beyond it OVERLOADED
+    redis_timeout_ms: Positive = 2000  # of one command
+    shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+    timer_horizon_ms: Positive = 60_000  # durable timers due within it are in the wheel
+    timer_load_max: Positive = 20_000  # loaded from Redis in one go
+    timer_batch: Positive = 500  # due timers per Fire record
+    timer_refire_ms: Positive = 5000  # an unconfirmed Fire is sent again after this
+    fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
+    timers_per_user_max: Positive = 10_000
+    list_timers_max: Positive = 1000
+
+    # -- links --------------------------------------------------------------------------------------------------------
+    link_pacing_ms: float = 2.0  # between calls of one link while messages wait; the first leaves at once
+    link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
+    link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
+    link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
+    link_timeout_ms: Positive = 3000  # no reply, or no request, for this long: the session is over
+    link_inflight_max: Positive = 4  # calls of one link under way at once
+    link_batch_bytes: Positive = 8 << 20
+    link_queue_bytes: Positive = 256 << 20  # waiting at one end of one link; beyond it the session is reset
+
+    # -- operating ----------------------------------------------------------------------------------------------------
+    health_ms: Positive = 1000  # the controller asks every actor this often
+    health_timeout_ms: Positive = 10_000  # an actor that does not answer for this long is replaced
+    start_timeout_s: Positive = 120
+    log_level: str = "INFO"
+
+
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+
+
+def _from_text(name: str, text: str) -> Any:
+    """A value as it comes from the environment: text, lists separated by commas."""
+    kind = _FIELDS[name].type
+    if kind is str:
+        return text
+    if "tuple" in str(kind):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def load(
+    options: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: str | Path = "engine.toml",
+) -> Config:
+    """The configuration from all sources.
+
+    Args:
+        options: what the command line gave; `None` values count as not given.
+        env: the environment, `os.environ` when left out.
+        toml_path: read when it exists.
+
+    Raises:
+        ConfigError: a source names an unknown setting, or a value is malformed or out of range.
+    """
+    env = os.environ if env is None else env
+    merged: dict[str, Any] = {}
+    path = Path(toml_path)
+    if path.is_file():
+        try:
+            merged.update(tomllib.loads(path.read_text("utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        for name in merged:
+            if name not in _FIELDS:
+                raise ConfigError(f"{path}: unknown setting {name!r}; allowed are {', '.join(sorted(_FIELDS))}")
+    for name in _FIELDS:
+        text = env.get(f"ENGINE_{name.upper()}")
+        if text is not None and text != "":
+            merged[name] = _from_text(name, text)
+    for name, value in (options or {}).items():
+        if value is not None:
+            merged[name] = value
+    try:
+        config = msgspec.convert(merged, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"setting {error}") from error
+    _check(config)
+    return config
+
+
+def _check(config: Config) -> None:
+    """Rules that concern several settings at once."""
+    if config.redis_fsync not in ("always", "everysec"):
+        raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
+    if config.ack_timeout_factor <= 1:
+        raise ConfigError("ack_timeout_factor: must be above 1, a timeout below the round trip repeats every message")
+    if not 0 <= config.reconnect_jitter < 1:
+        raise ConfigError("reconnect_jitter: allowed is 0 up to, not including, 1")
+    if not config.reconnect_delays_ms or min(config.reconnect_delays_ms) < 1:
+        raise ConfigError("reconnect_delays_ms: at least one delay, each at least 1")
+    if config.link_timeout_ms <= config.link_park_ms:
+        raise ConfigError("link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead")
+    if not 0 < config.link_calls_share < 1 or config.link_pacing_ms < 0 or config.link_ack_pacing_ms < 0:
+        raise ConfigError("link_calls_share must be between 0 and 1, pacing must not be negative")
+    if config.data_bytes_max > config.window_bytes:
+        raise ConfigError("data_bytes_max: must not exceed window_bytes, else a message could never be sent")
+    if config.ttl_s_default > config.ttl_s_max:
+        raise ConfigError("ttl_s_default: must not exceed ttl_s_max")

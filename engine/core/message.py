@@ -1,0 +1,24 @@
+"""A notification on its way: its JSON body is encoded once, at the edge that accepted it, and never again.
+
+`body` is the message object of PROTOCOL.md without braces and without what depends on the receiver: `"id":"...",
+"type":"...",...,"data":{...}`. What a client sees is `{"seq":..,"event_id":"..","attempt":..,` + body + `}`, so every
+edge, shard and stream handles opaque bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ID_PREFIX = b'"id":"'
+
+
+def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
+    """The message object as a client gets it."""
+    return b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}' % (seq, epoch.encode(), seq, attempt, body)
+
+
+def frame_bytes(epoch: str, messages: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """One `messages` frame of (seq, attempt, body) triples, in the order given."""
+    prefix = epoch.encode()
+    parts = [b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}' % (seq, prefix, seq, attempt, body) for seq, attempt, body in messages]
+    return b'{"type":"messages","messages":[%b]}' % b",".join(parts)

@@ -1,0 +1,71 @@
+"""Which shard owns a user, and which partition holds a timer.
+
+slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash never change in a cluster's life:
+the slot is part of Redis keys. The slot -> shard map does change; it is versioned and kept in Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+
+SLOTS = 1024
+"""Slots of a cluster. 1024 lets 100 shards differ by at most 10 % in load and keeps the map at 1 KiB."""
+
+TIMER_PARTITIONS = 16
+"""Partitions of durable timers; each belongs to one scheduler. More schedulers than this stay idle."""
+
+
+def mailbox_key(tenant: str, user: str) -> str:
+    """`tenant:user`. Tenants never contain a colon (checked where they enter), so the key is unambiguous."""
+    return f"{tenant}:{user}"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The tenant and user of a mailbox key."""
+    tenant, _, user = key.partition(":")
+    return tenant, user
+
+
+def slot_of(key: str) -> int:
+    """The slot (0..1023) of a mailbox key; stable across processes, machines and versions."""
+    return crc32(key.encode()) % SLOTS
+
+
+def partition_of(key: str) -> int:
+    """The timer partition (0..15) of a mailbox key: all timers of a user sit in one partition."""
+    return slot_of(key) % TIMER_PARTITIONS
+
+
+class SlotMap(msgspec.Struct, frozen=True):
+    """Who owns which slot. `owners[slot]` is a shard index; a higher `version` wins."""
+
+    version: int
+    owners: tuple[int, ...]
+
+    def owner(self, key: str) -> int:
+        """The shard index that owns the mailbox key."""
+        return self.owners[crc32(key.encode()) % SLOTS]
+
+    def slots_of(self, shard: int) -> list[int]:
+        """All slots of one shard."""
+        return [slot for slot, owner in enumerate(self.owners) if owner == shard]
+
+
+def spread(shards: int, version: int = 1) -> SlotMap:
+    """An even map over `shards` shards: slot i belongs to shard i mod `shards`."""
+    if shards < 1:
+        raise ValueError("a slot map needs at least one shard")
+    return SlotMap(version, tuple(slot % shards for slot in range(SLOTS)))
+
+
+def scheduler_of(partition: int, schedulers: int) -> int:
+    """The scheduler index that owns a timer partition."""
+    return partition % schedulers
+
+
+def partitions_of(scheduler: int, schedulers: int) -> Sequence[int]:
+    """All timer partitions of one scheduler."""
+    return range(scheduler, TIMER_PARTITIONS, schedulers)
