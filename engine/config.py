@@ -180,9 +180,7 @@ def load(
         text = env.get(f"ENGINE_{name.upper()}")
         if text is not None and text != "":
             merged[name] = _from_text(name, text)
-    for name, value in (options or {}).items():
-        if value is not None:
-            merged[name] = value
+    merged |= {name: value for name, value in (options or {}).items() if value is not None}
     try:
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:
