@@ -1,0 +1,75 @@
+# Everything a person does with this repository. `make` alone explains.
+.DEFAULT_GOAL := help
+.PHONY: help run test check static bench clean lock browser
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
+# The first interpreter that is new enough; PYTHON=/path/to/python overrides.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+help: ## this text
+	@echo "ray-notification-engine"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "First time here? 'make run', then open the link it prints. Ctrl-C stops it."
+	@echo "Settings come from ENGINE_* variables or engine.toml: ENGINE_PORT=9000 ENGINE_SHARDS=4 make run"
+
+# `exec` leaves no shell in between, so that a SIGTERM to make reaches the engine, which then drains.
+run: $(VENV)/.installed ## start the engine on this machine (installs itself into .venv first)
+	@exec $(BIN)/python -m engine up
+
+test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), under 12 minutes
+	@$(BIN)/python -m pytest -q --durations=10
+
+check: static ## format, lint, types and the fast tests, under a minute
+	@$(BIN)/python -m pytest -q -m "not engine and not browser and not slow"
+
+static: $(VENV)/.installed-test
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/.installed-test ## measure throughput, latency and CPU per message on this machine
+	@exec $(BIN)/python -m bench
+
+lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements*.txt
+	$(BIN)/uv pip compile pyproject.toml --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --quiet --output-file requirements.txt
+	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements.txt --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet \
+		--output-file requirements-test.txt
+
+clean: ## remove everything that was made here: .venv, caches, the engine's data directory
+	rm -rf $(VENV) .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; install one, or say PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "make: cannot create $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# The lock pins versions and hashes; the project itself is linked, not copied, and built with the locked setuptools.
+$(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) (once; a minute or two)"
+	@$(PIP) --require-hashes -r requirements.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(PIP) --require-hashes -r requirements-test.txt
+	@touch $@
+
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Chromium for the browser tests"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null || \
+			echo "make: apt could not install Chromium" >&2; \
+	else \
+		echo "make: no Chromium: the browser tests will be skipped. To have them: sudo apt install chromium, or $(BIN)/playwright install chromium" >&2; \
+	fi
