@@ -1,0 +1,104 @@
+"""Every key the engine has in Redis, by function: nobody else spells one.
+
+All keys of a slot share the hash tag `{s<slot>}`, so that a script may touch them together on a Redis Cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EPOCH_FIELD: Final = "epoch"
+"""Field of `meta_key()` with the data epoch: first half of every cursor."""
+
+
+def slots_key() -> str:
+    """String: the slot map, `engine.core.slots.SlotMap` as MessagePack."""
+    return "engine:slots"
+
+
+def meta_key() -> str:
+    """Hash: facts about the data as a whole, the data epoch among them."""
+    return "engine:meta"
+
+
+def epoch_key() -> str:
+    """String: counter (INCR) of fencing epochs, one space for all writers of a cluster."""
+    return "engine:epoch"
+
+
+# -- of a slot ---------------------------------------------------------------------------------------------------------
+def page_key(slot: int) -> str:
+    """Hash: mailbox key -> page, the cold state of a mailbox."""
+    return f"{{s{slot}}}page"
+
+
+def offline_key(key: str) -> str:
+    """Stream: messages kept for one user, entry id = `<seq>-0`; `key` is the mailbox key `tenant:user`."""
+    return f"{{s{slot_of(key)}}}offline:uid:{key}"
+
+
+def idempotency_key(key: str, id: str) -> str:
+    """String: the first result under an id given by the caller; `key` is the mailbox key.
+
+    The value is `<16 hex digits of the digest>|<seq>|<scheduled id or empty>`; immediate and delayed publishing share the
+    keys, so an id means the same message whichever way it is published.
+    """
+    return f"{{s{slot_of(key)}}}idemp:{key}:{id}"
+
+
+# -- of a shard --------------------------------------------------------------------------------------------------------
+def journal_key(shard: int) -> str:
+    """Stream: group commits of one shard since its last checkpoint."""
+    return f"{{shard-{shard}}}journal"
+
+
+def shard_epoch_key(shard: int) -> str:
+    """String: highest writer epoch of the shard; an older one is refused."""
+    return f"{{shard-{shard}}}epoch"
+
+
+# -- of a timer partition ----------------------------------------------------------------------------------------------
+def timer_due_key(partition: int) -> str:
+    """Sorted set: scheduled id by due time in ms; the due time here is the one that counts."""
+    return f"{{t{partition}}}due"
+
+
+def timer_key(partition: int) -> str:
+    """Hash: scheduled id -> packed `Timer`."""
+    return f"{{t{partition}}}timer"
+
+
+def timer_user_prefix(partition: int) -> str:
+    """With a mailbox key behind it, a sorted set: that user's scheduled ids by due time."""
+    return f"{{t{partition}}}user:"
+
+
+def timer_fired_key(partition: int) -> str:
+    """Sorted set: `<tenant>:<scheduled id>` of fired timers by when they are forgotten, ms."""
+    return f"{{t{partition}}}fired"
+
+
+def timer_cancelled_key(partition: int) -> str:
+    """Sorted set: `<tenant>:<scheduled id>` of cancelled timers by when they are forgotten, ms."""
+    return f"{{t{partition}}}cancelled"
+
+
+def timer_quarantine_key(partition: int) -> str:
+    """Hash: scheduled id -> stored bytes that could not be read."""
+    return f"{{t{partition}}}quarantine"
+
+
+def timer_epoch_key(partition: int) -> str:
+    """String: highest epoch of the scheduler that owns the partition; an older one is refused."""
+    return f"{{t{partition}}}epoch"
+
+
+# -- shared with other systems -----------------------------------------------------------------------------------------
+def session_stream_key() -> str:
+    """Stream: connects and disconnects, read by other systems with consumer groups."""
+    return "session:stream"
+
+
+def dead_letter_key(tenant: str) -> str:
+    """Stream: a tenant's messages that could not be handled."""
+    return f"dead:{tenant}"
