@@ -109,6 +109,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_bytes: Positive = 32 << 20  # of journal since the last one
     posts_pending_max: Positive = 50_000  # messages waiting for a commit, per shard; beyond it OVERLOADED
     redis_timeout_ms: Positive = 2000  # of one command
+    redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
+    redis_restart_ms: Positive = 100  # its own Redis is started again at once, then after this, doubling
+    redis_restart_max_ms: Positive = 2000  # ... up to this: a Redis that cannot start must not fill the log
     shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
 
     # -- timers -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Every decision of the engine as plain state machines: same inputs, same outputs. No clock, no socket, no random source."""

