@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.core.slots import slot_of
+
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
