@@ -116,12 +116,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- timers -------------------------------------------------------------------------------------------------------
     timer_horizon_ms: Positive = 60_000  # durable timers due within it are in the wheel
-    timer_load_max: Positive = 20_000  # loaded from Redis in one go
+    timer_load_max: Positive = 2000  # loaded from Redis in one go: a few ms of Redis and of the scheduler; the next page follows at once
+    timer_load_bytes: Positive = 4 << 20  # and their bytes, which Redis has to hold for the reply
+    timer_memory_max: Positive = 200_000  # durable timers in a scheduler's memory; the farthest are left to Redis beyond it
+    timer_memory_bytes: Positive = 256 << 20  # and their bytes
     timer_batch: Positive = 500  # due timers per Fire record
+    timer_batch_bytes: Positive = 1 << 20  # and their bytes: several records fit a link batch
+    timer_claims_max: Positive = 5000  # due timers handed to one shard and not confirmed; the rest waits, oldest first
+    timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below link_queue_bytes, or a burst would reset the session
+    timer_requests_max: Positive = 20_000  # waiting for storage, per scheduler; beyond it 429
     timer_refire_ms: Positive = 5000  # an unconfirmed Fire is sent again after this
     fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
     timers_per_user_max: Positive = 10_000
     list_timers_max: Positive = 1000
+    list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and says so
+    slots_refresh_ms: Positive = 3000  # how often a scheduler looks for a newer slot map; a stale one delays a timer, never loses it
 
     # -- links --------------------------------------------------------------------------------------------------------
     link_pacing_ms: float = 2.0  # between calls of one link while messages wait; the first leaves at once
@@ -208,5 +217,7 @@ def _check(config: Config) -> None:
         raise ConfigError("link_calls_share must be between 0 and 1, pacing must not be negative")
     if config.data_bytes_max > config.window_bytes:
         raise ConfigError("data_bytes_max: must not exceed window_bytes, else a message could never be sent")
+    if config.fired_tombstone_s < config.idempotency_caller_s:
+        raise ConfigError("fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again")
     if config.ttl_s_default > config.ttl_s_max:
         raise ConfigError("ttl_s_default: must not exceed ttl_s_max")

@@ -39,6 +39,20 @@ def partition_of(key: str) -> int:
     return slot_of(key) % TIMER_PARTITIONS
 
 
+def timer_id(key: str, unique: str) -> str:
+    """A scheduled id for a timer of this mailbox: `<partition>-<unique>`. It routes itself; make `unique` unguessable."""
+    return f"{partition_of(key)}-{unique}"
+
+
+def partition_of_timer(sid: str) -> int | None:
+    """The partition a scheduled id routes to; None when no timer can have this id."""
+    number, dash, unique = sid.partition("-")
+    if not dash or not unique or not number.isdecimal() or not number.isascii() or len(number) > 2:
+        return None
+    partition = int(number)
+    return partition if partition < TIMER_PARTITIONS and number == str(partition) else None
+
+
 class SlotMap(msgspec.Struct, frozen=True):
     """Who owns which slot. `owners[slot]` is a shard index; a higher `version` wins."""
 
