@@ -45,7 +45,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jwt_issuer: str = ""  # checked when set
     jwt_audience: str = ""  # checked when set
     jwt_leeway_s: NonNegative = 5  # clocks of two machines differ by seconds, not minutes
-    jwks_cache_s: Positive = 300
+    jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
+    jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id
+    jwks_stale_max_s: Positive = 86_400  # the keys last seen are used for this long when their list does not answer
+    jwks_timeout_ms: Positive = 5000  # of one fetch
+    token_chars_max: Positive = 8192  # about what fits a request header
+    topics_per_token_max: Positive = 1000
+    verified_tokens_max: Positive = 20_000  # remembered per edge, some 20 MB: reconnects and publishers present theirs again and again
     allowed_origins: tuple[str, ...] = ()  # browsers from other origins than the engine's own; `*` allows all
     demo_token_ttl_s: Positive = 3600  # the demo link is for trying, not for keeping
 
@@ -55,6 +61,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_bytes_max: Positive = 64 << 10
     id_chars_max: Positive = 128  # ids, users, types, devices: an identifier, not a document
     context_bytes_max: Positive = 4096  # actor, target, context: each
+    json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
+    errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
     ttl_s_default: Positive = 72 * 3600
     ttl_s_max: Positive = 30 * 86400
     delay_s_max: Positive = 10 * 365 * 86400

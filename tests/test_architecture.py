@@ -22,9 +22,9 @@ IMPURE_CALLS = {"uuid1", "uuid4", "uuid6", "uuid7", "now", "utcnow", "today", "u
 LAYERS = (
     ("errors", "config"),
     ("core",),
-    ("problems", "metrics"),
-    ("store", "auth", "openapi", "link"),
-    ("publishing", "websocket", "streams", "gateway"),
+    ("problems", "metrics", "ids"),
+    ("store", "keyring", "auth", "openapi", "link"),
+    ("intake", "publishing", "websocket", "streams", "gateway"),
     ("routes",),
     ("actors",),
     ("client",),

@@ -1,0 +1,61 @@
+"""What counts as a name here, and how a new one is written.
+
+Names arrive in tokens, publish requests and frames. They end up in Redis keys, JSON frames and log lines, so the rules are
+few and the same everywhere: text of bounded length, nothing that ends a line, nothing that has no UTF-8 form.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+_TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_EVENT_TYPE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+RANDOM_BITS: Final = 74
+"""Random bits of a UUIDv7: everything but the 48 of the time, 4 of the version and 2 of the variant."""
+
+
+def is_tenant(text: str) -> bool:
+    """1 to 64 of `A-Z a-z 0-9 _ . -`: no colon, so that `tenant:user` is unambiguous."""
+    return _TENANT.fullmatch(text) is not None
+
+
+def is_user(text: str, chars_max: int) -> bool:
+    """Any text of 1 to `chars_max` characters without control characters, line separators and lone surrogates."""
+    # What is printable holds none of them: true for nearly every user, and ten times as fast as the expression.
+    return 0 < len(text) <= chars_max and (text.isprintable() or _FORBIDDEN.search(text) is None)
+
+
+def is_id(text: str, chars_max: int) -> bool:
+    """Printable text of 1 to `chars_max` characters."""
+    return 0 < len(text) <= chars_max and text.isprintable()
+
+
+@lru_cache(maxsize=4096)  # publishers use few types and use them often; the entries are as short as `chars_max` says
+def _is_dotted(text: str) -> bool:
+    return _EVENT_TYPE.fullmatch(text) is not None
+
+
+def is_event_type(text: str, chars_max: int) -> bool:
+    """Words of `A-Z a-z 0-9 _ -` joined by single dots, together at most `chars_max` characters: `post.liked`."""
+    return len(text) <= chars_max and _is_dotted(text)
+
+
+def uuid7(now_ms: int, random_bits: int) -> str:
+    """A UUID of version 7 (RFC 9562, section 5.7), in lower case with dashes; sorts by time as text.
+
+    Args:
+        now_ms: milliseconds since the epoch, below 2**48.
+        random_bits: `RANDOM_BITS` bits; what is above them is ignored.
+    """
+    time_hex = "%012x" % now_ms
+    return "%s-%s-7%03x-%04x-%012x" % (
+        time_hex[:8],
+        time_hex[8:],
+        random_bits >> 62 & 0xFFF,
+        0x8000 | random_bits >> 48 & 0x3FFF,
+        random_bits & 0xFFFF_FFFF_FFFF,
+    )
