@@ -79,7 +79,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retry_cap_ms: Positive = 2000
     retry_tries: Positive = 3  # sends of one message on one connection before that connection counts as stalled
     connections_per_user_max: Positive = 8  # devices of one person; the oldest goes with 4409
-    frame_bytes_max: Positive = 64 << 10  # from a client; ACKs are tiny
+    frame_bytes_max: Annotated[int, Meta(ge=125)] = 64 << 10  # from a client; ACKs are tiny, control frames have up to 125
     malformed_frames_max: Positive = 10
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
@@ -94,6 +94,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_timeout_ms: Positive = 60_000  # told to clients: nothing from the server for this long means reconnect
     reconnect_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     reconnect_jitter: float = 0.3
+    close_timeout_ms: Positive = 5000  # for the client's answer to a close frame; then the transport is reset
+    poll_wait_s_max: Positive = 60  # proxies cut requests that are silent for longer
+    poll_grace_ms: Positive = 1000  # a poll that asks for a shorter wait still gives the shard this long to speak
     connections_max: Positive = 50_000  # per edge; beyond it 503 before the upgrade
     drain_ms: Positive = 2000  # how long Ctrl-C waits for connections to take their leave
     drain_spread_ms: Positive = 5000  # reconnects after a drain are spread over this

@@ -35,3 +35,49 @@ class Invalid(EngineError):
         super().__init__(f"{path}: {detail}")
         self.detail = detail
         self.path = path
+
+
+class Overloaded(EngineError):
+    """A limit of this process is reached (HTTP 429): nothing was accepted, the same request succeeds later."""
+
+
+class Unavailable(EngineError):
+    """A part that has to answer did not, or this process takes nothing new (HTTP 503): the same request succeeds later."""
+
+
+class RulesError(EngineError):
+    """A rules file cannot be used; the message names the file's line, the rule and what is allowed."""
+
+
+class ClientError(EngineError):
+    """Base of what `engine.Client` and `engine.Publisher` raise."""
+
+
+class Unreachable(ClientError):
+    """No engine answered in the time allowed. Whatever was being published may be published again under the same ids."""
+
+
+class Refused(ClientError):
+    """The engine refused the connection or request for a reason that waiting does not cure.
+
+    Args:
+        detail: what the engine said.
+        status: the HTTP status or WebSocket close code.
+    """
+
+    def __init__(self, detail: str, status: int) -> None:
+        super().__init__(f"{detail} ({status})")
+        self.detail = detail
+        self.status = status
+
+
+class Unauthorized(Refused):
+    """401 or 4401: the token is missing, malformed, expired, or signed with another secret."""
+
+
+class Forbidden(Refused):
+    """403 or 4403: the token is good and lacks the scope for this."""
+
+
+class TooManyConnections(Refused):
+    """4409: newer connections of the same user took this one's place. Reconnecting would only push out another."""

@@ -1,0 +1,385 @@
+"""One edge's state, and the only thing its routes, sockets and links talk to.
+
+    routes  --post, settle, probe, timers-->  Gateway  --records-->  links to shards and schedulers
+    sockets --attach, ack, nack, detach---->  Gateway  <--records--  (`from_shard`, `from_scheduler`)
+
+It keeps connections by number, calls that await an answer (`engine.calls`), and the slot map that routes both. No message
+is kept here: what is in flight lives in the shard's mailbox, what is unsent in the connection's buffer.
+
+Order: records of a shard are handled in arrival order, so what one connection sees is in order. Messages for the same
+connection that arrive in one batch leave in one frame.
+
+A link session that begins anew (`shard_reset`, `scheduler_reset`) knows nothing: all connections of that shard are
+announced again with their cursor, all unanswered calls are repeated under their ids. `Moved` asks for a newer slot map
+and routes again when it comes.
+
+One ticker drives everything that depends on time: heartbeats and token expiry (buckets of connections by due time),
+stalled clients, deadlines of calls. A timer per connection would cost more than the connection.
+
+Limits: `connections_max` connections, then `Unavailable` before the upgrade; `publish_inflight_max` unanswered records,
+then `Overloaded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from engine.calls import Call, Calls
+from engine.config import Config
+from engine.connection import Connection
+from engine.core import batch
+from engine.core.heartbeat import HeartbeatLimits
+from engine.core.slots import TIMER_PARTITIONS, SlotMap, partition_of, scheduler_of
+from engine.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+TICK_MS: Final = 100
+"""Resolution of heartbeats, stalls and deadlines. Ten wake-ups a second cost 0.1 % of a core."""
+
+GOING_AWAY: Final = 1012
+
+
+class Gateway:
+    """The state of one edge.
+
+    Args:
+        config: the engine's settings.
+        incarnation: unique among all edges and their restarts; connection names start with it.
+        wall_ms: milliseconds since the epoch.
+        clock: milliseconds that never step.
+        send_shard: (shard index, record, eager) to that shard's link; may drop it, `shard_reset` follows then.
+        send_scheduler: (scheduler index, record), likewise.
+        need_slots: a shard speaks of this version of the slot map: get it and call `set_slots`. Called repeatedly.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        slots: SlotMap,
+        *,
+        incarnation: str,
+        wall_ms: Callable[[], int],
+        clock: Callable[[], int],
+        send_shard: Callable[[int, Struct, bool], None],
+        send_scheduler: Callable[[int, Struct], None],
+        need_slots: Callable[[int], None],
+    ) -> None:
+        self.config = config
+        self.slots = slots
+        self.incarnation = incarnation
+        self.wall_ms = wall_ms
+        self.clock = clock
+        self._send_shard = send_shard
+        self._send_scheduler = send_scheduler
+        self._need_slots = need_slots
+        self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
+        self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._send)
+        self.connections: dict[int, Connection] = {}
+        self.backlog: set[Connection] = set()  # those with bytes their client has not taken
+        self.draining = False
+        self.counts: Counter[str] = Counter()  # events since the start, by name
+        self.by_transport: Counter[str] = Counter()  # connections now
+        self._next_id = 1
+        self._buckets: dict[int, list[int]] = {}
+        self._ticks = clock() // TICK_MS
+        self._slots_wanted = 0
+        self._homeless: list[int] = []  # connections whose shard said Moved
+
+    # -- Routing. ----------------------------------------------------------------------------------------------------------
+    def _route(self, record: Any) -> int:
+        kind = type(record)
+        if kind is batch.Post or kind is batch.Settle or kind is batch.Probe:
+            return self.slots.owner(record.key)
+        if kind is batch.Schedule:
+            partition = partition_of(record.timer.key)
+        elif kind is batch.ListTimers:
+            partition = partition_of(record.key)
+        else:
+            partition = timer_partition(record.sid)
+        return ~scheduler_of(partition, self.config.schedulers)
+
+    def _send(self, route: int, record: Struct) -> None:
+        if route >= 0:
+            self._send_shard(route, record, True)
+        else:
+            self._send_scheduler(~route, record)
+
+    def set_slots(self, slots: SlotMap) -> None:
+        """A slot map was read. A newer one re-routes connections and whatever waited for it; an older one is ignored."""
+        if slots.version <= self.slots.version:
+            return
+        self.slots = slots
+        for connection in list(self.connections.values()):
+            if connection.shard != slots.owner(connection.key):
+                self._send_shard(connection.shard, batch.Detach(connection.id, 0), True)
+                self._announce(connection)
+        self._unpark()
+
+    def _unpark(self) -> None:
+        self.calls.unpark()
+        homeless, self._homeless = self._homeless, []
+        for number in homeless:
+            connection = self.connections.get(number)
+            if connection is not None:
+                self._announce(connection)
+
+    # -- Connections. ------------------------------------------------------------------------------------------------------
+    def admit(self) -> None:
+        """May one more connection begin? To be asked before an upgrade.
+
+        Raises:
+            Unavailable: the edge is full, or going away.
+        """
+        if self.draining or len(self.connections) >= self.config.connections_max:
+            self.counts["refused"] += 1
+            raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
+
+    def attach(self, connection: Connection) -> None:
+        """A connection begins: announce it to its user's shard. Its first `check` is due at once."""
+        connection.id = self._next_id
+        self._next_id += 1
+        self.connections[connection.id] = connection
+        self.by_transport[batch.TRANSPORTS[connection.kind]] += 1
+        self._announce(connection)
+        self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
+
+    def detach(self, connection: Connection, code: int) -> None:
+        """A connection ended with this close code. Safe to call twice."""
+        if connection.ended:
+            return
+        connection.ended = True
+        self.backlog.discard(connection)
+        if self.connections.pop(connection.id, None) is not None:
+            self.by_transport[batch.TRANSPORTS[connection.kind]] -= 1
+            self.counts[f"closed_{code}"] += 1
+            self._send_shard(connection.shard, batch.Detach(connection.id, code), True)
+
+    def _announce(self, connection: Connection) -> None:
+        connection.shard = self.slots.owner(connection.key)
+        again = connection.welcomed
+        record = batch.Attach(
+            connection.id,
+            connection.key,
+            connection.kind,
+            connection.epoch if again else connection.cursor.epoch,
+            connection.acked if again else connection.cursor.seq,
+            connection.name,
+            connection.device,
+            again,
+            connection.sent,
+        )
+        self._send_shard(connection.shard, record, True)
+
+    def ack(self, connection: Connection, seq: int) -> None:
+        """The client has handled everything up to `seq`. The link sends the latest number of each connection."""
+        if seq > connection.acked:
+            if seq <= connection.sent:
+                connection.acked = seq
+            self._send_shard(connection.shard, batch.Ack(connection.id, seq), False)
+
+    def ack_ids(self, connection: Connection, ids: list[str]) -> None:
+        """The client has handled these messages."""
+        self._send_shard(connection.shard, batch.AckIds(connection.id, ids), True)
+
+    def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
+        """The client cannot handle these messages."""
+        self._send_shard(connection.shard, batch.Nack(connection.id, ids, reason), True)
+
+    # -- Requests that await an answer. ------------------------------------------------------------------------------------
+    async def _ask(self, build: Callable[[int], Struct]) -> tuple[Any, Call]:
+        call = self.calls.begin(1, lambda ref: [build(ref)])
+        await call.done
+        if call.answers[0] is None:
+            raise Unavailable("no answer in time")
+        return call.answers[0], call
+
+    async def settle(self, key: str, seq: int, ids: list[str]) -> str:
+        """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged.
+
+        Raises:
+            Overloaded, Unavailable: as every request here.
+        """
+        answer, _ = await self._ask(lambda ref: batch.Settle(ref, key, seq, ids))
+        return str(answer.error)
+
+    async def probe(self, key: str, client: str, seq: int) -> batch.Probed:
+        """Is the user online, and what is its newest sequence number?"""
+        answer, _ = await self._ask(lambda ref: batch.Probe(ref, key, client, seq))
+        return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
+
+    async def inspect(self, tenant: str, sid: str) -> batch.TimerAnswer:
+        """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""
+        return await self._ask_timer(sid, lambda ref: batch.Inspect(ref, tenant, sid))
+
+    async def reschedule(self, tenant: str, sid: str, due_ms: int) -> batch.TimerAnswer:
+        """Move one timer."""
+        return await self._ask_timer(sid, lambda ref: batch.Reschedule(ref, tenant, sid, due_ms))
+
+    async def cancel(self, tenant: str, sid: str) -> batch.TimerAnswer:
+        """Cancel one timer."""
+        return await self._ask_timer(sid, lambda ref: batch.Cancel(ref, tenant, sid))
+
+    async def list_timers(self, key: str) -> batch.TimerAnswer:
+        """The armed timers of one user, soonest first."""
+        answer, _ = await self._ask(lambda ref: batch.ListTimers(ref, key, self.config.list_timers_max))
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> batch.TimerAnswer:
+        if timer_partition(sid) < 0:
+            return batch.TimerAnswer(-1, batch.NOT_FOUND)
+        answer, call = await self._ask(build)
+        if answer.status == batch.NOT_FOUND and call.repeated and type(call.records[0]) is batch.Cancel:
+            # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
+            answer = batch.TimerAnswer(answer.ref, batch.OK)
+        return answer  # type: ignore[no-any-return]
+
+    # -- What links bring. -------------------------------------------------------------------------------------------------
+    def from_shard(self, index: int, records: Sequence[Any]) -> None:
+        """A batch of shard `index`, in order. Messages of one connection are joined until something else comes for it."""
+        frames: dict[int, list[tuple[int, int, bytes]]] = {}
+        for record in records:
+            kind = type(record)
+            if kind is batch.Deliver:
+                waiting = frames.get(record.conn)
+                if waiting is None:
+                    frames[record.conn] = record.messages
+                elif _size(waiting) + _size(record.messages) <= self.config.deliver_bytes_max:
+                    waiting.extend(record.messages)
+                else:
+                    self._deliver(index, record.conn, waiting)
+                    frames[record.conn] = record.messages
+            elif kind is batch.Posted or kind is batch.Settled or kind is batch.Probed:
+                self.calls.answer(record.ref, record)
+            elif kind is batch.Moved:
+                self._moved(index, record)
+            else:
+                waiting = frames.pop(record.conn, None)
+                if waiting is not None:
+                    self._deliver(index, record.conn, waiting)
+                connection = self.connections.get(record.conn)
+                if connection is not None and connection.shard == index:
+                    self._control(connection, record)
+        for number, messages in frames.items():
+            self._deliver(index, number, messages)
+
+    def _deliver(self, index: int, number: int, messages: list[tuple[int, int, bytes]]) -> None:
+        connection = self.connections.get(number)
+        if connection is None or connection.shard != index or not connection.welcomed:
+            return
+        connection.on_messages(messages)
+        last = messages[-1][0]
+        if last > connection.sent:
+            connection.sent = last
+
+    def _control(self, connection: Connection, record: Any) -> None:
+        kind = type(record)
+        if kind is batch.Welcome:
+            self._welcome(connection, record)
+        elif kind is batch.Hangup:
+            connection.close(record.code, record.reason)
+        elif not connection.welcomed:
+            return
+        elif kind is batch.Revoke:
+            connection.on_revoke(record.ids)
+        elif kind is batch.Gap:
+            connection.on_gap(record.first, record.last)
+            connection.sent = max(connection.sent, record.last)
+
+    def _welcome(self, connection: Connection, record: batch.Welcome) -> None:
+        if not connection.welcomed:
+            connection.welcomed = True
+            connection.epoch = record.epoch
+            connection.acked = connection.sent = max(record.from_seq - 1, 0)
+            connection.on_welcome(record)
+        elif record.epoch != connection.epoch:
+            # Storage has lost data and numbers begin anew. The client's cursor of the old epoch must get its `gap`.
+            connection.close(GOING_AWAY, "the epoch has changed")
+
+    def _moved(self, index: int, record: batch.Moved) -> None:
+        self._slots_wanted = max(self._slots_wanted, record.version)
+        known = self.slots.version >= record.version
+        if record.ref != -1:
+            self.calls.moved(record.ref, index, known=known)
+        else:
+            connection = self.connections.get(record.conn)
+            if connection is not None and connection.shard == index:
+                if known and self.slots.owner(connection.key) != index:
+                    self._announce(connection)
+                else:
+                    self._homeless.append(record.conn)
+        if not known:
+            self._need_slots(record.version)
+
+    def from_scheduler(self, _index: int, records: Sequence[batch.TimerAnswer]) -> None:
+        """A batch of a scheduler's answers."""
+        for record in records:
+            self.calls.answer(record.ref, record)
+
+    def shard_reset(self, index: int) -> None:
+        """A new session with shard `index` begins."""
+        for connection in list(self.connections.values()):
+            if connection.shard == index:
+                self._announce(connection)
+        self.calls.repeat(index)
+
+    def scheduler_reset(self, index: int) -> None:
+        """A new session with scheduler `index` begins."""
+        self.calls.repeat(~index)
+
+    # -- Time. -------------------------------------------------------------------------------------------------------------
+    def _schedule(self, connection: Connection, due_ms: int) -> None:
+        self._buckets.setdefault(max(due_ms // TICK_MS, self._ticks) + 1, []).append(connection.id)
+
+    async def run(self) -> None:
+        """The ticker. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what is due by now."""
+        now_ms, wall_ms = self.clock(), self.wall_ms()
+        while self._ticks < now_ms // TICK_MS:
+            self._ticks += 1
+            for number in self._buckets.pop(self._ticks, ()):
+                connection = self.connections.get(number)
+                if connection is not None:
+                    due_ms = connection.check(now_ms, wall_ms)
+                    if not connection.ended:
+                        self._schedule(connection, due_ms)
+        for connection in list(self.backlog):
+            connection.check_backlog(now_ms)
+        self.calls.expire(now_ms)
+        if self._slots_wanted > self.slots.version:
+            self._need_slots(self._slots_wanted)
+        self._unpark()
+
+    async def drain(self) -> None:
+        """Send every client away with a hint when to come back, and wait for unanswered publishes, `drain_ms` at most."""
+        self.draining = True
+        for connection in list(self.connections.values()):
+            connection.drain(random.randrange(self.config.drain_spread_ms))
+        deadline = self.clock() + self.config.drain_ms
+        while len(self.calls) and self.clock() < deadline:
+            await asyncio.sleep(TICK_MS / 1000)
+
+
+def _size(messages: Sequence[tuple[int, int, bytes]]) -> int:
+    return sum(len(body) for _, _, body in messages)
+
+
+def timer_partition(sid: str) -> int:
+    """The partition that a scheduled id names (`<partition>-<uuid>`), -1 when it names none."""
+    number, separator, _ = sid.partition("-")
+    if not separator or not (number.isascii() and number.isdigit()) or len(number) > 2:
+        return -1
+    partition = int(number)
+    return partition if partition < TIMER_PARTITIONS else -1

@@ -1,0 +1,241 @@
+"""A client's conversation over a WebSocket: what its frames mean and what it is told. Carriers move the bytes.
+
+    client frame --text/binary-->  Session  --ack, nack, detach-->  Gateway
+    client       <--write/ping---  Session  <--on_messages, ...---  Gateway
+
+`WebSocketSession` is carried by `engine.websocket.DirectWebSocket` on the engine's own server, and by `AsgiWebSocket` here on
+any other ASGI server, at the price of two tasks and an ASGI event per frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from engine.connection import Connection, Cursor, Outbox, Owner, Progress
+from engine.core import batch, frames
+from engine.core.heartbeat import Heartbeat, Verdict
+from engine.core.message import frame_bytes
+from engine.errors import EngineError, Invalid
+from engine.gateway import GOING_AWAY, Gateway
+
+INVALID_DATA: Final = 1007
+POLICY_VIOLATION: Final = 1008
+TOKEN_EXPIRED: Final = 4401
+FORBIDDEN: Final = 4403
+HEARTBEAT_MISSED: Final = 4408
+TOO_SLOW: Final = 4413
+
+Verify = Callable[[str], Owner]
+"""A token's owner; raises an exception with `.status` 401 or 403 and `.detail` when the token is no good."""
+
+
+class WebSocketSession(Connection):
+    """The protocol of one WebSocket; carriers implement `write`, `ping` and `close`.
+
+    Args:
+        verify: checks the fresh token of an `auth` frame.
+    """
+
+    __slots__ = ("heard", "heartbeat", "malformed_frames", "unsent", "verify")
+
+    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, verify: Verify) -> None:
+        super().__init__(gateway, owner, batch.WEBSOCKET, cursor, device)
+        self.verify = verify
+        self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
+        self.heard = False  # anything at all since the last look
+        self.malformed_frames = 0
+        self.unsent = False  # the client has not taken everything written
+
+    # -- For carriers to implement. ----------------------------------------------------------------------------------------
+    def write(self, text: bytes) -> None:
+        """Send one text frame, or queue it; ends a connection whose queue passes `send_buffer_bytes_max`."""
+        raise NotImplementedError
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping frame; a carrier that cannot does nothing, and reports `alive` itself."""
+        raise NotImplementedError
+
+    # -- What the gateway says. --------------------------------------------------------------------------------------------
+    def on_welcome(self, record: batch.Welcome) -> None:
+        self.write(frames.welcome(self.welcome_frame(record)))
+
+    def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        if self.unsent:
+            # What the client has not even taken yet needs no repetition: it would only make a slow client slower.
+            messages = [message for message in messages if message[0] > self.sent or message[1] == 1]
+            if not messages:
+                return
+        self.write(frame_bytes(self.epoch, messages))
+
+    def on_revoke(self, ids: Sequence[str]) -> None:
+        self.write(frames.revoke(ids))
+
+    def on_gap(self, first: int, last: int) -> None:
+        self.write(frames.gap(first, last))
+
+    def drain(self, after_ms: int) -> None:
+        self.write(frames.drain(after_ms))
+        self.close(GOING_AWAY, "going away")
+
+    def check(self, now_ms: int, wall_ms: int) -> int:
+        if wall_ms >= self.expires_ms:
+            self.close(TOKEN_EXPIRED, "the token has expired")
+            return now_ms
+        if self.heard:
+            self.heard = False
+            self.heartbeat.alive()
+        verdict = self.heartbeat.check(now_ms)
+        if verdict is Verdict.DEAD:
+            self.close(HEARTBEAT_MISSED, "heartbeat missed")
+            return now_ms
+        if verdict is Verdict.PING:
+            self.ping(self.heartbeat.payload)
+        return min(self.heartbeat.due_ms, now_ms + self.expires_ms - wall_ms)
+
+    # -- What the client says. ---------------------------------------------------------------------------------------------
+    def text(self, data: bytes) -> None:
+        """A text frame arrived."""
+        if self.ended:
+            return
+        self.heard = True
+        seq = frames.parse_ack(data)
+        if seq >= 0:
+            self.gateway.ack(self, seq)
+            return
+        try:
+            frame = frames.parse(data)
+        except Invalid as error:
+            self._malformed(str(error))
+            return
+        except UnicodeDecodeError:
+            self.close(INVALID_DATA, "text frames are UTF-8")
+            return
+        if frame is not None:
+            self._handle(frame)
+
+    def binary(self) -> None:
+        """A binary frame arrived."""
+        if not self.ended:
+            self.heard = True
+            self._malformed("binary frames are not used")
+
+    def _handle(self, frame: frames.ClientFrame) -> None:
+        if type(frame) is frames.ClientAck:
+            if frame.seq is not None:
+                self.gateway.ack(self, frame.seq)
+            if frame.ids:
+                self.gateway.ack_ids(self, frame.ids)
+        elif type(frame) is frames.ClientNack:
+            if frame.ids:
+                self.gateway.nack(self, frame.ids, frame.reason)
+        elif type(frame) is frames.ClientPing:
+            self.write(frames.pong(frame.ts))
+        elif type(frame) is frames.ClientAuth:
+            self._reauthenticate(frame.token)
+
+    def _reauthenticate(self, token: str) -> None:
+        try:
+            owner = self.verify(token)
+        except EngineError as problem:
+            if getattr(problem, "status", 401) == 403:
+                self.close(FORBIDDEN, "the token does not allow to connect")
+            else:
+                self.write(frames.error("unauthorized", getattr(problem, "detail", "the token is not valid")))
+            return
+        if f"{owner.tenant}:{owner.user}" != self.key:
+            self.close(FORBIDDEN, "the token is another user's")
+            return
+        self.expires_ms = int(owner.expires_s * 1000)
+
+    def _malformed(self, detail: str) -> None:
+        self.malformed_frames += 1
+        self.gateway.counts["malformed_frames"] += 1
+        self.write(frames.error("malformed", detail))
+        if self.malformed_frames >= self.gateway.config.malformed_frames_max:
+            self.close(POLICY_VIOLATION, "too many malformed frames")
+
+
+
+class AsgiWebSocket(WebSocketSession):
+    """A session over plain ASGI `receive` and `send`, for servers other than the engine's own.
+
+    ASGI has no pings: the server's own keep-alive finds dead peers. Any frame of the client is life here.
+    """
+
+    __slots__ = ("_close", "_outbox", "_progress", "_writer")
+
+    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, verify: Verify) -> None:
+        super().__init__(gateway, owner, cursor, device, verify)
+        self._outbox = Outbox(gateway.config.send_buffer_bytes_max)
+        self._progress = Progress(0, gateway.clock())
+        self._close: tuple[int, str] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def run(self, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        """Attach, carry frames both ways, return when the connection has ended. The WebSocket is accepted already."""
+        self.gateway.attach(self)
+        self._writer = asyncio.ensure_future(self._write_all(send))
+        reader = asyncio.ensure_future(self._read_all(receive))
+        try:
+            await asyncio.wait((self._writer, reader), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (self._writer, reader):
+                task.cancel()
+            await asyncio.gather(self._writer, reader, return_exceptions=True)
+            self.gateway.detach(self, 1006)
+
+    async def _read_all(self, receive: Callable[[], Any]) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "websocket.disconnect":
+                self.gateway.detach(self, event.get("code") or 1005)
+                return
+            text = event.get("text")
+            if text is not None:
+                self.text(text.encode())
+            else:
+                self.binary()
+
+    async def _write_all(self, send: Callable[[Any], Any]) -> None:
+        async def frames_out(chunks: list[bytes]) -> None:
+            for chunk in chunks:
+                await send({"type": "websocket.send", "text": chunk.decode()})
+
+        await self._outbox.pump(frames_out)
+        if self._close is not None:
+            code, reason = self._close
+            await send({"type": "websocket.close", "code": code, "reason": reason})
+
+    def write(self, text: bytes) -> None:
+        if self.ended:
+            return
+        if not self._outbox.push(text):
+            self._too_slow()
+        elif self.unsent is False:
+            self.unsent = True
+            self._progress = Progress(self._outbox.passes, self.gateway.clock())
+            self.gateway.backlog.add(self)
+
+    def ping(self, payload: bytes) -> None:
+        self.heartbeat.alive()
+
+    def close(self, code: int, reason: str) -> None:
+        if not self.ended:
+            self.gateway.detach(self, code)
+            self._close = (code, reason)
+            self._outbox.finish()
+
+    def check_backlog(self, now_ms: int) -> None:
+        if not self._outbox.size:
+            self.unsent = False
+            self.gateway.backlog.discard(self)
+        elif self._progress.stalled_ms(self._outbox.passes, now_ms) > self.gateway.config.send_stall_ms:
+            self._too_slow()
+
+    def _too_slow(self) -> None:
+        # A close frame would wait behind what the client does not take: leave it to the server to end the transport.
+        self.close(TOO_SLOW, "too slow")
+        if self._writer is not None:
+            self._writer.cancel()
