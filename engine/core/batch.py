@@ -4,8 +4,8 @@ A batch is a MessagePack array of records; a record is an array whose first elem
 keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
 
 Directions:
-    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe
-    Shard -> Edge       Posted, Welcome, Deliver, Revoke, Gap, Hangup, Settled, Probed, Moved
+    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written
+    Shard -> Edge       Posted, Welcome, Deliver, Revoke, Gap, Hangup, Settled, Probed, Moved, Fault
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, ListTimers
     Scheduler -> Edge   TimerAnswer
     Shard -> Scheduler  Arm, FireDone
@@ -121,6 +121,13 @@ class Probe(Struct, array_like=True, tag=8, gc=False):
     seq: int
 
 
+class Written(Struct, array_like=True, tag=9, gc=False):
+    """A plain SSE stream has handed everything up to `seq` to the kernel: room in the window, not an acknowledgement."""
+
+    conn: int
+    seq: int
+
+
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
 class Posted(Struct, array_like=True, tag=31, gc=False):
     """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate."""
@@ -195,6 +202,14 @@ class Moved(Struct, array_like=True, tag=39, gc=False):
     ref: int
     conn: int
     version: int
+
+
+class Fault(Struct, array_like=True, tag=40, gc=False):
+    """What the client sent on this connection cannot be: tell it in an `error` frame with this code and detail."""
+
+    conn: int
+    code: str
+    detail: str
 
 
 # -- Edge <-> Scheduler ------------------------------------------------------------------------------------------------
@@ -298,8 +313,8 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
     timers: list[Timer]
 
 
-ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe
-FromShard = Posted | Welcome | Deliver | Revoke | Gap | Hangup | Settled | Probed | Moved
+ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written
+FromShard = Posted | Welcome | Deliver | Revoke | Gap | Hangup | Settled | Probed | Moved | Fault
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | ListTimers
 SchedulerToEdge = TimerAnswer
 ShardToScheduler = Arm | FireDone

@@ -29,6 +29,11 @@ def epoch_key() -> str:
 
 
 # -- of a slot ---------------------------------------------------------------------------------------------------------
+def slot_epoch_key(slot: int) -> str:
+    """String: highest epoch of the shard that owns the slot; an older one is refused."""
+    return f"{{s{slot}}}epoch"
+
+
 def page_key(slot: int) -> str:
     """Hash: mailbox key -> page, the cold state of a mailbox."""
     return f"{{s{slot}}}page"
@@ -52,6 +57,16 @@ def idempotency_key(key: str, id: str) -> str:
 def journal_key(shard: int) -> str:
     """Stream: group commits of one shard since its last checkpoint."""
     return f"{{shard-{shard}}}journal"
+
+
+def journal_head_key(shard: int) -> str:
+    """String: `<epoch>-<number>` of the last group that was appended or rolled back."""
+    return f"{{shard-{shard}}}head"
+
+
+def journal_quarantine_key(shard: int) -> str:
+    """Stream: journal entries and pages that could not be read."""
+    return f"{{shard-{shard}}}quarantine"
 
 
 def shard_epoch_key(shard: int) -> str:

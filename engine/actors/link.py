@@ -1,0 +1,331 @@
+"""The core's link over Ray actor calls: timers, awaiting replies, opening a new session when one ends.
+
+Both classes are loops around the state machines of `engine.core.link`: feed, take what is to be sent, re-arm one timer.
+They must be used from one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder
+from ray.exceptions import RayError
+
+from engine.config import Config
+from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+
+log = logging.getLogger(__name__)
+
+CALL_COST_MS = 0.8
+"""CPU of one exchange at one end, measured; with `link_calls_share` it sets the pacing for many peers."""
+
+_REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
+"""Waits between attempts to open a session: a restarted peer takes a second or two, and each attempt costs a call."""
+
+
+def link_limits(config: Config, peers: int = 1) -> LinkLimits:
+    """The limits of one of `peers` links of an actor; pacing grows so that all of them stay within their share of a core."""
+    floor_ms = peers * CALL_COST_MS / config.link_calls_share
+    return LinkLimits(
+        pacing_ms=max(config.link_pacing_ms, floor_ms),
+        lazy_pacing_ms=max(config.link_ack_pacing_ms, floor_ms),
+        park_ms=config.link_park_ms,
+        timeout_ms=config.link_timeout_ms,
+        inflight_max=config.link_inflight_max,
+        batch_bytes_max=config.link_batch_bytes,
+        queue_bytes_max=config.link_queue_bytes,
+    )
+
+
+def monotonic_ms() -> float:
+    """Milliseconds of a clock that never steps."""
+    return time.monotonic() * 1000
+
+
+class LinkCaller:
+    """The calling end of a link to one actor: opens sessions, one after another, for as long as `run` runs.
+
+    Args:
+        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; anything with `.exchange.remote` will do.
+        name: who calls, such as `edge-0`; session ids start with it.
+        decoder: of the callee's records.
+        on_records: gets the callee's records, in order.
+        on_reset: a new session begins (the first one too): announce everything again, in `send` calls.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        name: str,
+        decoder: Decoder[Any],
+        config: Config,
+        *,
+        on_records: Callable[[list[Any]], None],
+        on_reset: Callable[[], None],
+        peers: int = 1,
+    ) -> None:
+        self._handle = handle
+        self._name = name
+        self._decoder = decoder
+        self._on_records = on_records
+        self._on_reset = on_reset
+        self._limits = link_limits(config, peers)
+        self._caller: Caller | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._scheduled = False
+        self._ended = asyncio.Event()
+        self.open = False  # a reply has arrived in this session
+        self.sessions = 0
+        self.calls = 0
+
+    def send(self, record: Struct, *, eager: bool = True) -> None:
+        """Queue a record for the callee; dropped when no session is open, `on_reset` will ask for what matters.
+
+        An eager record of a connection leaves after that connection's lazy one; of lazy records (`Ack`) only the latest
+        per connection is sent.
+        """
+        caller = self._caller
+        if caller is None:
+            return
+        now_ms = monotonic_ms()
+        try:
+            if eager:
+                conn = getattr(record, "conn", None)
+                if conn is not None:
+                    caller.promote(conn, now_ms)
+                caller.push(record, now_ms)
+            else:
+                caller.push_latest(getattr(record, "conn", record), record, now_ms)
+        except LinkOverflow as error:
+            log.warning("link %s: %s", caller.session, error)
+            self._end(caller)
+            return
+        if not self._scheduled:
+            # Everything that is sent in this turn of the loop leaves in one call.
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    async def run(self) -> None:
+        """Keep a session open until cancelled."""
+        attempt = 0
+        try:
+            while True:
+                self._ended.clear()
+                self._caller = Caller(f"{self._name}/{uuid4().hex}", self._limits, monotonic_ms())
+                self.sessions += 1
+                self._on_reset()
+                self._pump()
+                await self._ended.wait()
+                attempt = 0 if self.open else attempt + 1
+                self.open = False
+                await asyncio.sleep(_REOPEN_MS[min(attempt, len(_REOPEN_MS) - 1)] / 1000)
+        finally:
+            self._caller = None
+            for call in list(self._calls):
+                call.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _end(self, caller: Caller) -> None:
+        caller.over = True
+        if caller is self._caller:
+            self._caller = None
+            self._ended.set()
+
+    def _pump(self) -> None:
+        """Make the calls that are due, arm the timer for the next."""
+        self._scheduled = False
+        caller = self._caller
+        if caller is None:
+            return
+        now_ms = monotonic_ms()
+        if not caller.check(now_ms):
+            log.warning("link %s: no reply in time", caller.session)
+            self._end(caller)
+            return
+        while (call := caller.call(now_ms)) is not None:
+            self.calls += 1
+            task = asyncio.ensure_future(self._exchange(caller, *call))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        self._arm(caller.wake_at(now_ms), now_ms)
+
+    def _arm(self, at_ms: float, now_ms: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at_ms and self._timer_at > now_ms:
+                return
+            self._timer.cancel()
+        self._timer_at = at_ms
+        self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        self._pump()
+
+    async def _exchange(self, caller: Caller, seq: int, batch: bytes) -> None:
+        try:
+            data = await self._handle.exchange.remote(caller.session, seq, batch)
+        except RayError as error:  # the peer died, restarts, is out of reach, or failed on what it got
+            if not caller.over:
+                log.warning("link %s: %s", caller.session, type(error).__name__)
+            self._end(caller)
+            return
+        if caller is not self._caller:
+            return
+        batches = caller.reply(seq, data, monotonic_ms())
+        if caller.over:
+            self._end(caller)
+            return
+        self.open = True
+        for received in batches:
+            records = self._decoder.decode(received)
+            if records:
+                self._on_records(records)
+        self._pump()
+
+
+class _Session:
+    """A callee session and the futures of its parked calls."""
+
+    __slots__ = ("callee", "scheduled", "timer", "timer_at", "waiting")
+
+    def __init__(self, callee: Callee) -> None:
+        self.callee = callee
+        self.waiting: dict[int, asyncio.Future[bytes]] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = float("inf")
+        self.scheduled = False
+
+
+class LinkServer:
+    """The called end of all links to this actor.
+
+    Args:
+        decoder: of the callers' records.
+        on_open: a session began. A new session of the same caller comes after `on_close` of its old one.
+        on_records: records of a session, in order.
+        on_close: the session is over: the caller went silent, was replaced, or could not keep up.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder[Any],
+        config: Config,
+        *,
+        on_open: Callable[[str], None],
+        on_records: Callable[[str, list[Any]], None],
+        on_close: Callable[[str], None],
+    ) -> None:
+        self._decoder = decoder
+        self._config = config
+        self._on_open = on_open
+        self._on_records = on_records
+        self._on_close = on_close
+        self._sessions: dict[str, _Session] = {}
+
+    def sessions(self) -> list[str]:
+        """Ids of the open sessions."""
+        return list(self._sessions)
+
+    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+        """The body of the actor's `exchange` method: returns when the core says so."""
+        now_ms = monotonic_ms()
+        state = self._sessions.get(session)
+        if state is None:
+            if seq != 0:
+                return RESET
+            state = self._open(session, now_ms)
+        waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        state.waiting[seq] = waiting
+        for received in state.callee.request(seq, batch, now_ms):
+            records = self._decoder.decode(received)
+            if records:
+                self._on_records(session, records)
+        self._pump(state)
+        return await waiting
+
+    def send(self, session: str, record: Struct, *, eager: bool = True) -> None:
+        """Queue a record for one caller; dropped when its session is over."""
+        state = self._sessions.get(session)
+        if state is None:
+            return
+        try:
+            state.callee.push(record, monotonic_ms())
+        except LinkOverflow as error:
+            log.warning("link %s: %s", session, error)
+            self._close(state)
+            return
+        if not state.scheduled:
+            state.scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump, state)
+
+    def send_all(self, session: str, records: Sequence[Struct]) -> None:
+        """Queue several records for one caller."""
+        for record in records:
+            self.send(session, record)
+
+    async def run(self) -> None:
+        """Notice callers that went silent. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.link_park_ms / 2000)
+            now_ms = monotonic_ms()
+            for state in list(self._sessions.values()):
+                if not state.callee.alive(now_ms):
+                    log.warning("link %s: the caller went silent", state.callee.session)
+                    self._close(state)
+
+    def _open(self, session: str, now_ms: float) -> _Session:
+        caller = session.partition("/")[0]
+        for other, state in list(self._sessions.items()):
+            if other.partition("/")[0] == caller:
+                self._close(state)
+        state = _Session(Callee(session, link_limits(self._config, len(self._sessions) + 1), now_ms))
+        self._sessions[session] = state
+        self._on_open(session)
+        return state
+
+    def _close(self, state: _Session) -> None:
+        session = state.callee.session
+        if self._sessions.get(session) is not state:
+            return
+        del self._sessions[session]
+        if state.timer is not None:
+            state.timer.cancel()
+        for waiting in state.waiting.values():
+            if not waiting.done():
+                waiting.set_result(RESET)
+        state.waiting.clear()
+        self._on_close(session)
+
+    def _pump(self, state: _Session) -> None:
+        """Send the replies that are due, arm the session's timer for the next."""
+        state.scheduled = False
+        if self._sessions.get(state.callee.session) is not state:
+            return
+        now_ms = monotonic_ms()
+        while (reply := state.callee.reply(now_ms)) is not None:
+            seq, data = reply
+            waiting = state.waiting.pop(seq)
+            if not waiting.done():
+                waiting.set_result(data)
+        at_ms = state.callee.wake_at(now_ms)
+        if state.timer is not None:
+            if now_ms < state.timer_at <= at_ms:
+                return
+            state.timer.cancel()
+        state.timer_at = at_ms
+        state.timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._wake, state)
+
+    def _wake(self, state: _Session) -> None:
+        state.timer = None
+        state.timer_at = float("inf")
+        self._pump(state)

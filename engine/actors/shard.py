@@ -1,0 +1,450 @@
+"""The shard actor: a thin shell that carries bytes between ShardCore, Redis and the links.
+
+Tasks of one shard, all in one event loop, so that the core is never entered twice:
+    commit      one group at a time into the journal; the next is whatever arrived meanwhile
+    fetch       pages and stream ranges the core wants; dead letters and session events it has
+    checkpoint  dirty mailboxes every few seconds, users that went offline at once, then the journal is trimmed
+    sweep       expired messages of offline users, idle mailboxes
+    links       a server for the edges, a caller per scheduler
+
+Start, also after a crash: take a new epoch (older incarnations can no longer write), read pages and journal, replay them
+through the core, then answer. Losing the epoch ends the process: someone else is the shard now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import ray
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.actors.link import LinkCaller, LinkServer
+from engine.config import Config
+from engine.core import batch
+from engine.core.checkpoint import decode_journal
+from engine.core.commit import Group
+from engine.core.retry import RetryPolicy
+from engine.core.shard import ShardCore, ShardPolicy
+from engine.core.slots import SlotMap, partition_of, scheduler_of
+from engine.errors import StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
+from engine.store.offline import Offline
+from engine.store.pages import Pages
+from engine.store.redis import connect
+from engine.store.streams import write_dead_letters, write_session_events
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+"""Pause before storage is asked again after it failed."""
+
+_SESSION_EVENTS_MAX = 100_000
+"""Session events held while storage is away; older ones are dropped and counted: they are a log, not a promise."""
+
+_SPILL_MESSAGES = 5000
+"""Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
+
+_GC_THRESHOLD = 50_000
+"""Allocations between collections: messages are acyclic and die young; the default 700 costs about 5 % of a shard's CPU."""
+
+
+def now_ms() -> int:
+    """Wall-clock milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def shard_policy(config: Config) -> ShardPolicy:
+    """The core's limits out of the configuration."""
+    return ShardPolicy(
+        retry=RetryPolicy(
+            config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
+        ),
+        window=config.window,
+        window_bytes=config.window_bytes,
+        deliver_bytes_max=config.deliver_bytes_max,
+        connections_per_user_max=config.connections_per_user_max,
+        offline_max=config.offline_max,
+        recent_ids=config.recent_ids,
+        hot_messages_max=config.hot_messages_max,
+        mailbox_idle_ms=config.mailbox_idle_ms,
+        commit_records_max=config.commit_records_max,
+        commit_bytes_max=config.commit_bytes_max,
+        ack_journal_ms=config.ack_journal_ms,
+        posts_pending_max=config.posts_pending_max,
+        memory_messages_max=config.shard_memory_messages_max,
+    )
+
+
+class Shard:
+    """One shard. Its name, index and configuration are the same in every incarnation."""
+
+    def __init__(self, config: Config, index: int) -> None:
+        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._config = config
+        self._index = index
+        self._started_ms = now_ms()
+        self._serving: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._commit_wanted = asyncio.Event()
+        self._fetch_wanted = asyncio.Event()
+        self._spill_wanted = asyncio.Event()
+        self._checkpointing = asyncio.Lock()
+        self._acks_scheduled = False
+        self._arms_scheduled = False
+        self._quarantined = 0
+        self._callers: dict[int, LinkCaller] = {}  # by scheduler
+        self._core: ShardCore
+        self._journal: Journal
+        self._pages: Pages
+        self._offline: Offline
+        self._links: LinkServer
+
+    # -- what other actors call ---------------------------------------------------------------------------------------
+
+    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+        """The link; see engine.core.link. Waits while the shard starts."""
+        await self._started()
+        return await self._links.exchange(session, seq, batch)
+
+    async def stats(self) -> dict[str, Any]:
+        """Plain numbers; cheap."""
+        self._serve_in_background()
+        base = {
+            "pid": os.getpid(),
+            "node": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+            "role": "shard",
+            "index": self._index,
+            "started_ms": self._started_ms,
+            "ready": self._ready.is_set(),
+        }
+        if not self._ready.is_set():
+            return base
+        return {**base, "epoch": self._journal.epoch, "quarantined": self._quarantined, **self._core.stats(now_ms())}
+
+    async def drain(self) -> None:
+        """Write everything: the next start has nothing to replay."""
+        if self._ready.is_set():
+            await self._checkpoint(full=True)
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def _serve_in_background(self) -> None:
+        if self._serving is None:
+            self._serving = asyncio.ensure_future(self._serve())
+
+    async def _started(self) -> None:
+        self._serve_in_background()
+        if not self._ready.is_set():
+            await self._ready.wait()
+
+    async def _serve(self) -> None:
+        try:
+            await self._recover()
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(_GC_THRESHOLD, 20, 100)
+            self._ready.set()
+            log.info("shard %d serves under epoch %d, data epoch %s", self._index, self._journal.epoch, self._core.data_epoch)
+            async with asyncio.TaskGroup() as tasks:
+                for loop in (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop):
+                    tasks.create_task(loop())
+                tasks.create_task(self._links.run())
+                for scheduler in range(self._config.schedulers):
+                    tasks.create_task(self._scheduler_loop(scheduler))
+        except BaseException as error:
+            # Half a shard would be worse than none: let Ray start a new incarnation, which recovers everything.
+            if not isinstance(error, asyncio.CancelledError):
+                log.critical("shard %d ends: %r", self._index, error, exc_info=True)
+                os._exit(1)
+            raise
+
+    async def _recover(self) -> None:
+        """Fence older incarnations and rebuild the core from pages and journal."""
+        client = connect(self._config)
+        slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
+        self._core = ShardCore(self._index, shard_policy(self._config), slot_map, data_epoch)
+        self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000)
+        self._client = client
+        self._offline = Offline(client)
+        self._links = LinkServer(
+            batch.to_shard, self._config, on_open=self._core.opened, on_records=self._on_edge_records, on_close=self._on_edge_close
+        )
+        slots = slot_map.slots_of(self._index)
+        await self._patiently(lambda: self._journal.take_over(slots))
+        self._pages = Pages(client, self._journal.epoch, self._config.offline_max)
+        await self._patiently(self._replay)
+
+    async def _patiently(self, action: Callable[[], Awaitable[Any]]) -> Any:
+        """The action's result, however long storage is away."""
+        while True:
+            try:
+                return await action()
+            except StorageUnavailable as error:
+                log.warning("shard %d waits for storage: %s", self._index, error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _read_placement(self, client: Any) -> tuple[SlotMap, str]:
+        try:
+            packed, data_epoch = await client.get(slots_key()), await client.hget(meta_key(), EPOCH_FIELD)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(str(error)) from error
+        if packed is None or data_epoch is None:
+            raise StorageUnavailable("the slot map is not written yet")
+        return msgspec.msgpack.decode(packed, type=SlotMap), data_epoch.decode()
+
+    async def _replay(self) -> None:
+        """Pages of everyone in the journal, then the journal. Starts over when storage fails on the way."""
+        self._core.mailboxes.clear()
+        entries = groups = 0
+        async for entry_id, payload in self._journal.entries():
+            try:
+                records = decode_journal(payload)
+            except msgspec.DecodeError:
+                log.exception("journal entry %s cannot be read", entry_id.decode())
+                await self._journal.quarantine(f"journal {entry_id.decode()}", payload)
+                self._quarantined += 1
+                continue
+            unseen = {record.key for record in records} - self._core.mailboxes.keys()
+            if unseen:
+                self._core.pages_loaded(await self._pages.read(list(unseen)), now_ms())
+            self._core.replay(records, now_ms())
+            entries += len(records)
+            groups += 1
+        if groups:
+            log.info("shard %d replayed %d records of %d groups", self._index, entries, groups)
+
+    # -- between core and links ---------------------------------------------------------------------------------------
+
+    def _on_edge_records(self, session: str, records: list[Any]) -> None:
+        self._core.handle(session, records, now_ms())
+        self._flush()
+
+    def _on_edge_close(self, session: str) -> None:
+        self._core.closed(session, now_ms())
+        self._flush()
+
+    def _flush(self) -> None:
+        """Carry away what the core wants, wake the tasks that have something to do."""
+        core = self._core
+        if core.output:
+            output, core.output = core.output, []
+            send = self._links.send
+            for session, record in output:
+                send(session, record)
+        if core.to_scheduler:
+            outgoing, core.to_scheduler = core.to_scheduler, []
+            for partition, record in outgoing:
+                self._to_scheduler(partition, record)
+        if len(core.intake):
+            self._commit_wanted.set()
+        elif core.wants_ack_commit and not self._acks_scheduled:
+            self._acks_scheduled = True
+            asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
+        if core.wants_fetch:
+            self._fetch_wanted.set()
+        if core.wants_spill:
+            self._spill_wanted.set()
+        if core.wants_timers and not self._arms_scheduled:
+            self._arms_scheduled = True
+            asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._arm_timers)
+
+    def _wake_for_acks(self) -> None:
+        self._acks_scheduled = False
+        self._commit_wanted.set()
+
+    def _arm_timers(self) -> None:
+        self._arms_scheduled = False
+        for key, at_ms in self._core.arms():
+            self._to_scheduler(partition_of(key), batch.Arm(key, at_ms))
+
+    def _to_scheduler(self, partition: int, record: Struct) -> None:
+        """Dropped while there is no link: a new session arms again, and an unconfirmed timer fires again."""
+        caller = self._callers.get(scheduler_of(partition, self._config.schedulers))
+        if caller is not None:
+            caller.send(record)
+
+    async def _scheduler_loop(self, scheduler: int) -> None:
+        """The link to one scheduler: retry timers out, due timers in."""
+        schedulers = self._config.schedulers
+
+        def holds(key: str) -> bool:
+            return scheduler_of(partition_of(key), schedulers) == scheduler
+
+        def on_reset() -> None:
+            self._core.scheduler_reset(holds)
+            self._flush()
+
+        handle = await self._find(f"scheduler-{scheduler}")
+        caller = LinkCaller(
+            handle,
+            f"shard-{self._index}",
+            batch.scheduler_to_shard,
+            self._config,
+            on_records=self._on_scheduler_records,
+            on_reset=on_reset,
+            peers=schedulers,
+        )
+        self._callers[scheduler] = caller
+        await caller.run()
+
+    async def _find(self, name: str) -> Any:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(None, lambda: ray.get_actor(name, namespace=self._config.namespace))
+            except ValueError:
+                await asyncio.sleep(_RETRY_S)
+
+    def _on_scheduler_records(self, records: list[Any]) -> None:
+        for record in records:
+            if isinstance(record, batch.Due):
+                self._core.due(record.keys, now_ms())
+            else:
+                self._core.fire(record.timers, now_ms())
+        self._flush()
+
+    # -- journal ------------------------------------------------------------------------------------------------------
+
+    async def _commit_loop(self) -> None:
+        while True:
+            await self._commit_wanted.wait()
+            self._commit_wanted.clear()
+            while (group := self._core.take_group(now_ms())) is not None:
+                await self._commit(group)
+            self._flush()
+
+    async def _commit(self, group: Group) -> None:
+        """Append until it is durable; after `commit_retry_ms` of silence tell the publishers and undo it."""
+        deadline_ms = now_ms() + self._config.commit_retry_ms
+        current: Group | None = group
+        while current is not None:
+            try:
+                known = await self._journal.append(current)
+            except StorageUnavailable as error:
+                if now_ms() < deadline_ms:
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                log.error("shard %d: storage is away: %s", self._index, error)
+                self._core.group_refused()
+                self._flush()
+                await self._patiently(partial(self._journal.rollback, current))
+                self._core.storage_back()
+                log.info("shard %d: storage is back", self._index)
+                return
+            if not known:
+                self._core.group_committed(now_ms())
+                self._flush()
+                return
+            current = self._core.group_known(known, now_ms())
+            self._flush()
+
+    # -- storage beside the journal -----------------------------------------------------------------------------------
+
+    async def _fetch_loop(self) -> None:
+        while True:
+            await self._fetch_wanted.wait()
+            self._fetch_wanted.clear()
+            try:
+                await self._fetch()
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", self._index, error)
+                await asyncio.sleep(_RETRY_S)
+                self._fetch_wanted.set()
+            self._flush()
+
+    async def _fetch(self) -> None:
+        core = self._core
+        if keys := core.take_pages_wanted():
+            try:
+                pages = await self._pages.read(keys)
+            except StorageUnavailable:
+                core.pages_failed(keys)
+                raise
+            core.pages_loaded(pages, now_ms())
+            self._flush()
+        if reads := core.take_reads_wanted():
+            try:
+                answers = await self._offline.read(reads)
+            except StorageUnavailable:
+                for read in reads:
+                    core.read_failed(read)
+                raise
+            for read, entries in zip(reads, answers, strict=True):
+                core.read_done(read, entries, now_ms())
+            self._flush()
+        await self._quarantine()
+        if letters := core.take_dead_letters():
+            try:
+                await write_dead_letters(self._client, letters, self._config.dead_letters_max)
+            except StorageUnavailable:
+                core.dead_letters_failed(letters)
+                raise
+            core.dead_lettered(letters, now_ms())
+        if events := core.take_session_events(_SESSION_EVENTS_MAX):
+            try:
+                await write_session_events(self._client, events, self._config.session_stream_max)
+            except StorageUnavailable:
+                core.session_events[:0] = events
+                raise
+
+    async def _quarantine(self) -> None:
+        for corrupt in (self._pages.corrupt, self._offline.corrupt):
+            while corrupt:
+                await self._journal.quarantine(*corrupt[-1])
+                corrupt.pop()
+                self._quarantined += 1
+
+    async def _spill_loop(self) -> None:
+        """Users that went offline: their messages move to the offline stream at once."""
+        while True:
+            await self._spill_wanted.wait()
+            self._spill_wanted.clear()
+            await self._checkpoint(full=False)
+
+    async def _checkpoint_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.checkpoint_ms / 1000)
+            await self._checkpoint(full=True)
+
+    async def _checkpoint(self, *, full: bool) -> None:
+        async with self._checkpointing:
+            checkpoint = self._core.take_checkpoint(full, _SPILL_MESSAGES)
+            if checkpoint is None:
+                return
+            try:
+                await self._pages.write(checkpoint.spills, now_ms())
+                if checkpoint.through_commit is not None:
+                    await self._journal.trim(checkpoint.through_commit)
+            except StorageUnavailable as error:
+                log.warning("shard %d: checkpoint: %s", self._index, error)
+                self._core.checkpoint_failed()
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._core.checkpoint_done()
+        self._flush()
+
+    async def _sweep_loop(self) -> None:
+        """Idle mailboxes leave memory; expired messages of offline users leave storage."""
+        swept_ms = now_ms()
+        while True:
+            await asyncio.sleep(self._config.mailbox_idle_ms / 10_000)
+            self._core.evict(now_ms())
+            if now_ms() - swept_ms < self._config.sweep_ms:
+                continue
+            swept_ms = now_ms()
+            try:
+                for slot in self._core.slot_map.slots_of(self._index):
+                    async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):
+                        self._core.swept(key, page, oldest_ms, swept_ms)
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", self._index, error)

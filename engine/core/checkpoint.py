@@ -1,0 +1,147 @@
+"""What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
+
+Journal: one entry per group commit, a batch of records: `Stored` messages and `Handled` acknowledgements.
+Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
+in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
+
+Replay after a crash reads pages first, then applies the journal on top. Applying twice is harmless: a `Stored` number at
+or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.mailbox import Mailbox, Message
+
+PAGE_RECENT_IDS = 32
+"""Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
+
+
+class Stored(Struct, array_like=True, tag=1, gc=False):
+    """A message as the journal and the offline stream keep it."""
+
+    key: str
+    seq: int
+    id: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: bytes
+    attempts: int = 0
+    timer: str = ""  # scheduled id of the durable timer whose effect this message is
+
+
+class Handled(Struct, array_like=True, tag=2, gc=False):
+    """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it."""
+
+    key: str
+    floor: int
+    acked: list[int]
+
+
+class Page(Struct, array_like=True, gc=False):
+    """A mailbox as storage keeps it."""
+
+    head: int
+    floor: int
+    acked: list[int]
+    gone: list[tuple[int, int]]
+    cold: tuple[int, int] | None
+    attempts: dict[int, int]
+    recent: list[tuple[str, int, bytes]]
+    oldest_expires_ms: int
+
+
+class Spill(Struct):
+    """One mailbox's share of a checkpoint. `trim_below`: stream entries below this number are settled or gone."""
+
+    key: str
+    page: bytes
+    trim_below: int
+    entries: list[tuple[int, bytes]]
+    expires_ms: int  # when the newest-living of the entries expires; 0 without entries
+
+
+class Checkpoint(Struct):
+    """What to write, and up to which group of this incarnation the journal is covered; `None`: trim nothing."""
+
+    spills: list[Spill]
+    through_commit: int | None
+    upto: dict[str, int]  # key -> every retained pending number up to here is in the stream afterwards
+
+
+_encoder = msgspec.msgpack.Encoder()
+_page_decoder = msgspec.msgpack.Decoder(Page)
+_stored_decoder = msgspec.msgpack.Decoder(Stored)
+_journal_decoder = msgspec.msgpack.Decoder(list[Stored | Handled])
+
+
+def decode_journal(entry: bytes) -> list[Stored | Handled]:
+    """The records of one journal entry. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _journal_decoder.decode(entry)
+
+
+def decode_page(blob: bytes) -> Page:
+    """A page. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _page_decoder.decode(blob)
+
+
+def decode_stored(blob: bytes) -> Stored:
+    """One entry of an offline stream. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _stored_decoder.decode(blob)
+
+
+def message_of(stored: Stored) -> Message:
+    """The message as a mailbox holds it."""
+    return Message(
+        stored.seq, stored.id, stored.priority, stored.expires_ms, stored.retain, stored.accepted_ms, stored.body, stored.attempts
+    )
+
+
+def spill_of(mailbox: Mailbox) -> Spill:
+    """The mailbox's page and every retained pending message that is not in the stream yet."""
+    fresh = sorted(seq for seq, message in mailbox.hot.items() if seq > mailbox.spilled and message.retain)
+    entries = []
+    expires_ms = 0
+    for seq in fresh:
+        m = mailbox.hot[seq]
+        expires_ms = max(expires_ms, m.expires_ms)
+        stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, m.body, m.attempts)
+        entries.append((seq, _encoder.encode(stored)))
+    return Spill(mailbox.key, _encoder.encode(page_of(mailbox)), mailbox.floor + 1, entries, expires_ms)
+
+
+def page_of(mailbox: Mailbox) -> Page:
+    """The mailbox without bodies, as it will be true once its pending messages are in the stream."""
+    # All that is not settled becomes cold: a read of the stream tells later which of these numbers are gone.
+    unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
+    cold = (min(unsettled), max(unsettled)) if unsettled else None
+    attempts = dict(mailbox.cold_attempts)
+    for connection in mailbox.connections.values():
+        for seq, (_, tries) in connection.flight.items():
+            attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
+    oldest = min((message.expires_ms for message in mailbox.hot.values() if message.retain), default=0)
+    if mailbox.cold and mailbox.oldest_expires_ms:
+        oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
+    recent = [(id, seq, digest) for id, (seq, digest) in list(mailbox.recent.items())[-PAGE_RECENT_IDS:]]
+    return Page(mailbox.head, mailbox.floor, sorted(mailbox.acked), mailbox.gone, cold, attempts, recent, oldest)
+
+
+def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
+    """The mailbox of a page; an empty one for a user never seen."""
+    mailbox = Mailbox(key, now_ms)
+    if page is not None:
+        mailbox.head = page.head
+        mailbox.floor = page.floor
+        mailbox.acked = set(page.acked)
+        mailbox.gone = [(first, last) for first, last in page.gone]
+        mailbox.cold = page.cold
+        mailbox.cold_attempts = dict(page.attempts)
+        mailbox.spilled = page.head
+        mailbox.recent = {id: (seq, digest) for id, seq, digest in page.recent}
+        mailbox.oldest_expires_ms = page.oldest_expires_ms
+    return mailbox

@@ -1,0 +1,206 @@
+"""Group commit: everything that arrived while the last append was under way becomes one journal entry.
+
+A group is built from pending posts in their order of arrival; sequence numbers are given here, and stay invisible until
+`Intake.committed`. At most one group is under way, so a number given to a group that storage never took can be given
+again. States of a group: built -> committed (visible, publishers answered), -> rebuilt (storage knew some of the ids),
+-> refused (storage is away and the group was rolled back: publishers hear "unavailable").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, SUPPRESSED, Post
+from engine.core.checkpoint import Handled, Stored, message_of
+from engine.core.mailbox import Mailbox
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Pending(Struct, gc=False):
+    """A post waiting for its commit: whom to answer, or the durable timer whose effect it is."""
+
+    session: str
+    post: Post
+    timer: str = ""
+
+    @property
+    def dedupe_id(self) -> str:
+        """What makes it the same post again: a timer takes effect once whatever message it carries."""
+        return f"timer:{self.timer}" if self.timer else self.post.id
+
+
+class Answer(Struct, gc=False):
+    """What became of a pending post."""
+
+    pending: Pending
+    status: int
+    seq: int = 0
+    detail: str = ""
+
+
+class Group(Struct):
+    """One journal entry on its way."""
+
+    number: int
+    payload: bytes
+    ids: list[tuple[str, str]]  # (mailbox key, id) to be remembered for 24 h
+    values: list[bytes]  # what is remembered of each
+    stored: list[tuple[Pending, Stored]]
+    answers: list[Answer]  # to give once the group is committed
+    handled: list[Handled]
+    owners: list[int]  # ids[i] belongs to stored[owners[i]]
+
+
+def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
+    """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`."""
+    return b"%b|%d|%b" % (digest.hex().encode(), seq, timer.encode())
+
+
+def parse_idempotency_value(value: bytes) -> tuple[bytes, int, str]:
+    """The inverse of `idempotency_value`. Raises ValueError when malformed."""
+    digest, seq, timer = value.split(b"|", 2)
+    return bytes.fromhex(digest.decode()), int(seq), timer.decode()
+
+
+class Intake:
+    """Posts on their way into the journal. `mailboxes` must hold every key that is added."""
+
+    def __init__(self, mailboxes: Mapping[str, Mailbox], recent_max: int) -> None:
+        self._mailboxes = mailboxes
+        self._recent_max = recent_max
+        self._waiting: deque[tuple[Pending, int]] = deque()
+        self._number = 0
+        self.group: Group | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, pending: Pending, now_ms: int) -> None:
+        """A post whose mailbox is in memory."""
+        self._waiting.append((pending, now_ms))
+
+    def waiting(self) -> Iterable[tuple[Pending, int]]:
+        """The waiting posts and when each arrived."""
+        return self._waiting
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the oldest waiting post arrived; 0 when none waits."""
+        return self._waiting[0][1] if self._waiting else 0
+
+    def build(self, handled: Sequence[Handled], records_max: int, bytes_max: int, now_ms: int) -> tuple[Group | None, list[Answer]]:
+        """The next group, and answers that need no commit. `None` when there is nothing to write."""
+        assert self.group is None, "one group at a time"
+        taken: list[Pending] = []
+        size = 0
+        while self._waiting and len(taken) < records_max and size < bytes_max:
+            pending = self._waiting.popleft()[0]
+            size += len(pending.post.body) + 64
+            taken.append(pending)
+        self._number += 1
+        return self._assemble(taken, handled, now_ms)
+
+    def _assemble(self, taken: Iterable[Pending], handled: Sequence[Handled], now_ms: int) -> tuple[Group | None, list[Answer]]:
+        group = Group(self._number, b"", [], [], [], [], list(handled), [])
+        at_once: list[Answer] = []
+        heads: dict[str, int] = {}
+        given: dict[tuple[str, str], tuple[int, bytes]] = {}
+        for pending in taken:
+            post = pending.post
+            key = post.key
+            mailbox = self._mailboxes[key]
+            dedupe_id = pending.dedupe_id
+            known = mailbox.recent.get(dedupe_id)
+            if known is not None:
+                at_once.append(_repeated(pending, known[0], known[1]))
+                continue
+            if given and (known := given.get((key, dedupe_id))) is not None:
+                group.answers.append(_repeated(pending, known[0], known[1]))
+                continue
+            if not post.retain and not mailbox.connections:
+                at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
+                continue
+            seq = heads.get(key, mailbox.head) + 1
+            heads[key] = seq
+            given[(key, dedupe_id)] = (seq, post.digest)
+            if post.idempotent or pending.timer:
+                group.ids.append((key, dedupe_id))
+                group.values.append(idempotency_value(post.digest, seq, pending.timer))
+                group.owners.append(len(group.stored))
+            stored = Stored(
+                key, seq, post.id, post.digest, post.priority, post.expires_ms, post.retain, now_ms, post.body, 0, pending.timer
+            )
+            group.stored.append((pending, stored))
+            group.answers.append(Answer(pending, ACCEPTED, seq))
+        if not group.stored and not group.handled:
+            return None, at_once + group.answers
+        group.payload = _encoder.encode([*(stored for _, stored in group.stored), *group.handled])
+        self.group = group
+        return group, at_once
+
+    def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
+        """Storage took nothing, because it remembers some of the group's ids: {index into `ids`: value}. Builds it again."""
+        group = self._end()
+        answers: list[Answer] = []
+        repeated: dict[int, bytes] = {group.owners[index]: value for index, value in hits.items()}
+        left = []
+        for index, (pending, _) in enumerate(group.stored):
+            value = repeated.get(index)
+            if value is None:
+                left.append(pending)
+                continue
+            digest, seq, timer = parse_idempotency_value(value)
+            answers.append(_repeated(pending, seq, digest, "" if pending.timer else timer))
+        followers = [answer.pending for answer in group.answers if answer.status != ACCEPTED]
+        rebuilt, at_once = self._assemble([*left, *followers], group.handled, now_ms)
+        return rebuilt, answers + at_once
+
+    def committed(self) -> tuple[Group, list[Mailbox]]:
+        """The group is in the journal: its messages join their mailboxes. Returns the mailboxes, each once."""
+        group = self._end()
+        touched: dict[str, Mailbox] = {}
+        for _, stored in group.stored:
+            mailbox = self._mailboxes[stored.key]
+            touched[stored.key] = mailbox
+            apply_stored(mailbox, stored, self._recent_max)
+        return group, list(touched.values())
+
+    def refused(self) -> Group:
+        """Storage is away and the group was rolled back."""
+        return self._end()
+
+    def drop_waiting(self) -> list[Pending]:
+        """Everything that waits, to be answered "unavailable"."""
+        dropped = [pending for pending, _ in self._waiting]
+        self._waiting.clear()
+        return dropped
+
+    def _end(self) -> Group:
+        group = self.group
+        assert group is not None, "no group is under way"
+        self.group = None
+        return group
+
+
+def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int) -> bool:
+    """A journalled message joins its mailbox, at commit or replay. False when the mailbox is past it already."""
+    if stored.seq <= mailbox.head:
+        return False
+    if stored.seq > mailbox.head + 1:
+        first, mailbox.head = mailbox.head + 1, stored.seq - 1
+        mailbox.lose(first, mailbox.head)
+    mailbox.append(message_of(stored), stored.digest, recent_max)
+    if stored.timer:
+        mailbox.remember(f"timer:{stored.timer}", stored.seq, stored.digest, recent_max)
+    return True
+
+
+def _repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
+    if digest != pending.post.digest:
+        return Answer(pending, CONFLICT, seq, "the same id was used with a different payload")
+    return Answer(pending, DUPLICATE, seq, detail)

@@ -1,0 +1,276 @@
+"""The link between two actors: one kind of call carries everything, in order, both ways.
+
+A Ray call costs about a millisecond of CPU whatever it carries, and calls are not guaranteed to start or finish in
+order. So two actors exchange batches, never messages: `exchange(session, seq, batch) -> reply`. The caller's records
+travel as the argument, the callee's as the reply, and one call is always parked at the callee so that it can answer the
+moment it has something to say.
+
+States of a session
+    caller   opening   only request 0 is under way; nothing else is sent before its reply
+             open      up to `inflight_max` requests under way
+             over      a call failed, timed out, or the callee said RESET; a new Caller with a new session id replaces it
+    callee   open      from the first request 0 until `timeout_ms` without a request
+             over      forgotten; whatever still arrives for it is answered with RESET
+
+Numbers. Requests are numbered by the caller, replies by the callee, each from 0, and each side applies in order what may
+arrive in any order. Every request gets exactly one reply. Because request 0 travels alone, a callee that sees another
+number first knows that it has lost the session (it was restarted) and says so at once.
+
+Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed; a
+reply counts as a call. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
+whatever leaves earlier; only the latest per key is kept.
+
+What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
+caller announces its state again and repeats unanswered requests under their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.batch import encode
+
+RESET: Final = b""
+"""The reply to a request of a session the callee does not know."""
+
+_HEADER_BYTES: Final = 8
+_EMPTY_BATCH: Final = encode([])
+_encoder = msgspec.msgpack.Encoder()
+
+
+class LinkLimits(Struct, frozen=True):
+    """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest."""
+
+    pacing_ms: float
+    lazy_pacing_ms: float
+    park_ms: float
+    timeout_ms: float
+    inflight_max: int
+    batch_bytes_max: int
+    queue_bytes_max: int
+
+
+class LinkOverflow(Exception):
+    """More is waiting at one end than `queue_bytes_max`: the peer does not keep up, the session must end."""
+
+
+class _Outbox:
+    """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._eager: list[bytes] = []
+        self._latest: dict[Hashable, Struct] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self.eager_since: float | None = None
+        self.latest_since: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._eager or self._latest)
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        data = _encoder.encode(record)
+        self._bytes += len(data)
+        if self._bytes > self._bytes_max:
+            raise LinkOverflow(f"{self._bytes} bytes are waiting, {self._bytes_max} are allowed")
+        self._eager.append(data)
+        if self.eager_since is None:
+            self.eager_since = now_ms
+
+    def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
+        self._latest[key] = record
+        if self.latest_since is None:
+            self.latest_since = now_ms
+
+    def promote(self, key: Hashable, now_ms: float) -> None:
+        record = self._latest.pop(key, None)
+        if record is not None:
+            self.push(record, now_ms)
+
+    def take(self, bytes_max: int) -> bytes:
+        """One batch of at most about `bytes_max` bytes; at least one record when there is any."""
+        if not self._eager and not self._latest:
+            return _EMPTY_BATCH
+        if self._latest:
+            self._eager.extend(map(_encoder.encode, self._latest.values()))
+            self._latest.clear()
+        self.latest_since = None
+        records = self._eager
+        if self._bytes <= bytes_max:
+            self._eager, self._bytes, self.eager_since = [], 0, None
+        else:
+            size = count = 0
+            for data in records:
+                size += len(data)
+                if size > bytes_max and count:
+                    size -= len(data)
+                    break
+                count += 1
+            records, self._eager = records[:count], records[count:]
+            self._bytes = max(self._bytes - size, 0)
+            if not self._eager:
+                self.eager_since = None
+        return b"\xdd" + len(records).to_bytes(4, "big") + b"".join(records)
+
+    def due_at(self, last_ms: float, limits: LinkLimits) -> float | None:
+        """When the next batch may leave, `None` when nothing waits."""
+        if self.eager_since is not None:
+            return max(self.eager_since, last_ms + limits.pacing_ms)
+        if self.latest_since is not None:
+            return max(self.latest_since, last_ms) + limits.lazy_pacing_ms
+        return None
+
+
+class _InOrder:
+    """Gives back numbered payloads in the order of their numbers, each once."""
+
+    __slots__ = ("_early", "next")
+
+    def __init__(self) -> None:
+        self._early: dict[int, bytes] = {}
+        self.next = 0
+
+    def seen(self, number: int) -> bool:
+        return number < self.next or number in self._early
+
+    def accept(self, number: int, data: bytes) -> list[bytes]:
+        if number != self.next:
+            if number > self.next:
+                self._early[number] = data
+            return []
+        ready = [data]
+        self.next += 1
+        while self._early and (later := self._early.pop(self.next, None)) is not None:
+            ready.append(later)
+            self.next += 1
+        return ready
+
+
+class Caller:
+    """The calling end of one session. Feed it records and replies, make the calls it asks for."""
+
+    __slots__ = ("_inflight", "_last_ms", "_limits", "_next", "_opened_ms", "_outbox", "_replies", "over", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+        self.session = session
+        self.over = False
+        self._limits = limits
+        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._replies = _InOrder()
+        self._inflight: dict[int, float] = {}
+        self._next = 0
+        self._last_ms = float("-inf")
+        self._opened_ms = now_ms
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        """Queue a record. Raises LinkOverflow when too much waits."""
+        self._outbox.push(record, now_ms)
+
+    def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
+        """Queue a record that may wait, in place of an earlier one with this key."""
+        self._outbox.push_latest(key, record, now_ms)
+
+    def promote(self, key: Hashable, now_ms: float) -> None:
+        """What waits under the key must leave before whatever is pushed from now on."""
+        self._outbox.promote(key, now_ms)
+
+    def call(self, now_ms: float) -> tuple[int, bytes] | None:
+        """The next call to make now: (seq, batch), or `None`. Ask again until `None`."""
+        if self.over:
+            return None
+        under_way = len(self._inflight)
+        if under_way:
+            if self._next == 1 and self._replies.next == 0:
+                return None
+            due = self._outbox.due_at(self._last_ms, self._limits)
+            if due is None or due > now_ms or under_way >= self._limits.inflight_max:
+                return None
+        seq, self._next = self._next, self._next + 1
+        self._inflight[seq] = now_ms
+        self._last_ms = now_ms
+        return seq, self._outbox.take(self._limits.batch_bytes_max)
+
+    def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
+        """The callee's answer to request `seq`: batches that are now in order. An over session gives none."""
+        if data == RESET:
+            self.over = True
+        if self.over or self._inflight.pop(seq, None) is None:
+            return []
+        return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
+
+    def check(self, now_ms: float) -> bool:
+        """Is the session alive? A request without an answer for `timeout_ms` ends it."""
+        if self._inflight and now_ms - min(self._inflight.values()) > self._limits.timeout_ms + self._limits.park_ms:
+            self.over = True
+        return not self.over
+
+    def wake_at(self, now_ms: float) -> float:
+        """When `call` or `check` may have something new to say, if nothing happens before."""
+        if not self._inflight:
+            return now_ms
+        deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
+        if (self._next == 1 and self._replies.next == 0) or len(self._inflight) >= self._limits.inflight_max:
+            return deadline
+        due = self._outbox.due_at(self._last_ms, self._limits)
+        return deadline if due is None else min(due, deadline)
+
+
+class Callee:
+    """The called end of one session. Feed it requests and records, send the replies it asks for."""
+
+    __slots__ = ("_heard_ms", "_last_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+        self.session = session
+        self._limits = limits
+        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._requests = _InOrder()
+        self._parked: dict[int, float] = {}
+        self._next = 0
+        self._last_ms = float("-inf")
+        self._heard_ms = now_ms
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        """Queue a record. Raises LinkOverflow when too much waits."""
+        self._outbox.push(record, now_ms)
+
+    def request(self, seq: int, batch: bytes, now_ms: float) -> list[bytes]:
+        """A request arrived and is parked: batches that are now in order. A repeated one is ignored."""
+        self._heard_ms = now_ms
+        if self._requests.seen(seq):
+            return []
+        self._parked[seq] = now_ms
+        return self._requests.accept(seq, batch)
+
+    def reply(self, now_ms: float) -> tuple[int, bytes] | None:
+        """The next reply to send now: (request seq, data), or `None`. Ask again until `None`."""
+        if not self._parked:
+            return None
+        seq = next(iter(self._parked))
+        if len(self._parked) == 1 and now_ms - self._parked[seq] < self._limits.park_ms:
+            due = self._outbox.due_at(self._last_ms, self._limits)
+            if due is None or due > now_ms:
+                return None
+        del self._parked[seq]
+        self._last_ms = now_ms
+        number, self._next = self._next, self._next + 1
+        return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
+
+    def alive(self, now_ms: float) -> bool:
+        """Has a request arrived within `timeout_ms`, or is one parked within its lease?"""
+        return now_ms - self._heard_ms <= self._limits.timeout_ms + self._limits.park_ms
+
+    def wake_at(self, now_ms: float) -> float:
+        """When `reply` or `alive` may have something new to say, if nothing happens before."""
+        deadline = self._heard_ms + self._limits.timeout_ms + self._limits.park_ms + 1
+        if not self._parked:
+            return deadline
+        lease = next(iter(self._parked.values())) + self._limits.park_ms
+        due = self._outbox.due_at(self._last_ms, self._limits)
+        return min(lease, deadline) if due is None else min(due, lease, deadline)

@@ -1,0 +1,450 @@
+"""One user's mailbox: what is numbered, what is pending, and what each connection has been sent.
+
+Every sequence number from 1 to `head` is in exactly one state:
+
+    settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
+    gone      expired, trimmed or never kept; said to a connection by `Gap` before anything after it, in `gone`
+    dying     refused by a client, on its way to the dead-letter stream, in `dying`
+    hot       pending, its body in memory, in `hot`
+    cold      pending or gone, its body only in the offline stream: in `cold`, an inclusive range, and in no other state
+
+Numbers leave `cold` only by a range read of the stream. What such a read does not find and nobody acknowledged is gone:
+trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
+
+A connection is sent numbers in order: `sent` is the last one it has passed. `flight` holds what it was sent and has
+not been settled; its size is the in-flight window. A message that used up its tries stalls the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from engine.core.batch import POLL, SSE
+from engine.core.retry import RetryPolicy
+
+Conn = tuple[str, int]
+"""A connection, as its link session and the number the edge gave it."""
+
+
+class Message(Struct, gc=False):
+    """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
+
+    seq: int
+    id: str
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: bytes
+    attempts: int = 0
+
+
+class Connection:
+    """What one connection of the user has been sent."""
+
+    __slots__ = ("conn", "device", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
+
+    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int) -> None:
+        self.conn = conn
+        self.kind = kind
+        self.session = session
+        self.device = device
+        self.sent = sent
+        self.since_ms = now_ms
+        self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
+        self.flight_bytes = 0
+        self.rtt_ms = 0.0
+        self.stalled = False
+
+    @property
+    def retries(self) -> bool:
+        """Is a message sent again on this connection? Not on plain SSE, and a poll ends with its first batch."""
+        return self.kind not in (SSE, POLL)
+
+
+class Pumped(Struct):
+    """What to send on one connection: `Gap` ranges and messages in the order they go out, and whether a read is needed."""
+
+    parts: list[tuple[int, int] | list[tuple[int, int, bytes]]]
+    load_from: int = 0
+    expired: int = 0
+
+
+class Settled(Struct):
+    """What an acknowledgement did: the messages settled that were in memory, and who else had been sent them."""
+
+    messages: list[Message]
+    revoked: dict[Conn, list[str]]
+
+
+class Mailbox:
+    """See the module's text. Holds no policy of storage: what to journal, load and write is the shard's business."""
+
+    __slots__ = (
+        "acked",
+        "active_ms",
+        "cold",
+        "cold_attempts",
+        "connections",
+        "dying",
+        "floor",
+        "gone",
+        "head",
+        "hot",
+        "key",
+        "loading",
+        "oldest_expires_ms",
+        "recent",
+        "spilled",
+        "timer_ms",
+    )
+
+    def __init__(self, key: str, now_ms: int) -> None:
+        self.key = key
+        self.head = 0  # the newest committed number
+        self.floor = 0
+        self.acked: set[int] = set()
+        self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
+        self.dying: set[int] = set()
+        self.hot: dict[int, Message] = {}
+        self.cold: tuple[int, int] | None = None
+        self.cold_attempts: dict[int, int] = {}
+        self.spilled = 0  # every retained pending number up to here is in the offline stream
+        self.connections: dict[Conn, Connection] = {}
+        self.recent: dict[str, tuple[int, bytes]] = {}  # id -> (seq, digest), oldest first
+        self.oldest_expires_ms = 0  # of what is cold; 0 when nothing is
+        self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
+        self.active_ms = now_ms
+        self.loading = False
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def pending_count(self) -> int:
+        """Messages not settled, an upper bound where some of the cold ones are gone."""
+        return len(self.hot) + (self.cold[1] - self.cold[0] + 1 if self.cold else 0)
+
+    def oldest_pending(self) -> int:
+        """The lowest number that is neither settled nor dying, gone ones included; `head` + 1 when there is none."""
+        seq = self.floor + 1
+        while seq <= self.head and (seq in self.acked or seq in self.dying):
+            seq += 1
+        return seq
+
+    def append(self, message: Message, digest: bytes, recent_max: int) -> None:
+        """A committed message: `head` moves to it."""
+        assert message.seq == self.head + 1, "numbers are given without holes"
+        self.head = message.seq
+        self.hot[message.seq] = message
+        self.remember(message.id, message.seq, digest, recent_max)
+
+    def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
+        """Keep the id for publishers that repeat themselves; the oldest makes room."""
+        recent = self.recent
+        recent[id] = (seq, digest)
+        if len(recent) > recent_max:
+            del recent[next(iter(recent))]
+
+    def lose(self, first: int, last: int) -> None:
+        """The numbers `first`..`last` are gone."""
+        first = max(first, self.floor + 1)
+        if first > last:
+            return
+        merged: list[tuple[int, int]] = []
+        for low, high in self.gone:
+            if high + 1 < first or low > last + 1:
+                merged.append((low, high))
+            else:
+                first, last = min(first, low), max(last, high)
+        merged.append((first, last))
+        merged.sort()
+        self.gone = merged
+
+    def trim(self, kept_max: int) -> list[Message]:
+        """Forget the oldest beyond `kept_max` numbers: they are gone. Returns those that were in memory."""
+        low = self.head - kept_max
+        first = self.floor + 1
+        if self.gone and self.gone[0][0] == first:
+            first = self.gone[0][1] + 1
+        if first > low:
+            return []
+        dropped = [self.hot.pop(seq) for seq in range(first, low + 1) if seq in self.hot]
+        for message in dropped:
+            self._land(message)
+        self.acked = {seq for seq in self.acked if seq > low}
+        self._warm(low)
+        self.lose(first, low)
+        return dropped
+
+    def _warm(self, low: int) -> None:
+        """Nothing up to `low` is cold any more."""
+        if self.cold and self.cold[0] <= low:
+            self.cold = (low + 1, self.cold[1]) if low < self.cold[1] else None
+            for seq in [seq for seq in self.cold_attempts if seq <= low]:
+                del self.cold_attempts[seq]
+
+    def _land(self, message: Message) -> None:
+        """The message leaves every flight it is in."""
+        for connection in self.connections.values():
+            if connection.flight.pop(message.seq, None) is not None:
+                connection.flight_bytes -= len(message.body)
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    def settle_through(self, seq: int, by: Connection | None, now_ms: int, policy: RetryPolicy) -> Settled:
+        """Everything up to and including `seq` (at most `head`) is handled."""
+        assert seq <= self.head, "nobody can have handled what was never numbered"
+        result = Settled([], {})
+        if seq <= self.floor:
+            return result
+        hot = self.hot
+        if by is not None:
+            self._measure(by, seq, now_ms, policy)
+        if seq - self.floor <= len(hot) + 8:
+            numbers: Iterable[int] = range(self.floor + 1, seq + 1)
+        else:
+            numbers = sorted(number for number in hot if number <= seq)
+        for number in numbers:
+            message = hot.pop(number, None)
+            if message is not None:
+                self._settle(message, by, result)
+        self.floor = seq
+        if self.acked:
+            self.acked = {number for number in self.acked if number > seq}
+        if self.dying:
+            self.dying = {number for number in self.dying if number > seq}
+        self._warm(seq)
+        self._advance()
+        return result
+
+    def settle(self, seqs: Iterable[int], by: Connection | None, now_ms: int, policy: RetryPolicy) -> Settled:
+        """Exactly these numbers are handled; those not pending are ignored."""
+        result = Settled([], {})
+        highest = 0
+        for seq in seqs:
+            message = self.hot.pop(seq, None)
+            if message is None and seq not in self.dying and not (self.cold and self.cold[0] <= seq <= self.cold[1]):
+                continue
+            if message is not None:
+                if by is not None and seq in by.flight:
+                    self._measure(by, seq, now_ms, policy)
+                self._settle(message, by, result)
+            self.dying.discard(seq)
+            self.acked.add(seq)
+            highest = max(highest, seq)
+        if by is not None and highest:
+            # A gap is said before anything after it, so who acknowledges a later number knows of the gap.
+            for first, last in [known for known in self.gone if known[1] < highest]:
+                self.acked.update(range(first, last + 1))
+                self.gone.remove((first, last))
+        self._advance()
+        return result
+
+    def refuse(self, seqs: Iterable[int]) -> list[Message]:
+        """These go to the dead-letter stream: not sent again, settled by `settle` when they are there."""
+        refused = []
+        for seq in seqs:
+            message = self.hot.pop(seq, None)
+            if message is not None:
+                self._land(message)
+                self.dying.add(seq)
+                refused.append(message)
+        return refused
+
+    def seqs_of(self, ids: Iterable[str]) -> list[int]:
+        """The numbers of these ids as far as memory knows them, ascending."""
+        known = [(id, self.recent.get(id)) for id in ids]
+        seqs = {entry[0] for _, entry in known if entry is not None}
+        if wanted := {id for id, entry in known if entry is None}:
+            seqs.update(message.seq for message in self.hot.values() if message.id in wanted)
+        return sorted(seqs)
+
+    def _settle(self, message: Message, by: Connection | None, result: Settled) -> None:
+        seq = message.seq
+        result.messages.append(message)
+        for connection in self.connections.values():
+            flew = connection.flight.pop(seq, None) is not None
+            if flew:
+                connection.flight_bytes -= len(message.body)
+            if connection is not by and (flew or seq <= connection.sent):
+                result.revoked.setdefault(connection.conn, []).append(message.id)
+
+    def _measure(self, by: Connection, seq: int, now_ms: int, policy: RetryPolicy) -> None:
+        """One round trip per ACK, and none of a repeated message (Karn's algorithm)."""
+        flown = by.flight.get(seq)
+        if flown is not None and flown[1] == 1:
+            by.rtt_ms = policy.smooth(by.rtt_ms, now_ms - flown[0])
+
+    def _advance(self) -> None:
+        while self.floor + 1 in self.acked:
+            self.floor += 1
+            self.acked.discard(self.floor)
+        if self.gone and self.gone[0][0] <= self.floor:
+            floor = self.floor
+            self.gone = [(max(first, floor + 1), last) for first, last in self.gone if last > floor]
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def pump(self, connection: Connection, now_ms: int, window: int, window_bytes: int, batch_bytes: int) -> Pumped | None:
+        """What can be sent on the connection now; `None` when nothing. Marks it as sent."""
+        seq = max(connection.sent, self.floor) + 1
+        if connection.stalled or seq > self.head:
+            return None
+        flight, hot = connection.flight, self.hot
+        result = Pumped([])
+        batch: list[tuple[int, int, bytes]] = []
+        size = 0
+        while seq <= self.head:
+            message = hot.get(seq)
+            if message is not None:
+                if message.expires_ms > now_ms:
+                    length = len(message.body)
+                    if flight and (len(flight) >= window or connection.flight_bytes + length > window_bytes):
+                        break
+                    if batch and size + length > batch_bytes:
+                        result.parts.append(batch)
+                        batch, size = [], 0
+                    batch.append((seq, message.attempts + 1, message.body))
+                    size += length
+                    flight[seq] = (now_ms, 1)
+                    connection.flight_bytes += length
+                    connection.sent = seq
+                    seq += 1
+                    continue
+                result.expired += self._expire(seq, now_ms)
+            elif self.cold and self.cold[0] <= seq <= self.cold[1]:
+                result.load_from = seq
+                break
+            gap = next(((first, last) for first, last in self.gone if first <= seq <= last), None)
+            if gap is None:
+                connection.sent = seq  # settled or dying
+                seq += 1
+                continue
+            if batch:
+                result.parts.append(batch)
+                batch, size = [], 0
+            result.parts.append((seq, gap[1]))
+            connection.sent = gap[1]
+            seq = gap[1] + 1
+        if batch:
+            result.parts.append(batch)
+        return result if result.parts or result.load_from else None
+
+    def _expire(self, first: int, now_ms: int) -> int:
+        """Expired messages from `first` on, one after another, are gone; returns how many."""
+        seq = first
+        while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
+            del self.hot[seq]
+            self._land(message)
+            seq += 1
+        self.lose(first, seq - 1)
+        return seq - first
+
+    def overdue(self, connection: Connection, now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
+        """Messages of the connection to send again now. May stall it instead."""
+        if connection.stalled or not connection.retries:
+            return []
+        again: list[tuple[int, int, bytes]] = []
+        for seq, (sent_ms, tries) in connection.flight.items():
+            if sent_ms + policy.wait_ms(connection.rtt_ms, tries) > now_ms:
+                continue
+            if tries >= policy.tries:
+                connection.stalled = True
+                return []
+            message = self.hot[seq]
+            if message.expires_ms > now_ms:
+                again.append((seq, message.attempts + tries + 1, message.body))
+        for seq, _, _ in again:
+            connection.flight[seq] = (now_ms, connection.flight[seq][1] + 1)
+        return again
+
+    def next_retry_ms(self, policy: RetryPolicy) -> int:
+        """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight.
+
+        Only the oldest of each connection is looked at, as TCP does: later ones are checked when it is due.
+        """
+        earliest = 0
+        for connection in self.connections.values():
+            if connection.flight and connection.retries and not connection.stalled:
+                sent_ms, tries = next(iter(connection.flight.values()))
+                at_ms = int(sent_ms + policy.wait_ms(connection.rtt_ms, tries)) + 1
+                earliest = at_ms if not earliest else min(earliest, at_ms)
+        return earliest
+
+    def rewind(self, connection: Connection) -> None:
+        """Delivery on the connection starts again from the oldest pending message."""
+        self._spend(connection)
+        connection.sent = self.floor
+        connection.stalled = False
+
+    def written(self, connection: Connection, seq: int) -> None:
+        """The transport has taken everything up to `seq`: it makes room in the window, and acknowledges nothing.
+
+        For transports that do not acknowledge as they go (plain SSE).
+        """
+        for number in [number for number in connection.flight if number <= seq]:
+            _, tries = connection.flight.pop(number)
+            message = self.hot[number]
+            message.attempts += tries
+            connection.flight_bytes -= len(message.body)
+
+    def detach(self, conn: Conn) -> Connection | None:
+        """The connection ended: what it was sent is pending again."""
+        connection = self.connections.pop(conn, None)
+        if connection is not None:
+            self._spend(connection)
+        return connection
+
+    def _spend(self, connection: Connection) -> None:
+        for seq, (_, tries) in connection.flight.items():
+            message = self.hot[seq]
+            message.attempts += tries
+        connection.flight.clear()
+        connection.flight_bytes = 0
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def loaded(self, first: int, last: int, messages: Iterable[Message]) -> int:
+        """The stream's answer for the cold numbers `first`..`last`; returns how many are hot now.
+
+        What was asked for, is not there and was not settled is gone.
+        """
+        if not self.cold or last < self.cold[0]:
+            return 0
+        found = {message.seq: message for message in messages}
+        added = 0
+        start = max(first, self.cold[0])
+        for seq in range(start, last + 1):
+            message = found.get(seq)
+            if seq <= self.floor or seq in self.acked or seq in self.dying or seq in self.hot:
+                continue
+            if message is None:
+                self.lose(seq, seq)
+                continue
+            message.attempts = max(message.attempts, self.cold_attempts.get(seq, 0))
+            self.hot[seq] = message
+            added += 1
+        self._warm(last)
+        return added
+
+    def cool(self) -> list[Message]:
+        """Drop from memory what is in the offline stream and in nobody's flight. Returns what was dropped.
+
+        Messages that are not kept for the offline are gone when nobody is connected.
+        """
+        flying = {seq for connection in self.connections.values() for seq in connection.flight}
+        droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
+        dropped = []
+        for seq in droppable:
+            message = self.hot.pop(seq)
+            dropped.append(message)
+            if not message.retain:
+                self.lose(seq, seq)
+            elif message.attempts:
+                self.cold_attempts[seq] = message.attempts
+        kept = [message.seq for message in dropped if message.retain]
+        if kept:
+            low, high = min(kept), max(kept)
+            self.cold = (min(self.cold[0], low), max(self.cold[1], high)) if self.cold else (low, high)
+        return dropped

@@ -1,0 +1,29 @@
+-- The dirty mailboxes of one slot: stream entries first, then the page, all or nothing.
+-- KEYS: slot epoch, page, streams...   ARGV: epoch, MAXLEN, now ms, then per stream:
+--   mailbox key, page blob, trim below, expires at ms (0 without entries), entries n, n x (seq, blob)
+local epoch = redis.call('GET', KEYS[1])
+if epoch ~= ARGV[1] then
+  return {'FENCED', epoch or ''}
+end
+local maxlen, now = ARGV[2], tonumber(ARGV[3])
+local at = 4
+for i = 3, #KEYS do
+  local stream = KEYS[i]
+  local trim_below, expires, count = ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local entry = at + 5
+  for _ = 1, count do
+    -- An id at or below the last one means that this spill was written before.
+    local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, ARGV[entry] .. '-0', 'm', ARGV[entry + 1])
+    if type(added) == 'table' and added.err and not string.find(added.err, 'equal or smaller', 1, true) then
+      return redis.error_reply(added.err)
+    end
+    entry = entry + 2
+  end
+  if count > 0 and redis.call('PTTL', stream) < expires - now then
+    redis.call('PEXPIREAT', stream, expires)
+  end
+  redis.call('XTRIM', stream, 'MINID', trim_below .. '-0')
+  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+  at = entry
+end
+return {'OK'}

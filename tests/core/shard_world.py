@@ -1,0 +1,190 @@
+"""A shard core with a storage of plain dictionaries, and one edge: what the tests of the core drive.
+
+Storage is as honest as Redis is: a group is durable or not, pages and stream entries are written as given, and a crash
+leaves exactly what was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.core.batch import WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
+from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored
+from engine.core.commit import Group
+from engine.core.retry import RetryPolicy
+from engine.core.shard import ShardCore, ShardPolicy
+from engine.core.slots import spread
+
+EDGE = "edge-0/1"
+RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
+
+
+def policy(**changes: Any) -> ShardPolicy:
+    values: dict[str, Any] = {
+        "retry": RETRY,
+        "window": 8,
+        "window_bytes": 1 << 20,
+        "deliver_bytes_max": 1 << 18,
+        "connections_per_user_max": 3,
+        "offline_max": 100,
+        "recent_ids": 64,
+        "hot_messages_max": 16,
+        "mailbox_idle_ms": 1000,
+        "commit_records_max": 100,
+        "commit_bytes_max": 1 << 20,
+        "ack_journal_ms": 200,
+        "posts_pending_max": 1000,
+        "memory_messages_max": 100_000,
+    }
+    return ShardPolicy(**(values | changes))
+
+
+class World:
+    """The core, its storage, and the clock of the test."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.policy = policy(**changes)
+        self.journal: list[tuple[int, bytes]] = []
+        self.pages: dict[str, bytes] = {}
+        self.streams: dict[str, dict[int, bytes]] = {}
+        self.ids: dict[tuple[str, str], bytes] = {}
+        self.dead: list[Any] = []
+        self.events: list[Any] = []
+        self.now_ms = 1_000_000
+        self.refs = 0
+        self.core = self._new_core()
+
+    def _new_core(self) -> ShardCore:
+        core = ShardCore(0, self.policy, spread(1), "e1")
+        core.opened(EDGE)
+        return core
+
+    # -- what an edge says ------------------------------------------------------------------------------------------------
+
+    def post(self, user: str = "u", id: str | None = None, *, digest: bytes = b"d" * 8, ttl_ms: int = 60_000, **fields: Any) -> int:
+        self.refs += 1
+        id = id or f"m{self.refs}"
+        record = Post(
+            self.refs,
+            f"t:{user}",
+            id,
+            fields.pop("idempotent", True),
+            digest,
+            1,
+            self.now_ms + ttl_ms,
+            fields.pop("retain", True),
+            b'"id":"%b"' % id.encode(),
+        )
+        self.tell(record)
+        return self.refs
+
+    def attach(self, conn: int, user: str = "u", cursor: int | None = None, *, epoch: str = "e1", **fields: Any) -> None:
+        epoch = "" if cursor is None else epoch
+        kind = fields.pop("kind", WEBSOCKET)
+        self.tell(Attach(conn, f"t:{user}", kind, epoch, cursor or 0, f"s{conn}", "", **fields))
+
+    def ack(self, conn: int, seq: int) -> None:
+        self.tell(Ack(conn, seq))
+
+    def ack_ids(self, conn: int, *ids: str) -> None:
+        self.tell(AckIds(conn, list(ids)))
+
+    def nack(self, conn: int, *ids: str) -> None:
+        self.tell(Nack(conn, list(ids), "cannot"))
+
+    def detach(self, conn: int) -> None:
+        self.tell(Detach(conn, 1006))
+
+    def tell(self, *records: Any) -> None:
+        self.core.handle(EDGE, records, self.now_ms)
+
+    # -- what the shell does ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> list[Any]:
+        """Serve everything the core wants until it wants nothing; returns what it said to the edge."""
+        while self.fetch() or self.commit():
+            pass
+        return self.said()
+
+    def said(self) -> list[Any]:
+        output, self.core.output = self.core.output, []
+        return [record for _, record in output]
+
+    def fetch(self) -> bool:
+        core = self.core
+        keys, reads = core.take_pages_wanted(), core.take_reads_wanted()
+        core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
+        for read in reads:
+            stream = self.streams.get(read.key, {})
+            core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
+        if letters := core.take_dead_letters():
+            self.dead.extend(letters)
+            core.dead_lettered(letters, self.now_ms)
+        self.events.extend(core.take_session_events(1000))
+        return bool(keys or reads or letters)
+
+    def page(self, key: str) -> Page | None:
+        return decode_page(self.pages[key]) if key in self.pages else None
+
+    def commit(self) -> bool:
+        group = self.core.take_group(self.now_ms)
+        while group is not None:
+            known = {index: self.ids[pair] for index, pair in enumerate(group.ids) if pair in self.ids}
+            if not known:
+                self.append(group)
+                self.core.group_committed(self.now_ms)
+                return True
+            group = self.core.group_known(known, self.now_ms)
+        return False
+
+    def append(self, group: Group) -> None:
+        self.journal.append((group.number, group.payload))
+        self.ids.update(zip(group.ids, group.values, strict=True))
+
+    def checkpoint(self, *, full: bool = True) -> None:
+        checkpoint = self.core.take_checkpoint(full, 1000)
+        if checkpoint is None:
+            return
+        for spill in checkpoint.spills:
+            stream = self.streams.setdefault(spill.key, {})
+            stream.update(spill.entries)
+            for seq in [seq for seq in stream if seq < spill.trim_below]:
+                del stream[seq]
+            self.pages[spill.key] = spill.page
+        if checkpoint.through_commit is not None:
+            self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
+        self.core.checkpoint_done()
+
+    def crash(self) -> None:
+        """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
+        self.core = self._new_core()
+        entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
+        for _, payload in entries:
+            records = decode_journal(payload)
+            unseen = {record.key for record in records} - self.core.mailboxes.keys()
+            self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
+            self.core.replay(records, self.now_ms)
+
+    def wait(self, ms: int) -> list[Any]:
+        """Time passes; retry timers fire when they are due."""
+        end_ms = self.now_ms + ms
+        armed = dict(self.core.arms())
+        while armed and min(armed.values()) <= end_ms:
+            key = min(armed, key=lambda key: armed[key])
+            self.now_ms = max(self.now_ms, armed.pop(key))
+            self.core.due([key], self.now_ms)
+            armed.update(self.core.arms())
+        self.now_ms = end_ms
+        self.core.scheduler_reset(lambda _: True)
+        return self.settle()
+
+
+def delivered(records: list[Any], conn: int = 1) -> list[tuple[int, int]]:
+    """(seq, attempt) of everything delivered to the connection."""
+    return [
+        (seq, attempt) for record in records if isinstance(record, Deliver) and record.conn == conn for seq, attempt, _ in record.messages
+    ]
+
+
+def of(records: list[Any], kind: type) -> list[Any]:
+    return [record for record in records if isinstance(record, kind)]

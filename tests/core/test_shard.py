@@ -1,0 +1,478 @@
+"""ShardCore, one behaviour at a time, over a storage of dictionaries."""
+
+from __future__ import annotations
+
+from engine.core.batch import (
+    ACCEPTED,
+    CONFLICT,
+    DUPLICATE,
+    POLL,
+    SSE,
+    SUPPRESSED,
+    UNAVAILABLE,
+    Attach,
+    Deliver,
+    Fault,
+    FireDone,
+    Gap,
+    Hangup,
+    Post,
+    Posted,
+    Probe,
+    Probed,
+    Revoke,
+    Settle,
+    Settled,
+    Timer,
+    Welcome,
+    Written,
+)
+from tests.core.shard_world import EDGE, World, delivered, of
+
+
+def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.said() == []
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    said = world.said()
+    assert [record.status for record in of(said, Posted)] == [ACCEPTED]
+    assert delivered(said) == [(1, 1)]
+
+
+def test_a_user_s_messages_are_numbered_without_holes_and_delivered_in_order() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(5):
+        world.post()
+    assert delivered(world.settle()) == [(seq, 1) for seq in range(1, 6)]
+
+
+def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post("u", "lost")
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    world.post("u", "refused at once")
+    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    world.core.storage_back()
+    world.post("u", "kept")
+    said = world.settle()
+    assert [(record.status, record.seq) for record in of(said, Posted)] == [(ACCEPTED, 1)]
+    assert delivered(said) == [(1, 1)]
+
+
+def test_a_repeated_id_gets_the_first_answer_and_another_payload_a_conflict() -> None:
+    world = World()
+    world.post("u", "a")
+    world.settle()
+    world.post("u", "a")
+    world.post("u", "a", digest=b"other..!")
+    assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 1), (CONFLICT, 1)]
+
+
+def test_a_repeated_id_within_one_group_is_stored_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.post("u", "a")
+    said = of(world.settle(), Posted)
+    assert sorted((record.status, record.seq) for record in said) == [(ACCEPTED, 1), (DUPLICATE, 1), (DUPLICATE, 1)]
+
+
+def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_group_is_kept() -> None:
+    world = World(recent_ids=1)
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.post("u", "a")
+    world.post("u", "c")
+    said = of(world.settle(), Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {3: (DUPLICATE, 1), 4: (ACCEPTED, 3)}
+
+
+def test_at_most_a_window_of_messages_is_in_flight() -> None:
+    world = World(window=3)
+    world.attach(1)
+    for _ in range(7):
+        world.post()
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.ack(1, 2)
+    assert delivered(world.settle()) == [(4, 1), (5, 1)]
+
+
+def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
+    world = World(window_bytes=10)
+    world.attach(1)
+    for _ in range(2):
+        world.post("u", "a-long-identifier" + str(world.refs))
+    assert delivered(world.settle()) == [(1, 1)]
+    world.ack(1, 1)
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_then_the_connection_stalls() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.wait(10_000)) == [(1, 2), (1, 3)]
+    world.post()
+    assert delivered(world.settle()) == []
+
+
+def test_a_stalled_connection_goes_on_from_the_oldest_pending_after_an_acknowledgement() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.wait(10_000)
+    world.post("u", "c")
+    world.ack_ids(1, "b")
+    assert delivered(world.settle()) == [(1, 4), (3, 1)]
+
+
+def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.ack(1, 2)
+    world.ack_ids(1, "m4")
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(3, 2)]
+
+
+def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.ack(1, 99)
+    said = world.settle()
+    assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(1, 2)]
+
+
+def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
+    world = World()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.attach(1, cursor=2)
+    said = world.settle()
+    assert [(w.resumed, w.from_seq, w.head) for w in of(said, Welcome)] == [("ok", 3, 3)]
+    assert delivered(said) == [(3, 1)]
+
+
+def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from_the_oldest_pending() -> None:
+    for cursor, epoch in ((1, "old"), (99, "e1")):
+        world = World()
+        world.post()
+        world.settle()
+        world.attach(1, cursor=cursor, epoch=epoch)
+        said = world.settle()
+        assert [w.resumed for w in of(said, Welcome)] == ["gap"]
+        assert delivered(said) == [(1, 1)]
+
+
+def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() -> None:
+    world = World()
+    world.attach(1)
+    world.attach(2)
+    world.post("u", "a")
+    said = world.settle()
+    assert delivered(said, 1) == delivered(said, 2) == [(1, 1)]
+    world.ack(2, 1)
+    assert [(r.conn, r.ids) for r in of(world.settle(), Revoke)] == [(1, ["a"])]
+    assert delivered(world.wait(10_000), 1) == []
+
+
+def test_one_connection_too_many_ends_the_oldest() -> None:
+    world = World(connections_per_user_max=2)
+    for conn in (1, 2, 3):
+        world.attach(conn)
+    said = world.settle()
+    assert [(h.conn, h.code) for h in of(said, Hangup)] == [(1, 4409)]
+    world.post()
+    assert {record.conn for record in of(world.settle(), Deliver)} == {2, 3}
+
+
+def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
+    world = World()
+    world.post(ttl_ms=1000)
+    world.post(ttl_ms=1000)
+    world.post(ttl_ms=60_000)
+    world.settle()
+    world.wait(2000)
+    world.attach(1)
+    said = [record for record in world.settle() if isinstance(record, Gap | Deliver)]
+    assert [type(record) for record in said] == [Gap, Deliver]
+    assert (said[0].first, said[0].last) == (1, 2)
+    assert delivered(said) == [(3, 1)]
+
+
+def test_trimmed_messages_are_announced_as_a_gap() -> None:
+    world = World(offline_max=5)
+    for _ in range(8):
+        world.post()
+    world.settle()
+    world.attach(1)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, Gap)] == [(1, 3)]
+    assert [seq for seq, _ in delivered(said)] == [4, 5, 6, 7, 8]
+
+
+def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
+    world = World(window=4)
+    for _ in range(10):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    assert world.core.mailboxes["t:u"].hot == {}
+    assert world.journal == []
+    world.attach(1)
+    got: list[int] = []
+    for _ in range(10):
+        fresh = [seq for seq, _ in delivered(world.settle())]
+        if not fresh:
+            break
+        got += fresh
+        world.ack(1, fresh[-1])
+    assert got == list(range(1, 11))
+
+
+def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
+    world = World()
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    del world.streams["t:u"][2]
+    world.attach(1)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, Gap)] == [(2, 2)]
+    assert [seq for seq, _ in delivered(said)] == [1, 3, 4]
+
+
+def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.detach(1)
+    assert world.core.wants_spill
+    world.checkpoint(full=False)
+    assert list(world.streams["t:u"]) == [1]
+    assert world.journal, "only a full checkpoint covers the journal"
+
+
+def test_a_crash_loses_nothing_accepted_and_reuses_no_number() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.ack(1, 1)
+    world.now_ms += 500
+    world.settle()
+    world.crash()
+    world.post()
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1), (3, 1), (4, 1)]
+
+
+def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
+    world = World()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    journal = list(world.journal)
+    world.checkpoint()
+    world.journal = journal
+    world.crash()
+    world.attach(1)
+    said = world.settle()
+    assert delivered(said) == [(1, 1), (2, 1), (3, 1)]
+    assert of(said, Gap) == []
+
+
+def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.detach(1)
+    world.checkpoint(full=False)
+    world.checkpoint()
+    world.crash()
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(1, 2)]
+
+
+def test_an_edge_that_announces_its_connections_again_does_not_get_everything_again() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened(EDGE)
+    world.tell(Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
+    said = world.settle()
+    assert of(said, Welcome) == []
+    assert delivered(said) == []
+    assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
+
+
+def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "bad")
+    world.post("u", "good")
+    world.settle()
+    world.nack(1, "bad")
+    assert world.core.mailboxes["t:u"].floor == 0
+    world.checkpoint()
+    assert world.journal, "the journal keeps a refused message until it is dead-lettered"
+    world.settle()
+    assert [(letter.message.id, letter.reason) for letter in world.dead] == [("bad", "cannot")]
+    world.ack(1, 2)
+    assert world.core.mailboxes["t:u"].floor == 2
+
+
+def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None:
+    world = World()
+    world.post(retain=False)
+    assert [record.status for record in of(world.settle(), Posted)] == [SUPPRESSED]
+    world.attach(1)
+    world.post(retain=False)
+    said = world.settle()
+    assert delivered(said) == [(1, 1)]
+    world.detach(1)
+    world.checkpoint()
+    world.post()
+    world.settle()
+    world.attach(2)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, Gap)] == [(1, 1)]
+    assert delivered(said, 2) == [(2, 1)]
+
+
+def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_written() -> None:
+    world = World(window=2)
+    world.attach(1, kind=SSE)
+    for _ in range(4):
+        world.post()
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.wait(10_000)) == []
+    world.tell(Written(1, 2))
+    assert delivered(world.settle()) == [(3, 1), (4, 1)]
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2)[:2] == [(1, 2), (2, 2)]
+
+
+def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.attach(1, kind=POLL)
+    assert delivered(world.settle()) == [(1, 1)]
+    world.detach(1)
+    world.attach(2, cursor=1)
+    assert delivered(world.settle(), 2) == []
+
+
+def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
+    world = World()
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.checkpoint()
+    world.tell(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, []))
+    said = of(world.settle(), Settled)
+    assert [(s.ref, bool(s.error)) for s in said] == [(77, False), (78, True)]
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_probe_tells_whether_anyone_is_connected() -> None:
+    world = World()
+    world.tell(Probe(1, "t:u", "c", 0))
+    world.attach(1)
+    world.tell(Probe(2, "t:u", "c", 0))
+    assert [(p.ref, p.online) for p in of(world.settle(), Probed)] == [(1, False), (2, True)]
+
+
+def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
+    world = World(recent_ids=1)
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    world.attach(1)
+    world.settle()
+    for _ in range(2):
+        world.core.fire([timer, timer], world.now_ms)
+        world.settle()
+        world.post()
+        world.settle()
+    world.crash()
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    assert [partition for partition, _ in world.core.to_scheduler] == [3]
+    assert isinstance(world.core.to_scheduler[0][1], FireDone)
+    assert world.core.mailboxes["t:u"].head == 3
+
+
+def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
+    world = World()
+    world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, "a", b"d" * 8, 1, 1000, True, b"")], world.now_ms)
+    assert [record.sids for _, record in world.core.to_scheduler] == [["3-abc"]]
+    assert world.core.take_group(world.now_ms) is None
+
+
+def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 5000
+    assert world.core.evict(world.now_ms) == 1
+    world.post()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+
+
+def test_connects_and_disconnects_are_events() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.detach(1)
+    world.settle()
+    assert [(event.event, event.key, event.code) for event in world.events] == [("connect", "t:u", 0), ("disconnect", "t:u", 1006)]
+
+
+def test_a_user_of_another_shard_is_answered_with_moved() -> None:
+    world = World()
+    world.core.index = 1
+    world.post()
+    world.attach(1)
+    assert [(m.ref, m.conn) for m in world.said()] == [(1, -1), (-1, 1)]
+
+
+def test_a_connection_that_ends_while_its_page_is_read_is_never_attached() -> None:
+    world = World()
+    world.attach(1)
+    world.detach(1)
+    assert of(world.settle(), Welcome) == []
