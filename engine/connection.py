@@ -124,6 +124,12 @@ class Connection:
         """These are gone; said before anything after them."""
         raise NotImplementedError
 
+    def on_fault(self, code: str, detail: str) -> None:
+        """Something the client sent cannot be. Only for carriers that bring frames of a client."""
+
+    def on_announced(self) -> None:
+        """The gateway has announced it to a new link session: repeat what that session must know beyond the cursor."""
+
     # -- What the gateway says. --------------------------------------------------------------------------------------------
     def close(self, code: int, reason: str) -> None:
         """End it with a WebSocket close code (streams translate it) and tell the gateway; nothing when it has ended."""

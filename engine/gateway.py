@@ -177,6 +177,12 @@ class Gateway:
             connection.sent,
         )
         self._send_shard(connection.shard, record, True)
+        if again:
+            connection.on_announced()
+
+    def written(self, connection: Connection, seq: int) -> None:
+        """An SSE stream has written everything up to `seq`, and takes more."""
+        self._send_shard(connection.shard, batch.Written(connection.id, seq), False)
 
     def ack(self, connection: Connection, seq: int) -> None:
         """The client has handled everything up to `seq`. The link sends the latest number of each connection."""
@@ -276,8 +282,7 @@ class Gateway:
             return
         connection.on_messages(messages)
         last = messages[-1][0]
-        if last > connection.sent:
-            connection.sent = last
+        connection.sent = max(connection.sent, last)
 
     def _control(self, connection: Connection, record: Any) -> None:
         kind = type(record)
@@ -292,6 +297,8 @@ class Gateway:
         elif kind is batch.Gap:
             connection.on_gap(record.first, record.last)
             connection.sent = max(connection.sent, record.last)
+        elif kind is batch.Fault:
+            connection.on_fault(record.code, record.detail)
 
     def _welcome(self, connection: Connection, record: batch.Welcome) -> None:
         if not connection.welcomed:

@@ -17,8 +17,9 @@ from engine.connection import Connection, Cursor, Outbox, Owner, Progress
 from engine.core import batch, frames
 from engine.core.heartbeat import Heartbeat, Verdict
 from engine.core.message import frame_bytes
-from engine.errors import EngineError, Invalid
+from engine.errors import Invalid
 from engine.gateway import GOING_AWAY, Gateway
+from engine.problems import Problem
 
 INVALID_DATA: Final = 1007
 POLICY_VIOLATION: Final = 1008
@@ -28,7 +29,7 @@ HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
 
 Verify = Callable[[str], Owner]
-"""A token's owner; raises an exception with `.status` 401 or 403 and `.detail` when the token is no good."""
+"""A token's owner; raises Problem, 401 when the token is no good and 403 when it does not allow to connect."""
 
 
 class WebSocketSession(Connection):
@@ -74,6 +75,9 @@ class WebSocketSession(Connection):
 
     def on_gap(self, first: int, last: int) -> None:
         self.write(frames.gap(first, last))
+
+    def on_fault(self, code: str, detail: str) -> None:
+        self.write(frames.error(code, detail))
 
     def drain(self, after_ms: int) -> None:
         self.write(frames.drain(after_ms))
@@ -138,11 +142,11 @@ class WebSocketSession(Connection):
     def _reauthenticate(self, token: str) -> None:
         try:
             owner = self.verify(token)
-        except EngineError as problem:
-            if getattr(problem, "status", 401) == 403:
+        except Problem as problem:
+            if problem.status == 403:
                 self.close(FORBIDDEN, "the token does not allow to connect")
             else:
-                self.write(frames.error("unauthorized", getattr(problem, "detail", "the token is not valid")))
+                self.write(frames.error("unauthorized", problem.detail))
             return
         if f"{owner.tenant}:{owner.user}" != self.key:
             self.close(FORBIDDEN, "the token is another user's")

@@ -48,7 +48,7 @@ class EventStream(Connection):
         explicit: `?ack=explicit`: unacknowledged messages are repeated on this stream, as on a WebSocket.
     """
 
-    __slots__ = ("_beat_ms", "_outbox", "_progress", "_transport", "_writer")
+    __slots__ = ("_beat_ms", "_outbox", "_progress", "_transport", "_writer", "_written")
 
     def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, *, explicit: bool) -> None:
         super().__init__(gateway, owner, batch.SSE_EXPLICIT if explicit else batch.SSE, cursor, device)
@@ -56,6 +56,7 @@ class EventStream(Connection):
         self._progress: Progress | None = None  # while bytes are unsent
         self._writer: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
+        self._written = 0  # highest sequence number the server has taken from us
         self._beat_ms = gateway.clock() + gateway.config.heartbeat_ms
 
     async def run(self, scope: Scope, receive: Receive, send: Send, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -79,7 +80,11 @@ class EventStream(Connection):
 
     async def _write_all(self, send: Send) -> None:
         async def body(chunks: list[bytes]) -> None:
+            seq = self.sent
             await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+            if seq > self._written:
+                self._written = seq
+                self.on_announced()
 
         await self._outbox.pump(body)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -92,6 +97,11 @@ class EventStream(Connection):
         elif self._progress is None:
             self._progress = Progress(self._outbox.passes, self.gateway.clock())
             self.gateway.backlog.add(self)
+
+    def on_announced(self) -> None:
+        """Plain SSE has no ACKs on the stream: what was written makes room in the shard's window."""
+        if self.kind == batch.SSE and not self.ended:
+            self.gateway.written(self, self._written)
 
     def on_welcome(self, record: batch.Welcome) -> None:
         """The first event."""

@@ -69,7 +69,7 @@ class EdgeHttpProtocol(HttpToolsProtocol):
         """The request asks for a WebSocket: another protocol takes over."""
         super().handle_websocket_upgrade()
         # The parser holds bound methods of this object: a cycle that would live until the next full collection.
-        self.parser = None
+        self.parser = None  # type: ignore[assignment]  # as uvicorn does in connection_lost
 
 
 class _NoTransport(asyncio.Transport):
@@ -106,7 +106,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         """The request is complete: show this protocol to the application."""
         super().handle_connect(event)
         if not self.handshake_complete:
-            self.scope["extensions"][EXTENSION] = {"protocol": self}  # type: ignore[index]
+            self.scope["extensions"][EXTENSION] = {"protocol": self}
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. Frames that come before the answer to the handshake wait, and so does the client."""

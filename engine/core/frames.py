@@ -81,7 +81,7 @@ def parse(text: bytes) -> ClientFrame | None:
     """
     text.decode()
     try:
-        frame = _frames.decode(text)
+        frame: ClientFrame = _frames.decode(text)
     except msgspec.ValidationError as error:
         try:
             if _typed.decode(text).type not in _KNOWN:
