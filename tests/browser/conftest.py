@@ -1,0 +1,65 @@
+"""One Chromium for the session, a page of its own for each test, and the scripted engine.
+
+Playwright's asynchronous API on the session's event loop: the synchronous one keeps a loop running in the main thread, which
+breaks every other asynchronous test of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+
+from tests.browser.scripted_engine import ScriptedEngine, serving
+
+CHROMIUM_OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)
+        yield running
+        await running.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A page in a fresh profile. Whatever a script throws and nobody catches fails the test."""
+    context = await browser.new_context()
+    context.set_default_timeout(10_000)
+    fresh = await context.new_page()
+    thrown: list[str] = []
+    fresh.on("pageerror", lambda error: thrown.append(str(error)))
+    yield fresh
+    await context.close()
+    assert thrown == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scripted() -> AsyncIterator[ScriptedEngine]:
+    async with serving(ScriptedEngine()) as engine:
+        yield engine
+
+
+def complaints(page: Page) -> list[str]:
+    """A list that fills with every warning and error of the page's console."""
+    found: list[str] = []
+
+    def look(message: ConsoleMessage) -> None:
+        if message.type in ("warning", "error"):
+            found.append(f"{message.type}: {message.text}")
+
+    page.on("console", look)
+    page.on("pageerror", lambda error: found.append(f"uncaught: {error}"))
+    return found

@@ -1,0 +1,487 @@
+"""The browser client in a real browser, against an engine that misbehaves on demand."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from tests.browser.scripted_engine import BEGIN_S, ScriptedEngine, token
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+START = """async (options) => {
+  const { NotifyClient } = await import("/client.js");
+  const client = new NotifyClient({ ...options, ...(window.more?.() ?? {}) });
+  window.client = client;
+  window.events = [];
+  for (const type of ["message", "duplicate", "state", "welcome", "revoke", "gap", "error"])
+    client.addEventListener(type, (event) => { events.push([type, event.detail]); window.hold?.(type, event); });
+}"""
+
+
+async def start(page: Page, engine: ScriptedEngine, **options: Any) -> None:
+    """Open a blank page with a client on it, `window.client`, which records its events."""
+    if page.url == "about:blank":
+        await page.goto(f"{engine.url}/blank")
+    if "getToken" not in options:
+        options.setdefault("token", token())
+    await page.evaluate(START, options)
+
+
+async def events(page: Page, kind: str) -> list[Any]:
+    found: list[Any] = await page.evaluate("(kind) => events.filter(([type]) => type === kind).map(([, detail]) => detail)", kind)
+    return found
+
+
+async def shown(page: Page) -> list[int]:
+    """Sequence numbers the application was shown, in order."""
+    return [message["seq"] for message in await events(page, "message")]
+
+
+async def wait(page: Page, condition: str) -> None:
+    """Wait until a JavaScript expression about `client` and `events` is true."""
+    try:
+        await page.wait_for_function(f"() => {condition}")
+    except Exception as error:
+        raise AssertionError(f"{condition}: {json.dumps(await page.evaluate('() => events'))}") from error
+
+
+async def run(page: Page, engine: ScriptedEngine, script: str) -> Any:
+    """Run a function body that may use everything client.js exports."""
+    await page.goto(f"{engine.url}/blank")
+    return await page.evaluate(f"async () => {{ const client = await import('/client.js'); {script} }}")
+
+
+# -- the pure parts ----------------------------------------------------------------------------------------------------
+async def test_reconnect_delays_climb_the_ladder_and_stay_within_their_jitter(page: Page, scripted: ScriptedEngine) -> None:
+    delays = await run(
+        page,
+        scripted,
+        """const low = new client.Backoff(), middle = new client.Backoff(), high = new client.Backoff();
+        const five = (one, random) => Array.from({ length: 5 }, () => one.next(random));
+        return [five(low, 0), five(middle, 0.5), five(high, 1)];""",
+    )
+    assert delays == [[700, 1400, 3500, 7000, 7000], [1000, 2000, 5000, 10000, 10000], [1300, 2600, 6500, 13000, 13000]]
+
+
+async def test_the_cursor_never_passes_a_message_that_is_not_settled(page: Page, scripted: ScriptedEngine) -> None:
+    steps = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger(), steps = [];
+        const receive = (seq) => ledger.receive({ id: `m${seq}`, seq, event_id: `7-${seq}` });
+        ledger.welcome({ epoch: "7", resumed: "new", from: 1 });
+        for (const seq of [1, 2, 3]) receive(seq);
+        ledger.settle("m1"); ledger.settle("m3");
+        steps.push([ledger.lastEventId, ledger.takeAcks(), ledger.takeAcks()]);
+        ledger.settle("m2");
+        steps.push([ledger.lastEventId, ledger.takeAcks(), receive(2)]);
+        steps.push([ledger.lastEventId, ledger.takeAcks()]);
+        return steps;""",
+    )
+    assert steps == [
+        ["7-1", [{"seq": 1}, {"ids": ["m3"]}], []],
+        ["7-3", [{"seq": 3}], "settled"],
+        ["7-3", [{"seq": 3}]],  # the repeat is acknowledged again
+    ]
+
+
+async def test_ids_are_remembered_up_to_a_limit(page: Page, scripted: ScriptedEngine) -> None:
+    verdicts = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger(null, 2);
+        const receive = (seq) => ledger.receive({ id: `m${seq}`, seq, event_id: `7-${seq}` });
+        for (const seq of [1, 2, 3]) { receive(seq); ledger.settle(`m${seq}`); }
+        return [receive(3), receive(2), receive(1), ledger.floor];""",
+    )
+    assert verdicts == ["settled", "settled", "new", 3]
+
+
+async def test_a_new_epoch_starts_the_cursor_anew_and_still_drops_known_ids(page: Page, scripted: ScriptedEngine) -> None:
+    result = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger("7-900");
+        ledger.receive({ id: "a", seq: 901, event_id: "7-901" }); ledger.settle("a");
+        ledger.welcome({ epoch: "8", resumed: "gap", from: 5 });
+        const before = ledger.lastEventId;
+        const receive = (id, seq) => ledger.receive({ id, seq, event_id: `8-${seq}` });
+        return [before, receive("a", 5), receive("b", 6), ledger.lastEventId];""",
+    )
+    assert result == ["8-4", "settled", "new", "8-5"]
+
+
+async def test_the_event_stream_parser_does_not_care_how_the_text_is_cut(page: Page, scripted: ScriptedEngine) -> None:
+    cuts = await run(
+        page,
+        scripted,
+        """const text = ": hi\\r\\nretry: 10\\r\\n\\r\\nid: 1\\revent: message\\rdata: {\\rdata:  }\\r\\rdata:x\\n\\nevent: empty\\n\\n";
+        const whole = [...new client.SseParser().push(text + "\\n")];
+        const different = [];
+        for (let a = 0; a <= text.length; a++) for (let b = a; b <= text.length; b++) {
+          const parser = new client.SseParser();
+          const parts = [text.slice(0, a), text.slice(a, b), text.slice(b) + "\\n"].flatMap((part) => [...parser.push(part)]);
+          if (JSON.stringify(parts) !== JSON.stringify(whole)) different.push([a, b, parts]);
+        }
+        return [whole, different];""",
+    )
+    assert cuts == [[{"event": "message", "data": "{\n }"}, {"event": "message", "data": "x"}], []]
+
+
+# -- delivery ----------------------------------------------------------------------------------------------------------
+async def test_messages_are_shown_once_and_acknowledged_cumulatively(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    for text in "abc":
+        scripted.publish(text)
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2, 3]
+    facts = await page.evaluate("[client.transport, client.connection, client.lastEventId, client.reconnects]")
+    assert facts == ["websocket", "c1", "7-3", 0]
+    assert scripted.acks[-1]["seq"] == 3
+    assert all("ids" not in ack for ack in scripted.acks)
+
+
+async def test_one_frame_of_many_messages_costs_one_acknowledgement(page: Page, scripted: ScriptedEngine) -> None:
+    for _ in range(50):
+        scripted.publish()
+    await start(page, scripted)
+    await scripted.until(lambda: not scripted.pending)
+    assert [ack["seq"] for ack in scripted.acks] == [50]
+
+
+async def test_the_token_travels_as_a_subprotocol_and_never_in_the_url(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, token=token("eve"), device="phone")
+    await wait(page, "client.state === 'open'")
+    assert scripted.tokens == [token("eve")]
+    assert scripted.urls[0].endswith("/v1/ws?device=phone")
+
+
+async def test_a_duplicate_is_dropped_and_acknowledged_again(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    message = scripted.publish("once")
+    await scripted.until(lambda: len(scripted.acks) == 1)
+    scripted.say({"type": "messages", "messages": [message | {"attempt": 2}]})
+    await scripted.until(lambda: len(scripted.acks) == 2)
+    assert await shown(page) == [1]
+    assert [one["attempt"] for one in await events(page, "duplicate")] == [2]
+
+
+async def test_a_message_held_back_is_acknowledged_when_the_application_says_so(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("window.hold = (type, event) => type === 'message' && event.detail.seq === 1 && event.preventDefault()")
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.publish("slow")
+    scripted.publish("fast")
+    await scripted.until(lambda: 2 not in scripted.pending)
+    assert sorted(scripted.pending) == [1]
+    assert await page.evaluate("client.lastEventId") == "7-0"
+    scripted.again(1)  # a retry meanwhile is not shown, and not acknowledged
+    await wait(page, "events.some(([type]) => type === 'duplicate')")
+    assert sorted(scripted.pending) == [1]
+    await page.evaluate("client.ack(events.find(([type]) => type === 'message')[1])")
+    await scripted.until(lambda: not scripted.pending)
+    assert await page.evaluate("client.lastEventId") == "7-2"
+
+
+async def test_manual_acknowledgement_by_sequence_number(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    for _ in range(3):
+        scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 3")
+    assert scripted.acks == []
+    await page.evaluate("client.ack(2)")
+    await scripted.until(lambda: sorted(scripted.pending) == [3])
+
+
+async def test_a_refused_message_goes_to_the_server_as_a_nack(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    assert await page.evaluate("client.nack(['m1'], 'no such post')") is True
+    await scripted.until(lambda: {"type": "nack", "ids": ["m1"], "reason": "no such post"} in scripted.frames)
+    assert await page.evaluate("client.lastEventId") == "7-1"
+
+
+async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    scripted.say({"type": "revoke", "ids": ["m1"]})
+    scripted.say({"type": "gap", "from": 2, "to": 9})
+    scripted.say({"type": "error", "code": "odd", "detail": "why"})
+    scripted.say({"type": "of-the-future", "x": 1})
+    await wait(page, "events.some(([type]) => type === 'error')")
+    assert (await events(page, "revoke"))[0] == {"ids": ["m1"]}
+    assert (await events(page, "gap"))[0] | {"type": "gap"} == {"type": "gap", "from": 2, "to": 9}
+    assert await page.evaluate("client.lastEventId") == "7-9"
+
+
+# -- coming back -------------------------------------------------------------------------------------------------------
+async def test_a_cut_connection_comes_back_with_its_cursor_and_misses_nothing(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    scripted.cut()
+    await scripted.until(lambda: not scripted.queues)
+    scripted.publish()
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2, 3]
+    assert scripted.connects[:2] == [("websocket", None), ("websocket", "7-1")]
+    assert [one["state"] for one in await events(page, "state")] == ["connecting", "open", "reconnecting", "open"]
+    assert await page.evaluate("client.reconnects") == 1
+
+
+async def test_an_acknowledgement_given_while_away_is_told_afterwards(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 2")
+    await page.evaluate("client.reconnect(50); client.ack(events.findLast(([type]) => type === 'message')[1])")
+    await scripted.until(lambda: sorted(scripted.pending) == [1])
+    assert await shown(page) == [1, 2]
+
+
+async def test_the_cursor_outlives_the_page_in_storage(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("window.more = () => ({ storage: sessionStorage })")
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    await page.reload()
+    await page.evaluate("window.more = () => ({ storage: sessionStorage })")
+    await start(page, scripted, token=token("demo"))
+    await wait(page, "client.state === 'open'")
+    assert scripted.connects[-1] == ("websocket", "7-1")
+    await page.reload()
+    await page.evaluate("window.more = () => ({ storage: sessionStorage })")
+    await start(page, scripted, token=token("another"))  # has a cursor of its own
+    await wait(page, "client.state === 'open'")
+    assert scripted.connects[-1] == ("websocket", None)
+
+
+async def test_a_cursor_of_a_lost_epoch_is_said_as_a_gap(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.publish()
+    await start(page, scripted, lastEventId="6-400")
+    await scripted.until(lambda: not scripted.pending)
+    assert (await events(page, "gap")) == [{"from": None, "to": None}]
+    assert await shown(page) == [1]
+    assert await page.evaluate("client.lastEventId") == "7-1"
+
+
+async def test_what_another_device_handled_meanwhile_is_revoked_on_return(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    scripted.acknowledge({"seq": 1})
+    scripted.cut()
+    await wait(page, "events.some(([type]) => type === 'revoke')")
+    assert await events(page, "revoke") == [{"ids": ["m1"]}]
+    assert await page.evaluate("client.lastEventId") == "7-1"
+
+
+async def test_a_drained_client_comes_back_when_it_was_told_to(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.say({"type": "drain", "after_ms": 700})
+    scripted.cut(1012)
+    await wait(page, "client.state === 'reconnecting'")
+    told = (await events(page, "state"))[-1]["retryInMs"]
+    assert 400 < told <= 700
+    await wait(page, "client.state === 'open'")
+
+
+async def test_a_silent_server_is_left_after_its_timeout(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.welcome |= {"heartbeat_ms": 200, "timeout_ms": 500}
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    await scripted.until(lambda: sum(frame["type"] == "ping" for frame in scripted.frames) >= 4)  # pings keep it open
+    assert len(scripted.connects) == 1
+    scripted.mute = True
+    await wait(page, "client.state === 'reconnecting'")
+    assert (await events(page, "state"))[-1]["reason"] == "server silent"
+    scripted.mute = False
+    await wait(page, "client.state === 'open'")
+
+
+async def test_a_page_that_wakes_up_does_not_wait_for_its_turn(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.cut()
+    await wait(page, "client.state === 'reconnecting'")
+    await page.evaluate("dispatchEvent(new Event('online'))")
+    await wait(page, "client.state === 'open'")
+
+
+async def test_a_page_without_a_network_says_so_and_returns_with_it(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    await page.context.set_offline(True)
+    scripted.cut()
+    await wait(page, "client.state === 'offline'")
+    scripted.publish()
+    await page.context.set_offline(False)
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+TOKENS = "(tokens) => { window.more = () => ({ getToken: async () => tokens.shift() }) }"
+
+
+async def test_an_expired_token_is_renewed_and_the_connection_resumes(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(TOKENS, [token("demo", n=1), token("demo", n=2)])
+    await start(page, scripted, getToken=True)
+    await wait(page, "client.state === 'open'")
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.reconnects === 1")
+    assert scripted.tokens == [token("demo", n=1), token("demo", n=2)]
+
+
+async def test_without_a_fresh_token_an_expired_one_closes_the_client(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.state === 'closed'")
+    assert (await events(page, "state"))[-1]["code"] == 4401
+
+
+async def test_a_token_is_renewed_on_the_open_connection_before_it_expires(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(TOKENS, [token("demo", ttl_s=int(time.time()) - BEGIN_S + 8), token("demo", n=2)])
+    await start(page, scripted, getToken=True)
+    await scripted.until(lambda: any(frame["type"] == "auth" for frame in scripted.frames))
+    assert [frame["token"] for frame in scripted.frames if frame["type"] == "auth"] == [token("demo", n=2)]
+    assert len(scripted.connects) == 1
+
+
+@pytest.mark.parametrize("code", [4403, 4409])
+async def test_a_final_close_code_ends_the_client_with_its_reason(page: Page, scripted: ScriptedEngine, code: int) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.cut(code, "because")
+    await wait(page, "client.state === 'closed'")
+    last = (await events(page, "state"))[-1]
+    assert (last["code"], last["reason"]) == (code, "because")
+    await page.evaluate("client.open()")  # a person may decide otherwise
+    await wait(page, "client.state === 'open'")
+
+
+async def test_a_bad_token_that_a_websocket_cannot_report_is_found_out(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.token = "good"
+    await start(page, scripted, websocketAttempts=1)
+    await wait(page, "client.state === 'closed'")
+    last = (await events(page, "state"))[-1]
+    assert (last["status"], last["reason"]) == (401, "unauthorized")
+
+
+# -- the ladder --------------------------------------------------------------------------------------------------------
+async def test_where_websockets_are_refused_messages_come_over_sse_and_are_acknowledged(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse["websocket"] = 403
+    scripted.publish("before")
+    await start(page, scripted)
+    await wait(page, "client.transport === 'sse'")
+    scripted.publish("after")
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2]
+    assert any(ack.get("post") for ack in scripted.acks)
+    assert scripted.tokens.count(token()) == 3  # two WebSockets, then the stream
+
+
+async def test_a_stream_that_ends_is_resumed_with_the_cursor(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, transports=["sse"])
+    await wait(page, "client.transport === 'sse'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    scripted.cut()
+    await scripted.until(lambda: not scripted.queues)
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2]
+    assert [cursor for _, cursor in scripted.connects] == [None, "7-1"]
+
+
+async def test_where_streams_are_refused_too_messages_come_by_polling(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse |= {"websocket": 403, "sse": 502}
+    await start(page, scripted, websocketAttempts=1)
+    await wait(page, "client.transport === 'poll'")
+    for _ in range(3):
+        scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2, 3]
+
+
+async def test_polling_with_unsettled_messages_does_not_spin(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.publish()
+    await start(page, scripted, transports=["poll"], ack="manual")
+    await wait(page, "events.some(([type]) => type === 'message')")
+    begin = time.monotonic()
+    await scripted.until(lambda: len(scripted.connects) >= 4)  # the second only learns the cursor
+    assert time.monotonic() - begin > 1.5
+    await page.evaluate("client.ack(1)")
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1]
+
+
+async def test_a_lost_epoch_is_said_as_a_gap_when_polling_too(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.publish()
+    await start(page, scripted, transports=["poll"], lastEventId="7-400")  # from the future
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1]
+    assert len(await events(page, "gap")) == 1
+    assert await page.evaluate("client.lastEventId") == "7-1"
+
+
+async def test_a_websocket_takes_over_from_a_stream_when_it_gets_through_again(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse["websocket"] = 403
+    await start(page, scripted, websocketAttempts=1, upgradeAfterMs=300)
+    await wait(page, "client.transport === 'sse'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    del scripted.refuse["websocket"]
+    await wait(page, "client.transport === 'websocket'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2]
+    await scripted.until(lambda: len(scripted.queues) == 1)  # the stream was let go
+    states = [one["state"] for one in await events(page, "state")]
+    assert "reconnecting" not in states[states.index("open") :]
+
+
+async def test_an_overloaded_server_is_not_mistaken_for_a_proxy(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse |= {"websocket": 503, "sse": 503}
+    await start(page, scripted, websocketAttempts=1)
+    await scripted.until(lambda: len(scripted.tokens) >= 3)
+    scripted.refuse.clear()
+    await wait(page, "client.state === 'open'")
+    assert all(transport != "poll" for transport, _ in scripted.connects)
+
+
+async def test_closing_acknowledges_first_and_stays_closed(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    await page.evaluate("client.ack(1); client.close()")
+    await scripted.until(lambda: not scripted.pending and not scripted.queues)
+    await page.evaluate("dispatchEvent(new Event('online'))")
+    await page.evaluate("fetch('/blank').then((response) => response.text())")  # a new connection would have arrived before this
+    assert len(scripted.connects) == 1
+    assert await page.evaluate("client.state") == "closed"
