@@ -1,0 +1,283 @@
+"""Durable timers in memory, and handing the due ones to the shards that own their users.
+
+Every timer in memory is in exactly one state:
+
+    state     where it is                          leaves it by
+    -------   ----------------------------------   -----------------------------------------------------------------------
+    WAITING   in the wheel of its shard's lane     due, and the lane has a session and room -> HANDED
+                                                   a Cancel or Reschedule arrives, it is not claimed -> FROZEN
+                                                   memory is short, it is not claimed -> forgotten, storage has it
+    FROZEN    in no wheel                          the request's outcome: forgotten, WAITING at another time, or WAITING as before
+    HANDED    with the shard, unconfirmed          FireDone -> forgotten; refire time passed, or session lost -> WAITING
+    (any)                                          FireDone -> forgotten
+
+A timer is *claimed* from the moment it is first handed out, for as long as it is in memory. A claimed timer may have taken
+effect, so it can neither be cancelled nor moved any more: that is the line between "cancelled for sure" and 409. Claims are
+not written to storage. A scheduler that starts cannot know what its predecessor handed out, so it takes every timer that
+was due before it started for claimed.
+
+A lane is what one shard gets. It has a wheel of its own: when the shard is away or has enough unconfirmed timers, its wheel
+is simply not advanced, and due timers stay in order, cancellable, and out of the other shards' way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.config import Config
+from engine.core.batch import Fire, Timer
+from engine.core.slots import SlotMap
+from engine.core.wheel import Wheel
+
+WAITING: Final = 0
+FROZEN: Final = 1
+HANDED: Final = 2
+
+_OVERHEAD_BYTES: Final = 800
+"""Of one timer in memory beside its body: record, strings, wheel and dict entries, measured."""
+
+
+class _Entry:
+    __slots__ = ("claimed", "shard", "size", "state", "timer")
+
+    def __init__(self, timer: Timer, claimed: bool) -> None:
+        self.timer = timer
+        self.claimed = claimed
+        self.state = FROZEN
+        self.shard = -1  # lane of a WAITING or HANDED timer
+        self.size = len(timer.body) + _OVERHEAD_BYTES
+
+
+class _Lane:
+    __slots__ = ("handed", "handed_bytes", "incomplete", "session", "wheel")
+
+    def __init__(self, now_ms: int) -> None:
+        self.wheel: Wheel[str] = Wheel(now_ms)
+        self.session: str | None = None
+        self.handed: dict[str, int] = {}  # scheduled id -> when it is handed out again; in that order
+        self.handed_bytes = 0
+        self.incomplete = False  # some of its timers were left to storage while it had no session
+
+
+class Firing:
+    """The durable timers of one scheduler that are in memory.
+
+    Args:
+        started_ms: timers due until then count as claimed by an earlier incarnation.
+    """
+
+    def __init__(self, config: Config, slots: SlotMap, started_ms: int) -> None:
+        self._config = config
+        self._slots = slots
+        self._started_ms = started_ms
+        self._entries: dict[str, _Entry] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self.bytes = 0
+        self.fired = 0  # timers confirmed
+        self.refired = 0  # handed out again
+        self.lateness_ms: list[int] = []  # of each timer handed out first; the owner empties it
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, sid: str) -> Timer | None:
+        """The timer, when it is in memory."""
+        entry = self._entries.get(sid)
+        return None if entry is None else entry.timer
+
+    def is_claimed(self, sid: str) -> bool:
+        """Is it in memory, and may have taken effect."""
+        entry = self._entries.get(sid)
+        return entry is not None and entry.claimed
+
+    def is_left_to_storage(self, key: str) -> bool:
+        """Does the owning shard have no session, and so many timers waiting that no more are kept in memory."""
+        lane = self._lanes.get(self._slots.owner(key))
+        return lane is not None and lane.incomplete
+
+    # -- Coming and going. ---------------------------------------------------------------------------------------------
+    def add(self, timer: Timer, now_ms: int, *, frozen: bool = False) -> None:
+        """Keep a timer that is durable and not in memory yet."""
+        entry = _Entry(timer, timer.due_ms <= self._started_ms)
+        self._entries[timer.sid] = entry
+        self.bytes += entry.size
+        if not frozen:
+            self._arm(entry, now_ms)
+
+    def forget(self, sid: str) -> Timer | None:
+        """Drop a timer in whatever state; returns it when it was in memory."""
+        entry = self._entries.pop(sid, None)
+        if entry is None:
+            return None
+        self.bytes -= entry.size
+        if entry.state == WAITING:
+            self._lanes[entry.shard].wheel.cancel(sid)
+        elif entry.state == HANDED:
+            self._unhand(entry)
+        return entry.timer
+
+    def done(self, sid: str) -> Timer | None:
+        """The timer took effect; returns it when it was in memory."""
+        self.fired += 1
+        return self.forget(sid)
+
+    def freeze(self, sid: str) -> None:
+        """Keep an unclaimed timer from firing while a request decides about it; no effect on any other."""
+        entry = self._entries.get(sid)
+        if entry is not None and entry.state == WAITING and not entry.claimed:
+            self._lanes[entry.shard].wheel.cancel(sid)
+            entry.state = FROZEN
+
+    def correct(self, timer: Timer, now_ms: int) -> None:
+        """Storage has another due time than memory (a move whose answer was lost): follow it, unless claimed or frozen."""
+        entry = self._entries[timer.sid]
+        if entry.state == WAITING and not entry.claimed and entry.timer.due_ms != timer.due_ms:
+            self.forget(timer.sid)
+            self.add(timer, now_ms)
+
+    def thaw(self, sid: str, now_ms: int) -> None:
+        """End `freeze`: the timer fires at its time, at once if that has passed."""
+        entry = self._entries.get(sid)
+        if entry is not None and entry.state == FROZEN:
+            self._arm(entry, now_ms)
+
+    def _arm(self, entry: _Entry, now_ms: int) -> None:
+        entry.state = WAITING
+        entry.shard = self._slots.owner(entry.timer.key)
+        self._lane(entry.shard, now_ms).wheel.arm(entry.timer.sid, entry.timer.due_ms)
+
+    def _lane(self, shard: int, now_ms: int) -> _Lane:
+        lane = self._lanes.get(shard)
+        if lane is None:
+            lane = self._lanes[shard] = _Lane(now_ms)
+        return lane
+
+    def _unhand(self, entry: _Entry) -> None:
+        lane = self._lanes[entry.shard]
+        del lane.handed[entry.timer.sid]
+        lane.handed_bytes -= entry.size
+
+    # -- Shards. -------------------------------------------------------------------------------------------------------
+    def open(self, shard: int, session: str, now_ms: int) -> bool:
+        """A shard can be reached; what an earlier session of it left unconfirmed is handed out again.
+
+        Returns whether timers of it were left to storage and have to be loaded now.
+        """
+        lane = self._lane(shard, now_ms)
+        self._take_back(lane, now_ms)
+        lane.session = session
+        incomplete, lane.incomplete = lane.incomplete, False
+        return incomplete
+
+    def close(self, shard: int, session: str, now_ms: int) -> None:
+        """A session is over. Its timers wait for the shard's next one; no effect when that has begun already."""
+        lane = self._lane(shard, now_ms)
+        if lane.session == session:
+            lane.session = None
+            self._take_back(lane, now_ms)
+
+    def _take_back(self, lane: _Lane, now_ms: int) -> None:
+        for sid in list(lane.handed):
+            self._take_back_one(self._entries[sid], now_ms)
+
+    def _take_back_one(self, entry: _Entry, now_ms: int) -> None:
+        self._unhand(entry)
+        self._arm(entry, now_ms)
+        self.refired += 1
+
+    def set_slots(self, slots: SlotMap, now_ms: int) -> bool:
+        """Follow a newer slot map. What a former owner has not confirmed goes to the new one at its refire time.
+
+        Returns whether timers were left to storage that may now have an owner who can be reached, and have to be loaded.
+        """
+        self._slots = slots
+        for entry in self._entries.values():
+            if entry.state == WAITING and slots.owner(entry.timer.key) != entry.shard:
+                self._lanes[entry.shard].wheel.cancel(entry.timer.sid)
+                self._arm(entry, now_ms)
+        incomplete = any(lane.incomplete for lane in self._lanes.values())
+        for lane in self._lanes.values():
+            lane.incomplete = False
+        return incomplete
+
+    # -- Firing. -------------------------------------------------------------------------------------------------------
+    def due(self, now_ms: int) -> list[tuple[str, Fire]]:
+        """Hand out what is due, oldest first per shard, as (session, record) pairs."""
+        out: list[tuple[str, Fire]] = []
+        for lane in self._lanes.values():
+            if lane.session is None:
+                continue
+            while lane.handed:
+                sid, again_ms = next(iter(lane.handed.items()))
+                if again_ms > now_ms:
+                    break
+                self._take_back_one(self._entries[sid], now_ms)
+            while (room := self._room(lane)) > 0:
+                sids = lane.wheel.advance(now_ms, min(room, self._config.timer_batch))
+                if not sids:
+                    break
+                out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
+        return out
+
+    def _room(self, lane: _Lane) -> int:
+        """How many more timers the shard may get; a full batch may go once over the byte limit."""
+        if lane.handed_bytes >= self._config.timer_claims_bytes:
+            return 0
+        return self._config.timer_claims_max - len(lane.handed)
+
+    def _hand(self, lane: _Lane, sids: list[str], now_ms: int) -> list[Fire]:
+        records: list[Fire] = []
+        room_bytes = 0
+        for sid in sids:
+            entry = self._entries[sid]
+            if not entry.claimed:
+                entry.claimed = True
+                self.lateness_ms.append(now_ms - entry.timer.due_ms)
+            entry.state = HANDED
+            lane.handed[sid] = now_ms + self._config.timer_refire_ms
+            lane.handed_bytes += entry.size
+            if room_bytes < entry.size:
+                records.append(Fire([]))
+                room_bytes = max(self._config.timer_batch_bytes, entry.size)
+            records[-1].timers.append(entry.timer)
+            room_bytes -= entry.size
+        return records
+
+    def next_at(self) -> int | None:
+        """When `due` has something to do again, ms; None when only a session or a confirmation can change that."""
+        first: int | None = None
+        for lane in self._lanes.values():
+            if lane.session is None:
+                continue
+            at_ms = lane.wheel.next_at() if self._room(lane) > 0 else None
+            if lane.handed:
+                again_ms = next(iter(lane.handed.values()))
+                at_ms = again_ms if at_ms is None else min(at_ms, again_ms)
+            if at_ms is not None and (first is None or at_ms < first):
+                first = at_ms
+        return first
+
+    # -- Memory. -------------------------------------------------------------------------------------------------------
+    def evict_unreachable(self) -> None:
+        """Leave the timers of shards without a session to storage; `open` says when they are needed again."""
+        lanes = [lane for lane in self._lanes.values() if lane.session is None and not lane.incomplete and len(lane.wheel)]
+        if not lanes:
+            return
+        for lane in lanes:
+            lane.incomplete = True
+        self._evict([sid for sid, entry in self._entries.items() if self._is_unreachable(entry)])
+
+    def _is_unreachable(self, entry: _Entry) -> bool:
+        # What is claimed only because it was due before the start is claimed again when it is loaded again.
+        keeps_claim = entry.claimed and entry.timer.due_ms > self._started_ms
+        return entry.state == WAITING and not keeps_claim and self._lanes[entry.shard].incomplete
+
+    def evict_from(self, cut_ms: int) -> None:
+        """Leave the unclaimed timers due at `cut_ms` or later to storage."""
+        self._evict(
+            [sid for sid, entry in self._entries.items() if entry.state == WAITING and not entry.claimed and entry.timer.due_ms >= cut_ms]
+        )
+
+    def _evict(self, sids: list[str]) -> None:
+        for sid in sids:
+            self.forget(sid)

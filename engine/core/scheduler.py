@@ -1,0 +1,419 @@
+"""The scheduler's decisions: volatile timers for shards, durable timers for publishers. Pure: `handle(event, now_ms) -> effects`.
+
+Volatile timers (`Arm` -> `Due`) belong to a shard's link session, one per key. They live in that session's own wheel and go
+with it; the shard arms them again in its next session. There is at most one per mailbox, so the shard's own limits bound them.
+
+Durable timers live in storage; the near ones are in memory too (`engine.core.loading`), where they fire (`engine.core.firing`).
+
+Requests. What edges ask (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `ListTimers`) waits in one queue and goes to storage in
+batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
+
+    Schedule     SCHEDULED; DUPLICATE or CONFLICT when the caller's id is taken; OVERLOADED when the user has too many timers
+    Cancel       OK: cancelled for sure, its effect will not happen. ALREADY_FIRED. NOT_FOUND
+    Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
+    any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
+
+The race of a Cancel or Reschedule with the firing is decided when the request arrives here: if the timer has been handed to a
+shard it is claimed, and the answer is 409; else it is frozen, cannot fire, and the request decides. A request that was given up
+as UNAVAILABLE may or may not have been applied: the timer in memory goes on as before.
+
+Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
+from 404. The shard makes the effect happen once, under the scheduled id; here a timer may be handed out any number of times.
+
+What a crash, or a lost answer, does at each point:
+
+    before the request is stored       nothing happened; no answer was given, the edge sends the request again or says 503
+    stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same
+    stored, answered, not due          read from storage by the next incarnation
+    handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
+                                       next incarnation; until then it counts as claimed (due before the start: claimed)
+    shard has acted, no FireDone       the same; the shard finds the scheduled id in its journal and only confirms
+    FireDone, not removed              removal is repeated until storage confirms it; after a crash the timer is handed out
+                                       once more and confirmed as above
+    removed, answer lost               removal is repeated; removing what is gone changes nothing
+    storage away                       requests: UNAVAILABLE; timers in memory fire on time; removals wait; reading ahead waits
+    an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from engine.config import Config
+from engine.core.batch import (
+    ALREADY_FIRED,
+    DUPLICATE,
+    NOT_FOUND,
+    OK,
+    OVERLOADED,
+    SCHEDULED,
+    UNAVAILABLE,
+    Arm,
+    Cancel,
+    Due,
+    FireDone,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.core.firing import Firing
+from engine.core.loading import Loading
+from engine.core.slots import SlotMap, partition_of, partition_of_timer, partitions_of, split_key
+from engine.core.timers import (
+    Closed,
+    Effect,
+    Event,
+    Opened,
+    Quarantined,
+    Received,
+    Request,
+    Send,
+    SlotsRead,
+    Store,
+    Stored,
+    StoreDone,
+    StoreFailed,
+    StoreRequest,
+    StoreWork,
+    Ticked,
+)
+from engine.core.wheel import Wheel
+
+LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+"""Upper bounds of the lateness histogram; what is later counts in one more bucket."""
+
+_STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
+"""Pauses between attempts while storage fails; the last one repeats. Short first: a failover takes less than a second."""
+
+_REMOVALS_MAX: Final = 2000
+"""Timers removed in one go; with `commit_records_max` requests it keeps a turn's script at a few ms."""
+
+
+class _Waiting:
+    """A request waiting for storage."""
+
+    __slots__ = ("partition", "received_ms", "request", "session", "tried")
+
+    def __init__(self, session: str, request: Request, partition: int, received_ms: int) -> None:
+        self.session = session
+        self.request = request
+        self.partition = partition
+        self.received_ms = received_ms
+        self.tried = False
+
+
+class SchedulerCore:
+    """One scheduler: the partitions of `partitions_of(index, config.schedulers)`, and volatile timers for every shard.
+
+    Args:
+        index: of this scheduler.
+        slots: the slot map to begin with.
+        now_ms: when this incarnation starts, after it has fenced earlier ones off.
+    """
+
+    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int) -> None:
+        self._config = config
+        self._slots = slots
+        self._firing = Firing(config, slots, now_ms)
+        self._loading = Loading(config, partitions_of(index, config.schedulers), self._firing, now_ms)
+        self._sessions: dict[str, Wheel[str] | None] = {}  # a wheel of volatile timers for each shard's
+        self._queue: deque[_Waiting] = deque()
+        self._batch: list[_Waiting] | None = None  # under way
+        self._removing: list[str] = []  # under way with it
+        self._deciding: Counter[str] = Counter()  # scheduled id -> Cancels and Reschedules not answered yet
+        self._removals: dict[str, str] = {}  # fired, not yet removed: scheduled id -> mailbox key, empty where unknown
+        self._failures = 0  # of storage in a row
+        self._store_after_ms = now_ms
+        self._stored: dict[int, int] = {}  # timers per partition, as storage said last
+        self._effects: list[Effect] = []
+        self._due_sent = 0
+        self._lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)
+
+    # -- What it tells. ------------------------------------------------------------------------------------------------
+    @property
+    def caught_up(self) -> bool:
+        """Has it read everything that was due when it started."""
+        return self._loading.caught_up
+
+    @property
+    def idle(self) -> bool:
+        """Is there nothing that storage has yet to be told."""
+        return not self._queue and not self._removals and self._batch is None
+
+    @property
+    def slots_version(self) -> int:
+        """Version of the slot map in use."""
+        return self._slots.version
+
+    def stats(self) -> dict[str, int | str | list[list[int]]]:
+        """Plain numbers for `engine status` and the metrics."""
+        return {
+            "armed": sum(self._stored.values()),
+            "loaded": len(self._firing),
+            "volatile": sum(len(wheel) for wheel in self._sessions.values() if wheel is not None),
+            "fired": self._firing.fired,
+            "refired": self._firing.refired,
+            "due_sent": self._due_sent,
+            "requests_waiting": len(self._queue) + len(self._batch or ()),
+            "removals_waiting": len(self._removals),
+            "storage": "down" if self._failures else "ok",
+            "lateness": [[upper_ms, count] for upper_ms, count in zip((*LATENESS_BUCKETS_MS, -1), self._lateness, strict=True)],
+        }
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How long the oldest timer that is due and could be handed out has waited."""
+        at_ms = self._firing.next_at()
+        return 0 if at_ms is None else max(now_ms - at_ms, 0)
+
+    def next_at(self) -> int | None:
+        """When to call `handle` with `Ticked` at the latest, ms; None when only another event can change anything."""
+        moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
+        moments.append(self._firing.next_at())
+        if self._batch is None:
+            work_ms = self._store_after_ms if self._queue or self._removals else self._loading.next_at()
+            if work_ms is not None:
+                moments.append(max(work_ms, self._store_after_ms))
+            if self._queue:
+                moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # -- What happens. -------------------------------------------------------------------------------------------------
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; returns what is to be done, in order."""
+        match event:
+            case Received(session, records):
+                self._received(session, records, now_ms)
+            case Stored(done):
+                self._store_succeeded(done, now_ms)
+            case StoreFailed():
+                self._store_failed(now_ms)
+            case Opened(session):
+                self._opened(session, now_ms)
+            case Closed(session):
+                self._closed(session, now_ms)
+            case SlotsRead(slots):
+                self._slots_read(slots, now_ms)
+            case Ticked():
+                pass
+        self._fire(now_ms)
+        self._give_up(now_ms)
+        self._begin_store(now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _opened(self, session: str, now_ms: int) -> None:
+        shard = _shard_of(session)
+        if shard is None:
+            self._sessions[session] = None
+            return
+        self._sessions[session] = Wheel(now_ms)
+        if self._firing.open(shard, session, now_ms):
+            self._loading.rewind()
+
+    def _closed(self, session: str, now_ms: int) -> None:
+        if self._sessions.pop(session, None) is not None:
+            shard = _shard_of(session)
+            assert shard is not None
+            self._firing.close(shard, session, now_ms)
+
+    def _slots_read(self, slots: SlotMap, now_ms: int) -> None:
+        if slots.version > self._slots.version:
+            self._slots = slots
+            if self._firing.set_slots(slots, now_ms):
+                self._loading.rewind()
+
+    def _received(self, session: str, records: Sequence[Request | Arm | FireDone], now_ms: int) -> None:
+        wheel = self._sessions[session]
+        for record in records:
+            if isinstance(record, Arm):
+                assert wheel is not None, "only shards arm volatile timers"
+                wheel.arm(record.key, record.at_ms)
+            elif isinstance(record, FireDone):
+                self._fire_done(record.sids)
+            else:
+                self._requested(session, record, now_ms)
+
+    def _fire_done(self, sids: Sequence[str]) -> None:
+        for sid in sids:
+            if sid not in self._removals and self._loading.owns(partition_of_timer(sid)):
+                timer = self._firing.done(sid)
+                self._removals[sid] = "" if timer is None else timer.key
+
+    def _fire(self, now_ms: int) -> None:
+        size = self._config.timer_batch
+        for session, wheel in self._sessions.items():
+            if wheel is not None and wheel:
+                keys = wheel.advance(now_ms)
+                self._due_sent += len(keys)
+                self._effects += [Send(session, Due(keys[at : at + size])) for at in range(0, len(keys), size)]
+        self._effects += [Send(session, fire) for session, fire in self._firing.due(now_ms)]
+        for late_ms in self._firing.lateness_ms:
+            bucket = next((n for n, upper_ms in enumerate(LATENESS_BUCKETS_MS) if late_ms <= upper_ms), len(LATENESS_BUCKETS_MS))
+            self._lateness[bucket] += 1
+        self._firing.lateness_ms.clear()
+
+    # -- Requests. -----------------------------------------------------------------------------------------------------
+    def _requested(self, session: str, request: Request, now_ms: int) -> None:
+        partition, sid = _target(request)
+        if partition is None:
+            self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
+        elif not self._loading.owns(partition):
+            self._answer(session, TimerAnswer(request.ref, UNAVAILABLE, detail=f"partition {partition} is not of this scheduler"))
+        elif (settled := self._settled(request)) is not None:
+            self._answer(session, TimerAnswer(request.ref, settled))
+        elif len(self._queue) >= self._config.timer_requests_max:
+            self._answer(session, TimerAnswer(request.ref, OVERLOADED, detail="too many requests are waiting for storage"))
+        else:
+            self._queue.append(_Waiting(session, request, partition, now_ms))
+            if isinstance(request, Cancel | Reschedule):
+                self._deciding[sid] += 1
+                self._firing.freeze(sid)
+
+    def _settled(self, request: Request) -> int | None:
+        """The answer that memory alone gives about one timer."""
+        if isinstance(request, Schedule | ListTimers):
+            return None
+        timer = self._firing.get(request.sid)
+        key = self._removals.get(request.sid) if timer is None else timer.key
+        if key and split_key(key)[0] != request.tenant:
+            return NOT_FOUND
+        if request.sid in self._removals or self._firing.is_claimed(request.sid):
+            return ALREADY_FIRED
+        return None
+
+    def _answer(self, session: str, answer: TimerAnswer) -> None:
+        if session in self._sessions:
+            self._effects.append(Send(session, answer))
+
+    def _give_up(self, now_ms: int) -> None:
+        """Answer requests that have waited too long for storage."""
+        oldest_ms = now_ms - self._config.commit_retry_ms
+        while self._queue and self._queue[0].received_ms <= oldest_ms:
+            waiting = self._queue.popleft()
+            if waiting.tried and isinstance(waiting.request, Schedule | Cancel | Reschedule):
+                # It may have been applied, to a place that counts as read: read it again.
+                self._loading.rewind(waiting.partition)
+            self._decided(waiting.request, now_ms)
+            self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail="storage does not answer"))
+
+    def _decided(self, request: Request, now_ms: int) -> None:
+        """A Cancel or Reschedule has its outcome. The timer thaws when it was the last one about it."""
+        if isinstance(request, Cancel | Reschedule):
+            self._deciding[request.sid] -= 1
+            if self._deciding[request.sid] == 0:
+                del self._deciding[request.sid]
+                self._firing.thaw(request.sid, now_ms)
+
+    # -- Storage. ------------------------------------------------------------------------------------------------------
+    def _begin_store(self, now_ms: int) -> None:
+        """Send everything that waits to storage, if nothing is under way there."""
+        if self._batch is not None or now_ms < self._store_after_ms:
+            return
+        pages = self._loading.pages(now_ms)
+        if not (pages or self._queue or self._removals):
+            return
+        work: dict[int, StoreWork] = {}
+        self._removing = list(islice(self._removals, _REMOVALS_MAX))
+        for sid in self._removing:
+            partition = partition_of_timer(sid)
+            assert partition is not None
+            _work_of(work, partition).fired[sid] = self._removals[sid]
+        self._batch = self._take_batch()
+        for waiting in self._batch:
+            _work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried))
+            waiting.tried = True
+        for partition, page in pages.items():
+            _work_of(work, partition).page = page
+        self._effects.append(Store(list(work.values())))
+
+    def _take_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        room_bytes = self._config.commit_bytes_max
+        while self._queue and len(batch) < self._config.commit_records_max and room_bytes > 0:
+            waiting = self._queue.popleft()
+            batch.append(waiting)
+            if isinstance(waiting.request, Schedule):
+                room_bytes -= len(waiting.request.timer.body)
+            elif isinstance(waiting.request, ListTimers):
+                room_bytes -= self._config.list_timers_bytes
+        return batch
+
+    def _store_failed(self, now_ms: int) -> None:
+        assert self._batch is not None
+        self._queue.extendleft(reversed(self._batch))
+        self._batch = None
+        self._loading.abandon()
+        self._store_after_ms = now_ms + _STORE_RETRY_MS[min(self._failures, len(_STORE_RETRY_MS) - 1)]
+        self._failures += 1
+
+    def _store_succeeded(self, done: list[StoreDone], now_ms: int) -> None:
+        assert self._batch is not None
+        batch, self._batch = self._batch, None
+        self._failures = 0
+        answers = {part.partition: iter(part.answers) for part in done}
+        for waiting in batch:
+            self._answered(waiting, next(answers[waiting.partition]), now_ms)
+        for sid in self._removing:
+            del self._removals[sid]
+        for part in done:
+            self._stored[part.partition] = part.stored
+            if part.quarantined:
+                self._effects.append(Quarantined(part.quarantined))
+                for sid in part.quarantined:
+                    self._firing.forget(sid)
+            if part.page is not None:
+                part.page.timers = [timer for timer in part.page.timers if timer.sid not in self._removals]
+                self._loading.loaded(part.partition, part.page, now_ms, self._deciding)
+
+    def _answered(self, waiting: _Waiting, answer: TimerAnswer, now_ms: int) -> None:
+        """Bring memory in line with what storage answered, then pass the answer on."""
+        request = waiting.request
+        match request:
+            case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
+                for timer in answer.timers:
+                    self._admit(waiting.partition, timer, now_ms)
+            case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
+                known = self._firing.get(request.sid)
+                if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):
+                    self._firing.forget(request.sid)
+                if isinstance(request, Reschedule) and answer.status == OK:
+                    self._admit(waiting.partition, answer.timers[0], now_ms)
+            case ListTimers():
+                answer.timers = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
+            case _:
+                pass
+        self._decided(request, now_ms)
+        self._answer(waiting.session, answer)
+
+    def _is_fired(self, sid: str) -> bool:
+        return sid in self._removals or self._firing.is_claimed(sid)
+
+    def _admit(self, partition: int, timer: Timer, now_ms: int) -> None:
+        if timer.sid not in self._removals:
+            self._loading.admit(partition, timer, now_ms, frozen=timer.sid in self._deciding)
+
+
+def _shard_of(session: str) -> int | None:
+    """The shard whose session this is; None when it is an edge's."""
+    role, _, index = session.partition("/")[0].partition("-")
+    return int(index) if role == "shard" else None
+
+
+def _target(request: Request) -> tuple[int | None, str]:
+    """The partition a request is for, None when no timer can have its id; and the scheduled id, empty for a listing."""
+    if isinstance(request, ListTimers):
+        return partition_of(request.key), ""
+    sid = request.timer.sid if isinstance(request, Schedule) else request.sid
+    return partition_of_timer(sid), sid
+
+
+def _work_of(work: dict[int, StoreWork], partition: int) -> StoreWork:
+    part = work.get(partition)
+    if part is None:
+        part = work[partition] = StoreWork(partition, {}, [])
+    return part

@@ -1,0 +1,131 @@
+"""What goes into the scheduler core and what comes out: events, effects, and the work it gives to timer storage.
+
+Plain records, so that core, store and actor meet nowhere else. One `StoreWork` per partition and turn. Storage applies its
+parts in this order: `fired`, `requests` one by one, `page`; all of it is safe to apply again when the answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, ListTimers, Reschedule, Schedule, Timer, TimerAnswer
+from engine.core.slots import SlotMap
+
+Request = Schedule | Inspect | Reschedule | Cancel | ListTimers
+
+Cursor = tuple[int, str]
+"""A position in a partition's timers, ordered by (due time in ms, scheduled id)."""
+
+BEGINNING: Final[Cursor] = (0, "")
+
+
+# -- Work for storage. -------------------------------------------------------------------------------------------------
+class StoreRequest(Struct, gc=False):
+    """One request from an edge. `repeat`: it was sent before and no answer came, so it may have been applied."""
+
+    request: Request
+    repeat: bool = False
+
+
+class Page(Struct, gc=False):
+    """Read timers behind `after` that are due at `until_ms` or before, at most `limit` of them and about `bytes_max` bytes."""
+
+    after: Cursor
+    until_ms: int
+    limit: int
+    bytes_max: int
+
+
+class StoreWork(Struct):
+    """What one partition's storage is to do. `fired` maps scheduled ids to mailbox keys, empty where unknown."""
+
+    partition: int
+    fired: dict[str, str]
+    requests: list[StoreRequest]
+    page: Page | None = None
+
+
+class PageRead(Struct):
+    """Timers in order. `reached` is where the page ended, None when nothing up to `until_ms` is left behind it."""
+
+    timers: list[Timer]
+    reached: Cursor | None
+
+
+class StoreDone(Struct):
+    """The outcome of a `StoreWork`: `answers` in the order of its requests; `stored` timers are in the partition now."""
+
+    partition: int
+    answers: list[TimerAnswer]
+    page: PageRead | None
+    stored: int
+    quarantined: list[str]  # scheduled ids whose stored bytes could not be read, moved aside
+
+
+# -- Events. -----------------------------------------------------------------------------------------------------------
+class Opened(Struct):
+    """A link session began; its id starts with the caller's name, `shard-1/...` or `edge-0/...`."""
+
+    session: str
+
+
+class Closed(Struct):
+    """A link session is over."""
+
+    session: str
+
+
+class Received(Struct):
+    """Records of one session, in order."""
+
+    session: str
+    records: Sequence[Request | Arm | FireDone]
+
+
+class Stored(Struct):
+    """The `Store` effect that was under way succeeded."""
+
+    done: list[StoreDone]
+
+
+class StoreFailed(Struct):
+    """The `Store` effect that was under way failed: it may have been applied in part or in whole."""
+
+
+class SlotsRead(Struct):
+    """The slot map as it is in storage now."""
+
+    slots: SlotMap
+
+
+class Ticked(Struct):
+    """Nothing but the time has changed."""
+
+
+Event = Opened | Closed | Received | Stored | StoreFailed | SlotsRead | Ticked
+
+
+# -- Effects. ----------------------------------------------------------------------------------------------------------
+class Send(Struct):
+    """Send one record to a session."""
+
+    session: str
+    record: TimerAnswer | Due | Fire
+
+
+class Store(Struct):
+    """Do this work in storage, then report `Stored` or `StoreFailed`. At most one is under way."""
+
+    work: list[StoreWork]
+
+
+class Quarantined(Struct):
+    """Tell the operator: these stored timers could not be read and were moved aside."""
+
+    sids: list[str]
+
+
+Effect = Send | Store | Quarantined

@@ -1,0 +1,199 @@
+-- One turn of a timer partition: fence, remove what fired, apply requests in order, read a page. Safe to repeat.
+-- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes (same hash tag)
+-- ARGV: epoch, now, claimed-before, forget-at, timers per user, number of fired, number of requests,
+--       fired: (sid, mailbox key or '')...
+--       requests: (kind, sid, tenant or mailbox key, x, y)...
+--         'S' schedule: mailbox key, due, packed timer    'I' inspect: tenant    'C' cancel: tenant
+--         'M' move: tenant, due                           'L' list: sid is '', mailbox key, limit, bytes
+--       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
+-- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more}; times are ms.
+--   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...}
+--   page: sid, due, packed (false where it is missing), ...
+local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix = unpack(KEYS)
+local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+
+local epoch = redis.call('GET', epoch_key)
+if epoch ~= ARGV[1] then
+  return {'FENCED', epoch or ''}
+end
+
+-- The mailbox key in a packed timer, nil when it cannot be read.
+local function owner_of(packed)
+  local read, timer = pcall(cmsgpack.unpack, packed)
+  if read and type(timer) == 'table' and type(timer[2]) == 'string' then
+    return timer[2]
+  end
+end
+
+local function tenant_of(key)
+  return string.match(key, '^[^:]*')
+end
+
+-- Remember what became of a timer; forget as many old ones, and all of them when nothing more happens here.
+local function entomb(tombs, tenant, sid)
+  redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
+  local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, 2)
+  if #old > 0 then
+    redis.call('ZREM', tombs, unpack(old))
+  end
+  redis.call('PEXPIREAT', tombs, forget_at)
+end
+
+local function fate_of(tenant, sid)
+  local name = tenant .. ':' .. sid
+  if redis.call('ZSCORE', fired_key, name) then
+    return 'fired'
+  elseif redis.call('ZSCORE', cancelled_key, name) then
+    return 'cancelled'
+  end
+  return 'absent'
+end
+
+local function remove(sid, key)
+  redis.call('HDEL', timer_key, sid)
+  redis.call('ZREM', due_key, sid)
+  redis.call('ZREM', user_prefix .. key, sid)
+end
+
+local function schedule(sid, key, due, packed)
+  local there = redis.call('HGET', timer_key, sid)
+  if there then
+    return {'present', redis.call('ZSCORE', due_key, sid), there}
+  end
+  local fate = fate_of(tenant_of(key), sid)
+  if fate ~= 'absent' then
+    return {fate}
+  elseif redis.call('ZCARD', user_prefix .. key) >= user_max then
+    return {'limit'}
+  end
+  -- Out of memory is refused at a script's first write only: this one, so a refused timer leaves nothing behind.
+  local written = redis.pcall('HSET', timer_key, sid, packed)
+  if type(written) == 'table' and written.err then
+    return {'refused', written.err}
+  end
+  redis.call('ZADD', due_key, due, sid)
+  redis.call('ZADD', user_prefix .. key, due, sid)
+  return {'stored'}
+end
+
+-- Inspect, move or cancel one timer of a tenant.
+local function decide(kind, sid, tenant, new_due)
+  local packed = redis.call('HGET', timer_key, sid)
+  if not packed then
+    return {fate_of(tenant, sid)}
+  end
+  local key, due = owner_of(packed), redis.call('ZSCORE', due_key, sid)
+  if not key or not due then
+    return {'unreadable'}
+  elseif tenant_of(key) ~= tenant then
+    return {'absent'}
+  elseif tonumber(due) <= claimed_before then
+    return {'fired'}
+  elseif kind == 'C' then
+    remove(sid, key)
+    entomb(cancelled_key, tenant, sid)
+  elseif kind == 'M' then
+    local written = redis.pcall('ZADD', due_key, new_due, sid)
+    if type(written) == 'table' and written.err then
+      return {'refused', written.err}
+    end
+    redis.call('ZADD', user_prefix .. key, new_due, sid)
+    due = new_due
+  end
+  return {'done', due, packed}
+end
+
+local function list(key, limit, bytes)
+  local found = redis.call('ZRANGE', user_prefix .. key, 0, limit, 'WITHSCORES')
+  local reply = {'list', 0}
+  for i = 1, #found, 2 do
+    if (#reply - 2) / 3 >= limit or bytes <= 0 then
+      reply[2] = 1
+      break
+    end
+    local packed = redis.call('HGET', timer_key, found[i])
+    if packed then
+      bytes = bytes - #packed
+      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = found[i], found[i + 1], packed
+    else -- it was unreadable when it fired or was moved aside, so its owner's index was not known
+      redis.call('ZREM', user_prefix .. key, found[i])
+    end
+  end
+  return reply
+end
+
+-- Byte order, as sorted sets have it; Lua's own comparison follows the server's locale.
+local function at_or_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = a:byte(i), b:byte(i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a <= #b
+end
+
+-- Rank of the first timer behind (after_ms, after_sid): by time, then by bisection among those of the same time.
+local function rank_behind(after_ms, after_sid)
+  local low = redis.call('ZCOUNT', due_key, '-inf', '(' .. after_ms)
+  local high = low + redis.call('ZCOUNT', due_key, after_ms, after_ms)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if at_or_before(redis.call('ZRANGE', due_key, middle, middle)[1], after_sid) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local function read_page(after_ms, after_sid, until_ms, limit, bytes)
+  local first = rank_behind(after_ms, after_sid)
+  local found = redis.call('ZRANGE', due_key, first, first + limit - 1, 'WITHSCORES')
+  local page = {}
+  for i = 1, #found, 2 do
+    if tonumber(found[i + 1]) > until_ms then
+      return page, 0
+    elseif bytes <= 0 then
+      return page, 1
+    end
+    local packed = redis.call('HGET', timer_key, found[i])
+    page[#page + 1], page[#page + 2], page[#page + 3] = found[i], found[i + 1], packed
+    bytes = bytes - (packed and #packed or 0)
+  end
+  return page, #found == 2 * limit and 1 or 0
+end
+
+local at = 8
+for _ = 1, tonumber(ARGV[6]) do
+  local sid, key = ARGV[at], ARGV[at + 1]
+  local packed = redis.call('HGET', timer_key, sid)
+  if packed then
+    if key == '' then
+      key = owner_of(packed) or ''
+    end
+    remove(sid, key)
+    entomb(fired_key, tenant_of(key), sid)
+  end
+  at = at + 2
+end
+
+local replies = {}
+for i = 1, tonumber(ARGV[7]) do
+  local kind, sid, whose, x, y = unpack(ARGV, at, at + 4)
+  if kind == 'S' then
+    replies[i] = schedule(sid, whose, x, y)
+  elseif kind == 'L' then
+    replies[i] = list(whose, tonumber(x), tonumber(y))
+  else
+    replies[i] = decide(kind, sid, whose, x)
+  end
+  at = at + 5
+end
+
+local page, more = {}, 0
+if ARGV[at] then
+  page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
+end
+return {'OK', redis.call('ZCARD', due_key), replies, page, more}
