@@ -1,0 +1,173 @@
+"""The link's two state machines over a network that reorders, and calls that never come back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.batch import Ack
+from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+
+LIMITS = LinkLimits(
+    pacing_ms=2, lazy_pacing_ms=20, park_ms=1000, timeout_ms=3000, inflight_max=4, batch_bytes_max=200, queue_bytes_max=100_000
+)
+
+
+def decoded(batches: list[bytes]) -> list[Any]:
+    return [record for batch in batches for record in msgspec.msgpack.decode(batch, type=list[Ack])]
+
+
+def opened(now_ms: float = 0) -> tuple[Caller, Callee]:
+    """A session whose first exchange is over, and one call parked."""
+    caller, callee = Caller("edge-0/x", LIMITS, now_ms), Callee("edge-0/x", LIMITS, now_ms)
+    seq, batch = caller.call(now_ms) or pytest.fail("request 0 leaves at once")
+    callee.request(seq, batch, now_ms)
+    callee.push(Ack(0, 0), now_ms)
+    answered, data = callee.reply(now_ms) or pytest.fail("the first record leaves at once")
+    caller.reply(answered, data, now_ms)
+    seq, batch = caller.call(now_ms) or pytest.fail("a call is always parked")
+    callee.request(seq, batch, now_ms)
+    return caller, callee
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
+def test_records_arrive_once_and_in_order_both_ways_whatever_order_calls_take(seed: int, count: int) -> None:
+    dice = random.Random(seed)
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    requests: list[tuple[int, bytes]] = []
+    replies: list[tuple[int, bytes]] = []
+    up: list[Any] = []
+    down: list[Any] = []
+    now_ms, sent_up, sent_down = 0.0, 0, 0
+    while len(up) < count or len(down) < count:
+        now_ms += dice.choice([0, 0.5, 3, 30])
+        assert now_ms < 1_000_000, "the link has come to rest with records still waiting"
+        if sent_up < count and dice.random() < 0.5:
+            caller.push(Ack(1, sent_up), now_ms)
+            sent_up += 1
+        if sent_down < count and dice.random() < 0.5:
+            callee.push(Ack(2, sent_down), now_ms)
+            sent_down += 1
+        while (call := caller.call(now_ms)) is not None:
+            requests.append(call)
+        if requests and dice.random() < 0.7:
+            up += decoded(callee.request(*requests.pop(dice.randrange(len(requests))), now_ms))
+        while (reply := callee.reply(now_ms)) is not None:
+            replies.append(reply)
+        if replies and dice.random() < 0.7:
+            down += decoded(caller.reply(*replies.pop(dice.randrange(len(replies))), now_ms))
+        assert len(caller._inflight) <= LIMITS.inflight_max
+    assert [record.seq for record in up] == list(range(count))
+    assert [record.seq for record in down] == list(range(count))
+
+
+def test_the_first_record_leaves_at_once_and_later_ones_wait_for_the_pacing() -> None:
+    caller, _ = opened()
+    caller.push(Ack(1, 1), 10)
+    assert caller.call(10) is not None
+    caller.push(Ack(1, 2), 10.5)
+    assert caller.call(10.5) is None
+    assert caller.wake_at(10.5) == 12
+    assert caller.call(12) is not None
+
+
+def test_lazy_records_wait_longer_but_ride_with_whatever_leaves_earlier_and_only_the_latest_goes() -> None:
+    caller, callee = opened()
+    caller.push_latest(7, Ack(7, 1), 10)
+    caller.push_latest(7, Ack(7, 2), 11)
+    assert caller.call(12) is None
+    caller.push(Ack(1, 1), 13)
+    call = caller.call(13)
+    assert call is not None
+    assert decoded(callee.request(*call, 13)) == [Ack(1, 1), Ack(7, 2)]
+
+
+def test_a_lazy_record_that_is_promoted_leaves_before_what_follows() -> None:
+    caller, callee = opened()
+    caller.push_latest(7, Ack(7, 1), 10)
+    caller.promote(7, 11)
+    caller.push(Ack(7, 9), 11)
+    call = caller.call(12)
+    assert call is not None
+    assert decoded(callee.request(*call, 12)) == [Ack(7, 1), Ack(7, 9)]
+
+
+def test_a_parked_call_is_answered_when_its_lease_ends() -> None:
+    _, callee = opened()
+    assert callee.reply(999) is None
+    assert callee.reply(1000) is not None
+
+
+def test_an_older_parked_call_is_released_by_a_newer_one() -> None:
+    caller, callee = opened()
+    caller.push(Ack(1, 1), 10)
+    call = caller.call(10)
+    assert call is not None
+    callee.request(*call, 10)
+    assert callee.reply(10) is not None
+    assert callee.reply(10) is None, "one stays parked"
+
+
+def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    caller.push(Ack(1, 1), 0)
+    call = caller.call(0)
+    assert call is not None
+    assert len(callee.request(*call, 0)) == 1
+    assert callee.request(*call, 0) == []
+    assert callee.reply(5000) is not None
+    assert callee.reply(5000) is None
+
+
+def test_nothing_follows_request_0_before_its_reply() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    caller.push(Ack(1, 1), 0)
+    assert caller.call(100) is None
+
+
+def test_a_reset_ends_the_session() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    assert caller.reply(0, RESET, 1) == []
+    assert caller.over
+    assert caller.call(1) is None
+
+
+def test_a_call_without_an_answer_ends_the_session() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    assert caller.check(4000)
+    assert not caller.check(4001)
+
+
+def test_a_silent_caller_is_noticed() -> None:
+    _, callee = opened()
+    assert callee.alive(4000)
+    assert not callee.alive(4001)
+
+
+def test_a_batch_has_a_size_and_an_oversized_record_still_goes() -> None:
+    caller, callee = opened()
+    big = "x" * 500
+    caller.push(msgspec.json.decode(b"[4,1,1]", type=Ack), 10)
+    record = type("Big", (msgspec.Struct,), {"__annotations__": {"text": str}})(big)
+    caller.push(record, 10)
+    first = caller.call(10)
+    assert first is not None
+    assert len(decoded(callee.request(*first, 10))) == 1
+    second = caller.call(20)
+    assert second is not None
+    assert len(second[1]) > 500
+
+
+def test_more_than_the_queue_may_hold_is_refused() -> None:
+    caller, _ = opened()
+    with pytest.raises(LinkOverflow):
+        for seq in range(100_000):
+            caller.push(Ack(1, seq), 0)

@@ -1,0 +1,245 @@
+"""ShardCore against a model of its promises, over random histories with crashes at every point between two writes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.core.batch import ACCEPTED, DUPLICATE, Deliver, Gap, Hangup, Posted, Welcome
+from engine.core.commit import Group
+from tests.core.shard_world import World
+
+USERS = ("ann", "bob")
+WINDOW = 4
+
+
+class Client:
+    """One connection as its user sees it."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.newest = 0  # highest number seen or announced
+        self.unacked: set[int] = set()
+
+
+class ShardMachine(RuleBasedStateMachine):
+    """Two users, a handful of connections, a publisher that repeats itself, a storage that may fail, a process that dies."""
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World(window=WINDOW, offline_max=1000, hot_messages_max=6, commit_records_max=5, connections_per_user_max=3)
+        self.clients: dict[int, Client] = {}
+        self.conns = 0
+        self.posts: dict[int, tuple[str, str]] = {}  # ref -> (user, id)
+        self.numbered: dict[str, dict[int, str]] = {user: {} for user in USERS}  # accepted: seq -> id
+        self.seqs: dict[tuple[str, str], int] = {}
+        self.acked: dict[str, set[int]] = {user: set() for user in USERS}  # by a client, in this incarnation
+        self.ever_acked: dict[str, set[int]] = {user: set() for user in USERS}
+        self.ids = 0
+
+    # -- what happens -----------------------------------------------------------------------------------------------------
+
+    @rule(user=st.sampled_from(USERS))
+    def post(self, user: str) -> None:
+        self.ids += 1
+        self.posts[self.world.post(user, f"i{self.ids}")] = (user, f"i{self.ids}")
+
+    @rule(user=st.sampled_from(USERS), data=st.data())
+    def post_again(self, user: str, data: st.DataObject) -> None:
+        known = [id for other, id in self.posts.values() if other == user]
+        if known:
+            id = data.draw(st.sampled_from(known))
+            self.posts[self.world.post(user, id)] = (user, id)
+
+    @rule(user=st.sampled_from(USERS), cursor=st.sampled_from(["none", "mine", "old epoch", "future"]))
+    def attach(self, user: str, cursor: str) -> None:
+        self.conns += 1
+        self.clients[self.conns] = Client(user)
+        head = max(self.numbered[user], default=0)
+        mine = 0
+        while mine + 1 in self.ever_acked[user]:
+            mine += 1
+        if cursor == "none":
+            self.world.attach(self.conns, user)
+        elif cursor == "mine":
+            self.world.attach(self.conns, user, mine)
+            self.acked[user].update(range(1, mine + 1))
+        elif cursor == "old epoch":
+            self.world.attach(self.conns, user, 1, epoch="e0")
+        else:
+            self.world.attach(self.conns, user, head + 1000)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), cumulative=st.booleans())
+    def ack(self, data: st.DataObject, cumulative: bool) -> None:
+        conn = data.draw(st.sampled_from(sorted(self.clients)))
+        client = self.clients[conn]
+        if not client.unacked:
+            return
+        seq = data.draw(st.sampled_from(sorted(client.unacked)))
+        if cumulative:
+            self.world.ack(conn, seq)
+            # A cumulative ACK speaks for everything below, seen here or elsewhere.
+            handled = set(range(1, seq + 1))
+        else:
+            self.world.ack_ids(conn, self.numbered[client.user][seq])
+            handled = {seq}
+        client.unacked -= handled
+        self.acked[client.user] |= handled
+        self.ever_acked[client.user] |= handled
+        self.listen()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def nack(self, data: st.DataObject) -> None:
+        conn = data.draw(st.sampled_from(sorted(self.clients)))
+        client = self.clients[conn]
+        if client.unacked:
+            seq = data.draw(st.sampled_from(sorted(client.unacked)))
+            self.world.nack(conn, self.numbered[client.user][seq])
+            client.unacked.discard(seq)
+            self.ever_acked[client.user].add(seq)
+            self.listen()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def disconnect(self, data: st.DataObject) -> None:
+        conn = data.draw(st.sampled_from(sorted(self.clients)))
+        self.world.detach(conn)
+        del self.clients[conn]
+
+    @rule()
+    def work(self) -> None:
+        self.hear(self.world.settle())
+
+    @rule(ms=st.sampled_from([50, 500, 5000]))
+    def time_passes(self, ms: int) -> None:
+        self.hear(self.world.wait(ms))
+
+    @rule(full=st.booleans())
+    def checkpoint(self, full: bool) -> None:
+        self.world.checkpoint(full=full)
+
+    @rule()
+    def evict(self) -> None:
+        self.world.now_ms += 2000
+        self.world.core.evict(self.world.now_ms)
+
+    @rule(appended=st.booleans())
+    def storage_fails_and_the_group_is_rolled_back(self, appended: bool) -> None:
+        group = self.group()
+        if group is None:
+            return
+        self.world.core.group_refused()
+        self.hear(self.world.said())
+        self.world.core.storage_back()
+
+    @rule(written=st.sampled_from(["nothing", "journal", "checkpoint without trim"]))
+    def crash(self, written: str) -> None:
+        if written == "journal":
+            group = self.group()
+            if group is not None:
+                self.world.append(group)
+        elif written == "checkpoint without trim":
+            journal = list(self.world.journal)
+            self.world.checkpoint()
+            self.world.journal = journal
+        self.world.crash()
+        self.clients.clear()
+        for user in USERS:
+            self.acked[user].clear()
+
+    def group(self) -> Group | None:
+        self.world.fetch()
+        group = self.world.core.take_group(self.world.now_ms)
+        while group is not None:
+            known = {index: self.world.ids[pair] for index, pair in enumerate(group.ids) if pair in self.world.ids}
+            if not known:
+                break
+            group = self.world.core.group_known(known, self.world.now_ms)
+        self.hear(self.world.said())
+        return group
+
+    # -- what it must be like ---------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        self.hear(self.world.said())
+
+    def hear(self, records: list[object]) -> None:
+        for record in records:
+            if isinstance(record, Posted):
+                self.hear_posted(record)
+            elif isinstance(record, Deliver):
+                self.hear_messages(record)
+            elif isinstance(record, Gap):
+                raise AssertionError(f"nothing expired, was trimmed or lost, yet {record}")
+            elif isinstance(record, Hangup):
+                self.clients.pop(record.conn, None)
+            elif isinstance(record, Welcome) and record.conn in self.clients:
+                self.clients[record.conn].newest = record.from_seq - 1
+
+    def hear_posted(self, record: Posted) -> None:
+        user, id = self.posts[record.ref]
+        if record.status == ACCEPTED:
+            assert (user, id) not in self.seqs, "an accepted id was accepted again"
+            self.number(user, record.seq, id)
+        elif record.status == DUPLICATE:
+            self.number(user, record.seq, id)
+
+    def number(self, user: str, seq: int, id: str) -> None:
+        assert self.numbered[user].setdefault(seq, id) == id, f"number {seq} was given twice"
+        assert self.seqs.setdefault((user, id), seq) == seq, f"{id} has two numbers"
+
+    def hear_messages(self, record: Deliver) -> None:
+        client = self.clients.get(record.conn)
+        if client is None:
+            return
+        user = client.user
+        for seq, attempt, body in record.messages:
+            self.number(user, seq, body.decode().split('"')[3])
+            assert attempt >= 1
+            assert seq not in self.acked[user], f"{seq} was acknowledged and came again"
+            if attempt == 1:
+                assert seq not in client.unacked, "the same attempt came twice"
+            if seq > client.newest:
+                for skipped in range(client.newest + 1, seq):
+                    assert skipped in self.ever_acked[user], f"{skipped} was skipped silently before {seq}"
+                client.newest = seq
+            client.unacked.add(seq)
+
+    @invariant()
+    def windows_hold(self) -> None:
+        if hasattr(self, "world"):
+            for mailbox in self.world.core.mailboxes.values():
+                for connection in mailbox.connections.values():
+                    assert len(connection.flight) <= WINDOW
+                    assert connection.flight.keys() <= mailbox.hot.keys()
+                    assert connection.flight_bytes == sum(len(mailbox.hot[seq].body) for seq in connection.flight)
+
+    def teardown(self) -> None:
+        """A client that acknowledges everything gets everything that was accepted and never acknowledged."""
+        if not hasattr(self, "world"):
+            return
+        self.hear(self.world.settle())
+        for user in USERS:
+            for conn in [conn for conn, client in self.clients.items() if client.user == user]:
+                self.world.detach(conn)
+                del self.clients[conn]
+            self.conns += 1
+            client = self.clients[self.conns] = Client(user)
+            self.world.attach(self.conns, user)
+            got: set[int] = set()
+            while True:
+                self.hear(self.world.settle())
+                if not client.unacked:
+                    break
+                got |= client.unacked
+                self.world.ack(self.conns, max(client.unacked))
+                client.unacked.clear()
+            missing = self.numbered[user].keys() - got - self.ever_acked[user]
+            assert not missing, f"accepted and never delivered to {user}: {sorted(missing)}"
+
+
+TestShard = ShardMachine.TestCase
+TestShard.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
