@@ -1,0 +1,140 @@
+"""The journal's promises on a real Redis: fencing, repetition, ids, rollback, trim, order."""
+
+from __future__ import annotations
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.core.batch import Post
+from engine.core.checkpoint import Stored, decode_journal
+from engine.core.commit import Group, Intake, Pending
+from engine.core.mailbox import Mailbox
+from engine.errors import Fenced, StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.keys import journal_key
+
+USER = "t:u"
+
+
+class Writer:
+    """Builds groups as a shard does."""
+
+    def __init__(self, client: Redis, shard: int = 3) -> None:
+        self.mailboxes = {USER: Mailbox(USER, 0)}
+        self.intake = Intake(self.mailboxes, 10)
+        self.journal = Journal(client, shard, 60_000)
+
+    def group(self, *ids: str) -> Group:
+        for id in ids:
+            self.intake.add(Pending("e", Post(1, USER, id, True, b"digest..", 1, 9_999, True, b'"x":1')), 0)
+        group, _ = self.intake.build([], 100, 1 << 20, 0)
+        assert group is not None
+        return group
+
+    async def write(self, *ids: str) -> dict[int, bytes]:
+        group = self.group(*ids)
+        known = await self.journal.append(group)
+        if known:
+            self.intake.refused()
+        else:
+            self.intake.committed()
+        return known
+
+    async def stored(self) -> list[str]:
+        return [
+            record.id async for _, payload in self.journal.entries() for record in decode_journal(payload) if isinstance(record, Stored)
+        ]
+
+
+@pytest.fixture
+async def writer(redis_client: Redis) -> Writer:
+    writer = Writer(redis_client)
+    await writer.journal.take_over([1, 2, 3])
+    return writer
+
+
+async def test_a_group_is_one_entry_and_entries_come_back_in_order(writer: Writer, redis_client: Redis) -> None:
+    await writer.write("a", "b")
+    await writer.write("c")
+    assert await redis_client.xlen(journal_key(3)) == 2
+    assert await writer.stored() == ["a", "b", "c"]
+
+
+async def test_a_repeated_append_is_applied_once(writer: Writer) -> None:
+    group = writer.group("a")
+    assert await writer.journal.append(group) == {}
+    assert await writer.journal.append(group) == {}
+    assert await writer.stored() == ["a"]
+
+
+async def test_a_known_id_keeps_the_whole_group_out(writer: Writer) -> None:
+    await writer.write("a")
+    writer.mailboxes[USER].recent.clear()  # only storage remembers it
+    known = await writer.write("b", "a")
+    assert {index: value.split(b"|")[1] for index, value in known.items()} == {1: b"1"}
+    assert await writer.stored() == ["a"]
+    assert await writer.write("b") == {}
+
+
+async def test_a_newer_incarnation_fences_the_older(writer: Writer, redis_client: Redis) -> None:
+    successor = Writer(redis_client)
+    await writer.write("a")
+    await successor.journal.take_over([1, 2, 3])
+    with pytest.raises(Fenced):
+        await writer.write("zombie")
+    with pytest.raises(Fenced):
+        await writer.journal.trim(1)
+    successor.mailboxes[USER].head = 1
+    await successor.write("b")
+    assert await successor.stored() == ["a", "b"]
+
+
+async def test_a_rolled_back_group_never_was(writer: Writer) -> None:
+    group = writer.group("a")
+    await writer.journal.append(group)
+    await writer.journal.rollback(group)
+    writer.intake.refused()
+    assert await writer.stored() == []
+    assert await writer.write("a") == {}, "its id is free again"
+
+
+async def test_a_late_copy_of_a_rolled_back_group_does_nothing(writer: Writer) -> None:
+    group = writer.group("a")
+    await writer.journal.rollback(group)
+    assert await writer.journal.append(group) == {}
+    assert await writer.stored() == []
+
+
+async def test_a_late_copy_does_nothing_after_later_groups(writer: Writer) -> None:
+    group = writer.group("late")
+    await writer.journal.rollback(group)
+    writer.intake.refused()
+    await writer.write("b")
+    assert await writer.journal.append(group) == {}
+    assert await writer.stored() == ["b"]
+
+
+async def test_a_trim_forgets_this_epoch_through_a_group_and_older_epochs_whole(writer: Writer, redis_client: Redis) -> None:
+    await writer.write("old")
+    successor = Writer(redis_client)
+    await successor.journal.take_over([1])
+    successor.mailboxes[USER].head = 1
+    await successor.write("a")
+    await successor.write("b")
+    await successor.journal.trim(1)
+    assert await successor.stored() == ["b"]
+    await successor.journal.trim(2)
+    assert await successor.stored() == []
+
+
+async def test_a_long_journal_is_read_whole(writer: Writer) -> None:
+    for number in range(120):
+        await writer.write(f"m{number}")
+    assert await writer.stored() == [f"m{number}" for number in range(120)]
+
+
+async def test_a_silent_redis_is_unavailable() -> None:
+    client = Redis.from_url("unix:///nonexistent/redis.sock")
+    with pytest.raises(StorageUnavailable):
+        await Journal(client, 0, 1000).take_over([0])
+    await client.aclose()

@@ -1,0 +1,114 @@
+"""Pages and offline streams on a real Redis: what a checkpoint writes is what a successor reads."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.core.checkpoint import Spill, decode_page, restore, spill_of
+from engine.core.mailbox import Mailbox, Message
+from engine.core.shard import DeadLetter, SessionEvent, StreamRead
+from engine.core.slots import slot_of
+from engine.errors import Fenced
+from engine.store.journal import Journal
+from engine.store.keys import dead_letter_key, offline_key, page_key, session_stream_key
+from engine.store.offline import Offline
+from engine.store.pages import Pages
+from engine.store.streams import write_dead_letters, write_session_events
+
+KEY = "t:ann"
+NOW_MS = int(time.time() * 1000)
+
+
+def mailbox(count: int, ttl_ms: int = 60_000, key: str = KEY) -> Mailbox:
+    box = Mailbox(key, NOW_MS)
+    for seq in range(1, count + 1):
+        box.append(Message(seq, f"m{seq}", 1, NOW_MS + ttl_ms, True, NOW_MS, b'"id":"m%d"' % seq), b"digest..", 64)
+    return box
+
+
+async def pages_of(client: Redis, key: str = KEY) -> Pages:
+    journal = Journal(client, 0, 1000)
+    await journal.take_over([slot_of(key)])
+    return Pages(client, journal.epoch, 10_000)
+
+
+async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    box = mailbox(5)
+    spill = spill_of(box)
+    await pages.write([spill], NOW_MS)
+    read = await pages.read([KEY, "t:nobody"])
+    assert read["t:nobody"] is None
+    assert read[KEY] == decode_page(spill.page)
+    restored = restore(KEY, read[KEY], NOW_MS)
+    assert (restored.head, restored.floor, restored.cold) == (5, 0, (1, 5))
+
+
+async def test_spilled_messages_are_read_by_their_numbers(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    await pages.write([spill_of(mailbox(5))], NOW_MS)
+    (entries,) = await Offline(redis_client).read([StreamRead(KEY, 2, 4)])
+    assert [(entry.seq, entry.id) for entry in entries] == [(2, "m2"), (3, "m3"), (4, "m4")]
+
+
+async def test_a_repeated_checkpoint_writes_nothing_twice(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    for _ in range(2):
+        await pages.write([spill_of(mailbox(3))], NOW_MS)
+    assert await redis_client.xlen(offline_key(KEY)) == 3
+
+
+async def test_acknowledged_messages_leave_the_stream(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    await pages.write([spill_of(mailbox(3))], NOW_MS)
+    page = spill_of(mailbox(3))
+    await pages.write([Spill(KEY, page.page, 3, [], 0)], NOW_MS)
+    assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
+
+
+async def test_a_stream_lives_as_long_as_its_longest_living_message(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    await pages.write([spill_of(mailbox(1, ttl_ms=100_000))], NOW_MS)
+    assert 0 < await redis_client.pttl(offline_key(KEY)) <= 100_000
+
+
+async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:
+    zombie = await pages_of(redis_client)
+    await pages_of(redis_client)
+    with pytest.raises(Fenced):
+        await zombie.write([spill_of(mailbox(3))], NOW_MS)
+    assert not await redis_client.exists(page_key(slot_of(KEY)), offline_key(KEY))
+
+
+async def test_a_corrupt_page_and_a_corrupt_message_are_reported_not_skipped_silently(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    await redis_client.hset(page_key(slot_of(KEY)), KEY, b"\xffgarbage")
+    assert await pages.read([KEY]) == {KEY: None}
+    assert pages.corrupt == [(f"page {KEY}", b"\xffgarbage")]
+    await redis_client.xadd(offline_key(KEY), {"m": b"garbage"}, id="1-0")
+    offline = Offline(redis_client)
+    assert await offline.read([StreamRead(KEY, 1, 1)]) == [[]]
+    assert offline.corrupt == [(f"offline {KEY}", b"garbage")]
+
+
+async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    box = mailbox(3, ttl_ms=1000)
+    box.hot[3].expires_ms = NOW_MS + 50_000
+    await pages.write([spill_of(box)], NOW_MS)
+    swept = [(key, oldest) async for key, _, oldest in Offline(redis_client).sweep(slot_of(KEY), NOW_MS + 2000)]
+    assert swept == [(KEY, NOW_MS + 50_000)]
+    assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
+
+
+async def test_dead_letters_and_session_events_are_readable_by_others(redis_client: Redis) -> None:
+    message = mailbox(1).hot[1]
+    await write_dead_letters(redis_client, [DeadLetter(KEY, message, "no renderer")], 100)
+    ((_, letter),) = await redis_client.xrange(dead_letter_key("t"))
+    assert (letter[b"user"], letter[b"reason"], letter[b"body"]) == (b"ann", b"no renderer", b'{"id":"m1"}')
+    await write_session_events(redis_client, [SessionEvent("connect", KEY, "c1", "phone", "edge-0", 0, NOW_MS, 0)], 100)
+    ((_, event),) = await redis_client.xrange(session_stream_key())
+    assert (event[b"event"], event[b"user"], event[b"tenant"], event[b"transport"]) == (b"connect", b"ann", b"t", b"websocket")
