@@ -51,11 +51,5 @@ def uuid7(now_ms: int, random_bits: int) -> str:
         now_ms: milliseconds since the epoch, below 2**48.
         random_bits: `RANDOM_BITS` bits; what is above them is ignored.
     """
-    time_hex = "%012x" % now_ms
-    return "%s-%s-7%03x-%04x-%012x" % (
-        time_hex[:8],
-        time_hex[8:],
-        random_bits >> 62 & 0xFFF,
-        0x8000 | random_bits >> 48 & 0x3FFF,
-        random_bits & 0xFFFF_FFFF_FFFF,
-    )
+    text = f"{now_ms << 80 | 7 << 76 | (random_bits >> 62 & 0xFFF) << 64 | 2 << 62 | random_bits & 0x3FFF_FFFF_FFFF_FFFF:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

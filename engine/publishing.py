@@ -1,0 +1,376 @@
+"""What a publisher asks for: items checked against the rules of PROTOCOL and turned into drafts, all or none.
+
+A draft is a message as it will stay. Its body is encoded here, once; shards, journals and connections only move those bytes.
+The same pass computes the digest by which the same id with another payload is told from a repeat, so it covers everything the
+publisher chose and nothing the engine made: not the id, not the user, not a `ts` the publisher left out.
+
+Pure parsing: no clock, no I/O. Measured: 5.8 us per small item of a 250-item array, 1 us of it for reading JSON and 1 us for the id.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from engine import intake
+from engine.auth import Principal
+from engine.config import Config
+from engine.core.batch import PRIORITIES
+from engine.core.identity import is_event_type, is_id, is_user
+from engine.core.slots import mailbox_key
+from engine.errors import Invalid
+from engine.intake import Item, rfc3339_ms
+from engine.problems import Problem, bad_request, content_too_large, unprocessable
+
+TS_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: beyond it, it is not a time in milliseconds."""
+
+SEQ_MAX: Final = (1 << 53) - 1
+"""Sequence numbers stay exact in every JSON reader (RFC 8259, section 6)."""
+
+DIGEST_BYTES: Final = 8
+
+_TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
+_PRIORITY: Final = {name: code for code, name in enumerate(PRIORITIES)}
+_WHITESPACE: Final = re.compile(rb"[\t\r\n]")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_encode: Final = msgspec.json.Encoder().encode
+T = TypeVar("T", bound=Struct)
+
+
+class Draft(Struct, gc=False):
+    """One message for one user, ready to be posted, or to be scheduled when `due_ms` is not 0."""
+
+    key: str  # mailbox key, `tenant:user`
+    user: str
+    id: str
+    idempotent: bool  # the publisher gave the id
+    digest: bytes  # DIGEST_BYTES
+    priority: int
+    expires_ms: int
+    ttl_ms: int
+    retain: bool
+    body: bytes  # as engine/core/message.py has it
+    due_ms: int  # 0: now
+
+
+class Result(Struct, omit_defaults=True, gc=False):
+    """What became of one draft. `status` is a word of PUBLISH_STATUS; what does not apply stays at its default."""
+
+    id: str
+    user: str
+    status: str
+    seq: int = 0
+    scheduled_id: str = ""
+    scheduled_at: int = 0  # ms since the epoch
+    reason: str = ""
+
+
+class _Answer(Struct, gc=False):
+    accepted: int
+    results: Sequence[Result]
+
+
+class _Patch(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of PATCH /v1/scheduled/{scheduled_id}."""
+
+    delay: int | float | UnsetType = UNSET
+    at: int | str | UnsetType = UNSET
+
+
+class _Acknowledgement(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/ack."""
+
+    seq: int | UnsetType = UNSET
+    ids: list[str] | UnsetType = UNSET
+    ts: int | UnsetType = UNSET
+
+
+_PATCH: Final = msgspec.json.Decoder(_Patch)
+_ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
+
+
+class TooLarge(Invalid):
+    """A field is within its type and beyond its size: 413 where it is the request's only item."""
+
+
+def too_large(config: Config) -> Problem:
+    """413 for a body over `body_bytes_max`; also for the route, which stops reading there."""
+    return content_too_large(f"a request body is at most {config.body_bytes_max} bytes")
+
+
+def parse(
+    body: bytes,
+    content_type: str | None,
+    principal: Principal,
+    config: Config,
+    now_ms: int,
+    new_id: Callable[[], str],
+) -> list[Draft]:
+    """The drafts of a publish request, in order; one per user of an item with `users`.
+
+    Args:
+        body: the whole request body.
+        content_type: the header, None when there is none.
+        principal: whose tenant the messages are for.
+        config: the limits.
+        now_ms: milliseconds since the epoch.
+        new_id: called for each item without an id.
+
+    Raises:
+        Problem: 400, 413, 415 or 422; then nothing is to be accepted.
+    """
+    if len(body) > config.body_bytes_max:
+        raise too_large(config)
+    taken = intake.read(body, intake.form_of(content_type), config)
+    drafter = _Drafter(principal.tenant, config, now_ms, new_id, _WHITESPACE.search(body) is not None)
+    oversize = False
+    for index, item in enumerate(taken.items):
+        if item is not None:
+            try:
+                drafter.add(item)
+            except Invalid as error:
+                oversize = isinstance(error, TooLarge)
+                taken.fault(index, error)
+    if taken.errors:
+        errors = sorted(taken.errors, key=lambda error: int(error["index"]))
+        if oversize and not taken.batch:
+            raise content_too_large(errors[0]["detail"], errors=errors)
+        detail = f"{errors[0]['path']}: {errors[0]['detail']}"
+        if taken.batch:
+            detail = f"{len(errors)} of {len(taken.items)} items are not valid, nothing was accepted; the first: {detail}"
+        raise unprocessable(detail, errors[: config.errors_told_max])
+    if len(drafter.drafts) > config.items_max:
+        raise intake.too_many(config)
+    return drafter.drafts
+
+
+class _Drafter:
+    """Turns items into drafts. One per request; whatever is the same for all its items is computed once."""
+
+    __slots__ = ("_compact", "_config", "_heads", "_key_prefix", "_new_id", "_now_ms", "_ts", "_ttl_ms", "drafts")
+
+    def __init__(self, tenant: str, config: Config, now_ms: int, new_id: Callable[[], str], compact: bool) -> None:
+        self._key_prefix = mailbox_key(tenant, "")
+        self._config = config
+        self._heads: dict[tuple[str, str], bytes] = {}  # by type and priority
+        self._now_ms = now_ms
+        self._ts = b',"ts":%d,' % now_ms
+        self._ttl_ms = config.ttl_s_default * 1000
+        self._new_id = new_id
+        self._compact = compact  # some whitespace of the request would break a line of an event stream
+        self.drafts: list[Draft] = []
+
+    def add(self, item: Item) -> None:
+        """Append the drafts of one item, or none and raise `Invalid`."""
+        config = self._config
+        id_, user, data = item.id, item.user, item.data
+        chars_max = config.id_chars_max
+        head = self._heads.get((item.type, item.priority)) or self._head(item)
+        if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast or item.collapse is not UNSET:
+            users = self._users(item)
+        elif is_user(user, chars_max):
+            users = (user,)
+        else:
+            raise Invalid(_user_rule(chars_max), "$.user")
+        idempotent = id_ is not UNSET
+        if id_ is UNSET:
+            id_ = self._new_id()
+        elif not is_id(id_, chars_max):
+            raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
+        if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET:
+            head = self._circumstances(item) + head
+        payload = head + (b"null" if data is UNSET else self._json(data, "data", config.data_bytes_max))
+        ts, ttl_ms, due_ms, chosen = self._times(item)
+        digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
+        body = b'"id":' + _encode(id_) + ts + payload
+        priority = _PRIORITY[item.priority]
+        expires_ms = (due_ms or self._now_ms) + ttl_ms
+        retain = item.retain is not False
+        prefix = self._key_prefix
+        for name in users:
+            self.drafts.append(Draft(prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms))
+
+    def _head(self, item: Item) -> bytes:
+        """The members an item shares with others of its type and priority. Requests hold few kinds, so each is checked once."""
+        chars_max = self._config.id_chars_max
+        if not is_event_type(item.type, chars_max):
+            raise Invalid(f"words of letters, digits, _ and - joined by dots, at most {chars_max} characters", "$.type")
+        head = f'"type":"{item.type}","priority":"{item.priority}","data":'.encode()
+        self._heads[item.type, item.priority] = head
+        return head
+
+    def _circumstances(self, item: Item) -> bytes:
+        """`actor`, `target` and `context`, those that were given."""
+        members = b""
+        for name, value in (("actor", item.actor), ("target", item.target), ("context", item.context)):
+            if value is not UNSET:
+                members += b'"%b":%b,' % (name.encode(), self._json(value, name, self._config.context_bytes_max))
+        return members
+
+    def _users(self, item: Item) -> Sequence[str]:
+        """Whom the item is for, unless it names a lone `user`."""
+        users = item.users
+        given = [name for name in ("user", "users", "topic") if getattr(item, name) is not UNSET] + ["broadcast"] * item.broadcast
+        if len(given) != 1:
+            raise Invalid("exactly one of user, users, topic and broadcast: true is needed", f"$.{given[1]}" if given else "$.user")
+        if users is UNSET or item.collapse is not UNSET:
+            name = given[0] if given[0] in ("topic", "broadcast") else "collapse"
+            raise Invalid("not available in this release", f"$.{name}")
+        return self._distinct(users)
+
+    def _distinct(self, users: list[str]) -> Sequence[str]:
+        """The users of `users`, each once: whom a publisher names twice is still told once."""
+        config = self._config
+        if not users:
+            raise Invalid("at least one user is needed", "$.users")
+        if len(self.drafts) + len(users) > config.items_max:
+            raise intake.too_many(config)
+        for index, user in enumerate(users):
+            if not is_user(user, config.id_chars_max):
+                raise Invalid(_user_rule(config.id_chars_max), f"$.users[{index}]")
+        return tuple(dict.fromkeys(users))
+
+    def _json(self, value: Raw, name: str, bytes_max: int) -> bytes:
+        """The JSON text of a field: what the publisher sent, on one line."""
+        text = bytes(value)
+        if self._compact and _WHITESPACE.search(text) is not None:
+            text = msgspec.json.format(text, indent=-1)
+        if len(text) > bytes_max:
+            raise TooLarge(f"{len(text)} bytes; at most {bytes_max} are allowed", f"$.{name}")
+        depth_max = self._config.json_depth_max
+        if len(text) > 2 * depth_max and not _within_depth(text, depth_max):
+            raise Invalid(f"nested too deeply; at most {depth_max} levels are allowed", f"$.{name}")
+        return text
+
+    def _times(self, item: Item) -> tuple[bytes, int, int, bytes]:
+        """`ts` as JSON members, ttl in ms, when it is due (0: now), and what of all this the publisher chose, for the digest."""
+        ts, delay, at, ttl, retain = item.ts, item.delay, item.at, item.ttl, item.retain
+        if ts is UNSET and delay is UNSET and at is UNSET and ttl is UNSET and retain is UNSET:
+            return self._ts, self._ttl_ms, 0, b""
+        config = self._config
+        ts_json = self._ts
+        if ts is not UNSET:
+            if not 0 <= ts <= TS_MS_MAX:
+                raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
+            ts_json = b',"ts":%d,' % ts
+        ttl_ms = self._ttl_ms
+        if ttl is not UNSET:
+            if not 0 < ttl <= config.ttl_s_max:
+                raise Invalid(f"seconds, more than 0 and at most {config.ttl_s_max}", "$.ttl")
+            ttl_ms = max(1, round(ttl * 1000))
+        due_ms = at_ms = 0
+        if delay is not UNSET or at is not UNSET:
+            due_ms, at_ms = _due(delay, at, config, self._now_ms)
+        chosen = (
+            None if ts is UNSET else ts,
+            None if delay is UNSET else float(delay),
+            None if at is UNSET else at_ms,
+            None if ttl is UNSET else float(ttl),
+            None if retain is UNSET else retain,
+        )
+        return ts_json, ttl_ms, due_ms if due_ms > self._now_ms else 0, _encode(chosen)
+
+
+def _user_rule(chars_max: int) -> str:
+    return f"text of 1 to {chars_max} characters without control characters"
+
+
+def _due(delay: float | UnsetType, at: int | str | UnsetType, config: Config, now_ms: int) -> tuple[int, int]:
+    """When a delayed item is due, and its `at` as milliseconds (0 when there is none)."""
+    if delay is not UNSET and at is not UNSET:
+        raise Invalid("delay and at exclude each other", "$.at")
+    if delay is not UNSET:
+        if not 0 <= delay <= config.delay_s_max:
+            raise Invalid(f"seconds, 0 to {config.delay_s_max}", "$.delay")
+        return now_ms + math.ceil(delay * 1000 - 1e-6), 0  # never early; what is no more than float noise does not count
+    if at is UNSET:
+        raise Invalid("one of delay and at is needed")
+    at_ms = rfc3339_ms(at, "$.at") if isinstance(at, str) else at
+    if at_ms < 0:
+        raise Invalid("before the epoch", "$.at")
+    if at_ms > now_ms + config.delay_s_max * 1000:
+        raise Invalid(f"more than {config.delay_s_max} seconds ahead", "$.at")
+    return at_ms, at_ms
+
+
+def _within_depth(text: bytes, depth_max: int) -> bool:
+    """Is valid JSON nested at most so deep? Takes the innermost brackets away, level by level, at the speed of C."""
+    brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKET).translate(_TO_SQUARE)
+    for _ in range(depth_max):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"[]", b"")
+    return not brackets
+
+
+def results_body(results: Sequence[Result]) -> bytes:
+    """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted."""
+    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results))
+
+
+def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
+    """When a timer shall be due: of `{"at"}` or `{"delay"}`, in ms since the epoch, not before `now_ms`.
+
+    Raises:
+        Problem: 400, 413 or 422.
+    """
+    patch = _decode(_PATCH, body, config)
+    try:
+        due_ms, _ = _due(patch.delay, patch.at, config, now_ms)
+    except Invalid as error:
+        raise _unprocessable(error) from None
+    return max(due_ms, now_ms)
+
+
+def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
+    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both.
+
+    Raises:
+        Problem: 400, 413 or 422.
+    """
+    ack = _decode(_ACKNOWLEDGEMENT, body, config)
+    seq = -1 if ack.seq is UNSET else ack.seq
+    ids = [] if ack.ids is UNSET else ack.ids
+    try:
+        if ack.seq is not UNSET and not 0 <= seq <= SEQ_MAX:
+            raise Invalid(f"0 to {SEQ_MAX}", "$.seq")
+        if ack.seq is UNSET and not ids:
+            raise Invalid("seq or at least one of ids is needed")
+        if len(ids) > config.items_max:
+            raise Invalid(f"at most {config.items_max} ids", "$.ids")
+        for index, id_ in enumerate(ids):
+            if not is_id(id_, config.id_chars_max):
+                raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
+    except Invalid as error:
+        raise _unprocessable(error) from None
+    return seq, ids
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
+    """A small JSON object, or the problem with it."""
+    if len(body) > config.body_bytes_max:
+        raise too_large(config)
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _unprocessable(intake.invalid(error, decoder.type)) from None
+    except msgspec.DecodeError as error:
+        raise bad_request(intake.malformed(error)) from None
+    except UnicodeDecodeError:
+        raise bad_request("the body is not valid UTF-8") from None
+    except RecursionError:
+        raise bad_request("the body is nested too deeply") from None
+
+
+def _unprocessable(error: Invalid) -> Problem:
+    errors: list[dict[str, Any]] = [{"path": error.path, "detail": error.detail}]
+    return unprocessable(f"{error.path}: {error.detail}"[: intake.DETAIL_CHARS_MAX], errors)
