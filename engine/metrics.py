@@ -1,0 +1,226 @@
+"""What `GET /metrics` says, in Prometheus' text format.
+
+Counting must not cost: an edge handles tens of thousands of messages a second. So `EdgeMetrics` holds plain integers, which the
+hot paths add to, and the Prometheus objects are built from them when somebody asks. Nothing is counted twice: what an edge knows
+comes from its own integers (`engine_edge_*`), everything else from the status the controller gathers (`engine_*`).
+
+With several edges behind one port, a scrape reaches any of them: `engine_edge_*` carry the label `edge`, so their series do not
+mix, and what must be complete on every scrape is among the `engine_*` ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+PUBLISH_BUCKETS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000, 10_000)
+"""Upper bounds of the publish latency: dense around the budget (p50 4 ms, p99 20 ms), then up to the publish timeout."""
+
+
+class EdgeMetrics:
+    """What one edge has seen since its process started. The owner adds to the attributes; `render` reads them.
+
+    Args:
+        edge: the edge's name, such as `edge-0`.
+    """
+
+    def __init__(self, edge: str) -> None:
+        self.edge = edge
+        self.published: Counter[str] = Counter()  # items by status, as told to publishers
+        self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
+        self.connections: Counter[str] = Counter()  # now, by transport
+        self.closes: Counter[int] = Counter()  # connections ended, by close code
+        self.frames_received = 0  # from WebSocket clients
+        self.frames_sent = 0  # to clients of all transports: WebSocket frames, events, poll answers
+        self.messages_sent = 0
+        self.acks = 0  # acknowledgements received, on any transport
+        self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
+        self._publish_sum_ms = 0.0
+        self._status: Mapping[str, Any] | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(_Gatherer(self))
+        ProcessCollector(registry=self._registry)
+
+    def publish_took(self, elapsed_ms: float) -> None:
+        """One publish request was answered after this long."""
+        self._publish_counts[bisect_left(PUBLISH_BUCKETS_MS, elapsed_ms)] += 1
+        self._publish_sum_ms += elapsed_ms
+
+    def render(self, status: Mapping[str, Any] | None) -> bytes:
+        """The whole text. `status`: the controller's, None while it does not answer; then its part is missing."""
+        self._status = status
+        return generate_latest(self._registry)
+
+    def gather(self) -> Iterator[Metric]:
+        """All families, freshly built."""
+        yield from self._edge_families()
+        if self._status is not None:
+            yield from _status_families(self._status)
+
+    def _edge_families(self) -> Iterator[Metric]:
+        labels = ("edge",)
+        for name, help_text, label, counts in (
+            ("engine_edge_published", "Items published through this edge, by what became of them.", "status", self.published),
+            ("engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "code", self.refused),
+            ("engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "code", self.closes),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=(*labels, label))
+            for value, count in sorted(counts.items()):
+                family.add_metric((self.edge, str(value)), count)
+            yield family
+        connections = GaugeMetricFamily("engine_edge_connections", "Open connections of this edge.", labels=(*labels, "transport"))
+        for transport in ("websocket", "sse", "poll"):
+            connections.add_metric((self.edge, transport), self.connections[transport])
+        yield connections
+        for name, help_text, count in (
+            ("engine_edge_frames_received", "WebSocket frames received from clients.", self.frames_received),
+            ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
+            ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),
+            ("engine_edge_acks", "Acknowledgements received, each for one or many messages.", self.acks),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=labels)
+            family.add_metric((self.edge,), count)
+            yield family
+        publish = HistogramMetricFamily(
+            "engine_edge_publish_seconds", "From the last byte of a publish request to its answer.", labels=labels
+        )
+        publish.add_metric(
+            (self.edge,), _buckets(zip((*PUBLISH_BUCKETS_MS, -1), self._publish_counts, strict=True)), self._publish_sum_ms / 1000
+        )
+        yield publish
+
+
+class _Gatherer(Collector):
+    """Asks an `EdgeMetrics` at each scrape. Describes nothing, so that registering it reads nothing."""
+
+    def __init__(self, metrics: EdgeMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics.gather()
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+
+class _Figure(NamedTuple):
+    """One number of an actor's row: how it is called there, and here."""
+
+    field: str
+    name: str
+    help: str
+    counter: bool = False
+    factor: float = 1.0
+
+
+_SHARD: Final = (
+    _Figure("users", "engine_mailboxes", "Mailboxes in memory."),
+    _Figure("connections", "engine_attached_connections", "Connections attached to this shard."),
+    _Figure("pending", "engine_pending_messages", "Messages that await their acknowledgement."),
+    _Figure("lag_ms", "engine_journal_lag_seconds", "Age of the oldest message that awaits its commit.", factor=1e-3),
+    _Figure("epoch", "engine_shard_epoch", "Fencing epoch; it grows whenever the shard is taken over."),
+    _Figure("published", "engine_published", "Messages journalled.", counter=True),
+    _Figure("duplicates", "engine_duplicates", "Publishes answered with an earlier result.", counter=True),
+    _Figure("delivered", "engine_delivered", "First sends of messages to connections.", counter=True),
+    _Figure("acknowledged", "engine_acknowledged", "Messages acknowledged by their users.", counter=True),
+    _Figure("retried", "engine_retried", "Messages sent again for want of an acknowledgement.", counter=True),
+    _Figure("stalled", "engine_stalled", "Connections on which a message used up its tries.", counter=True),
+    _Figure("expired", "engine_expired", "Messages whose time to live ended first.", counter=True),
+    _Figure("trimmed", "engine_trimmed", "Messages dropped by the per-user limit, announced as gaps.", counter=True),
+    _Figure("dead_lettered", "engine_dead_lettered", "Messages that went to the dead-letter stream.", counter=True),
+    _Figure("commits", "engine_commits", "Group commits to the journal.", counter=True),
+    _Figure("quarantined", "engine_quarantined_records", "Stored records that could not be read.", counter=True),
+)
+_SCHEDULER: Final = (
+    _Figure("armed", "engine_timers_armed", "Durable timers in storage."),
+    _Figure("volatile", "engine_timers_volatile", "Retry and window timers in memory."),
+    _Figure("lag_ms", "engine_timer_lag_seconds", "How long the oldest due timer has waited.", factor=1e-3),
+    _Figure("fired", "engine_timers_fired", "Durable timers handed to their shard.", counter=True),
+    _Figure("refired", "engine_timers_refired", "Durable timers handed out again for want of a confirmation.", counter=True),
+    _Figure("quarantined", "engine_quarantined_timers", "Stored timers that could not be read.", counter=True),
+)
+_PROCESS: Final = (
+    _Figure("alive", "engine_up", "1 while the actor answers."),
+    _Figure("ready", "engine_ready", "1 while the actor has started and serves."),
+    _Figure("cpu_pct", "engine_cpu_ratio", "Share of one core the actor's process uses.", factor=0.01),
+    _Figure("rss_bytes", "engine_resident_memory_bytes", "Resident memory of the actor's process."),
+    _Figure("restarts", "engine_restarts", "Times the actor's process was replaced.", counter=True),
+)
+_ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edges"))
+
+
+def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """The engine-wide families. A figure an actor does not tell (it is starting, or away) is left out, not made up."""
+    info = GaugeMetricFamily("engine_info", "Always 1; the label has the version.", labels=("version",))
+    info.add_metric((str(status.get("version", "")),), 1)
+    yield info
+    rows = {role: [row for row in status.get(field) or () if isinstance(row, Mapping)] for role, field in _ROLES}
+    everyone = [((role, str(row.get("index", ""))), row) for role in rows for row in rows[role]]
+    for figure in _PROCESS:
+        yield _family(figure, ("role", "index"), everyone)
+    for role, figures in (("shard", _SHARD), ("scheduler", _SCHEDULER)):
+        numbered = [((str(row.get("index", "")),), row) for row in rows[role]]
+        for figure in figures:
+            yield _family(figure, (role,), numbered)
+    storage = GaugeMetricFamily("engine_storage_up", "1 while durable storage answers this actor.", labels=("role", "index"))
+    connections = GaugeMetricFamily("engine_connections", "Open connections of every edge.", labels=("edge", "transport"))
+    for labels, row in everyone:
+        if "storage" in row:
+            storage.add_metric(labels, row["storage"] == "ok")
+        if labels[0] == "edge" and isinstance(row.get("connections"), Mapping):
+            for transport, count in row["connections"].items():
+                connections.add_metric((labels[1], str(transport)), count)
+    yield storage
+    yield connections
+    yield from _latencies(status, rows)
+
+
+def _latencies(status: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Metric]:
+    for name, help_text, role, field in (
+        ("engine_delivery_seconds", "From acceptance to the acknowledgement, per message.", "shard", "latency"),
+        ("engine_timer_lateness_seconds", "From due to handed out, per durable timer.", "scheduler", "lateness"),
+    ):
+        family = HistogramMetricFamily(name, help_text, labels=(role,))
+        for row in rows[role]:
+            if row.get(field):
+                family.add_metric((str(row.get("index", "")),), _buckets(row[field]), None)
+        yield family
+    recent = GaugeMetricFamily(
+        "engine_delivery_recent_seconds", "Quantiles from acceptance to the acknowledgement over the recent past.", labels=("quantile",)
+    )
+    totals = status.get("totals") or {}
+    for quantile, field in (("0.5", "p50_ms"), ("0.95", "p95_ms"), ("0.99", "p99_ms")):
+        value = totals.get(field)
+        if isinstance(value, int | float):
+            recent.add_metric((quantile,), value / 1000)
+    yield recent
+
+
+def _family(figure: _Figure, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], Mapping[str, Any]]]) -> Metric:
+    kind = CounterMetricFamily if figure.counter else GaugeMetricFamily
+    family = kind(figure.name, figure.help, labels=labels)
+    for values, row in rows:
+        value = row.get(figure.field)
+        if isinstance(value, int | float):  # booleans too: they are 0 and 1
+            family.add_metric(values, value * figure.factor)
+    return family
+
+
+def _buckets(counts: Iterable[Sequence[int]]) -> list[tuple[str, float]]:
+    """Cumulative buckets in seconds from [upper bound in ms, count] pairs in rising order; a bound below 0 means none."""
+    total = 0
+    made: list[tuple[str, float]] = []
+    for upper_ms, count in counts:
+        total += count
+        if upper_ms >= 0:
+            made.append((str(upper_ms / 1000), total))
+    return [*made, ("+Inf", total)]
