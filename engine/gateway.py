@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from engine import outcomes
 from engine.calls import Call, Calls
 from engine.config import Config
 from engine.connection import Connection
@@ -38,6 +39,7 @@ from engine.core import batch
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import TIMER_PARTITIONS, SlotMap, partition_of, scheduler_of
 from engine.errors import Unavailable
+from engine.publishing import Draft, Result
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Gateway:
         send_shard: (shard index, record, eager) to that shard's link; may drop it, `shard_reset` follows then.
         send_scheduler: (scheduler index, record), likewise.
         need_slots: a shard speaks of this version of the slot map: get it and call `set_slots`. Called repeatedly.
+        new_id: UUIDs, for messages and timers.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Gateway:
         send_shard: Callable[[int, Struct, bool], None],
         send_scheduler: Callable[[int, Struct], None],
         need_slots: Callable[[int], None],
+        new_id: Callable[[], str],
     ) -> None:
         self.config = config
         self.slots = slots
@@ -80,6 +84,7 @@ class Gateway:
         self._send_shard = send_shard
         self._send_scheduler = send_scheduler
         self._need_slots = need_slots
+        self.new_id = new_id
         self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
         self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._send)
         self.connections: dict[int, Connection] = {}
@@ -206,6 +211,18 @@ class Gateway:
         if call.answers[0] is None:
             raise Unavailable("no answer in time")
         return call.answers[0], call
+
+    async def post(self, drafts: Sequence[Draft]) -> list[Result]:
+        """Publish: immediate drafts to their shards, delayed ones to their scheduler. One future for all of them.
+
+        Raises:
+            Overloaded: too many records await answers; nothing was sent.
+            Problem: at least one draft was not accepted (see `engine.outcomes`).
+        """
+        call = self.calls.begin(len(drafts), lambda base: outcomes.records(drafts, base, self.wall_ms(), self.new_id))
+        self.counts["published"] += len(drafts)
+        await call.done
+        return outcomes.results(drafts, call)
 
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged.
@@ -368,6 +385,18 @@ class Gateway:
         if self._slots_wanted > self.slots.version:
             self._need_slots(self._slots_wanted)
         self._unpark()
+
+    def stats(self) -> dict[str, Any]:
+        """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
+        return {
+            "connections": {transport: self.by_transport[transport] for transport in dict.fromkeys(batch.TRANSPORTS)},
+            "awaiting": len(self.calls),
+            "backlog": len(self.backlog),
+            "published": self.counts["published"],
+            "refused": self.counts["refused"],
+            "malformed_frames": self.counts["malformed_frames"],
+            "closed": {name.removeprefix("closed_"): count for name, count in self.counts.items() if name.startswith("closed_")},
+        }
 
     async def drain(self) -> None:
         """Send every client away with a hint when to come back, and wait for unanswered publishes, `drain_ms` at most."""
