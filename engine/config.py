@@ -97,6 +97,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     close_timeout_ms: Positive = 5000  # for the client's answer to a close frame; then the transport is reset
     poll_wait_s_max: Positive = 60  # proxies cut requests that are silent for longer
     poll_grace_ms: Positive = 1000  # a poll that asks for a shorter wait still gives the shard this long to speak
+    request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add
+    request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
+    keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
     connections_max: Positive = 50_000  # per edge; beyond it 503 before the upgrade
     drain_ms: Positive = 2000  # how long Ctrl-C waits for connections to take their leave
     drain_spread_ms: Positive = 5000  # reconnects after a drain are spread over this
@@ -154,9 +157,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_queue_bytes: Positive = 256 << 20  # waiting at one end of one link; beyond it the session is reset
 
     # -- operating ----------------------------------------------------------------------------------------------------
-    health_ms: Positive = 1000  # the controller asks every actor this often
+    health_ms: Positive = 2000  # the controller asks every actor this often; each question costs about 1 ms of CPU
     health_timeout_ms: Positive = 10_000  # an actor that does not answer for this long is replaced
+    latency_window_ms: Positive = 10_000  # the status shows latency quantiles of this much past
+    stop_timeout_ms: Positive = 3000  # per kind of actor, for writing what is left when the engine stops
     start_timeout_s: Positive = 120
+    object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
     log_level: str = "INFO"
 
 

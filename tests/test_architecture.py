@@ -28,6 +28,7 @@ LAYERS = (
     ("routes",),
     ("actors",),
     ("client",),
+    ("statefile", "cluster"),
     ("runtime",),
     ("cli", "__main__"),
 )

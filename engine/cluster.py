@@ -1,0 +1,166 @@
+"""Ray underneath the engine: a small cluster of its own on this machine, or a running one that it joins.
+
+A local Ray dies with the process that started it (Ray arms a parent-death signal), so a killed engine leaves nothing behind.
+Ray listens on every interface of the machine, and whoever may call it may run code: therefore its token authentication is
+switched on explicitly, whatever Ray's own default is.
+
+The settings below were measured with the engine idle: Ray's own processes go from 2.4 % of a core to 0.7 %, an actor's process from
+0.85 % to 0.6 %. What remains in an actor is a signal check every 10 ms that Ray 2.60 has no setting for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+import engine
+from engine.config import Config
+from engine.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+LOCAL_SETTINGS: Final = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: clients on the same machine would starve the engine
+    "RAY_enable_metrics_collection": "0",  # the engine has its own
+    "RAY_event_stats": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_worker_prestart": "0",  # nobody submits tasks here
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_raylet_check_gc_period_milliseconds": "5000",
+    "RAY_object_manager_timer_freq_ms": "1000",
+    "RAY_kill_idle_workers_interval_ms": "5000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+}
+"""Environment of a local Ray's processes. What the caller's environment already says about one of them wins."""
+
+LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
+"""A local node takes as many actors as the configuration allows; in a cluster these decide what runs where."""
+
+_LEFTOVER_TIMEOUT_S: Final = 1.0
+
+
+class ClusterError(EngineError):
+    """Ray cannot be started or joined; the message says what to do."""
+
+
+class RayCluster:
+    """The Ray that this process is connected to. `start` before anything else, from the main thread; `stop` last.
+
+    Attributes:
+        address: of its control service, `host:port`.
+        logs: directory of the logs of Ray and of the actors on this node.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._local = not config.address
+        self._before: set[psutil.Process] = set()  # children that are not Ray's
+        self._processes: set[psutil.Process] = set()
+        self.address = ""
+        self.logs = ""
+
+    def start(self) -> None:
+        """Start a local Ray, or join the one at `config.address`. Blocks for 4-10 s.
+
+        Raises:
+            ClusterError: it did not work.
+        """
+        if self._config.address.startswith("ray://"):
+            raise ClusterError("address: ray:// is for remote clients; run `engine up` on a node of the cluster with --address auto")
+        if self._local:
+            self._prepare_environment()
+            self._before = _descendants()
+        import ray  # after the environment: Ray reads some of it when it is imported
+
+        options = (
+            {
+                "address": "local",
+                "include_dashboard": False,
+                "object_store_memory": self._config.object_store_bytes,
+                "resources": LOCAL_RESOURCES,
+            }
+            if self._local
+            else {"address": self._config.address}
+        )
+        try:
+            context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            if self._local:
+                raise ClusterError(f"Ray does not start: {error}") from error
+            raise ClusterError(
+                f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
+                "start one with `ray start --head`, or leave --address out"
+            ) from error
+        self.address = str(context.address_info["gcs_address"])
+        self.logs = str(Path(context.address_info["session_dir"]) / "logs")
+        if self._local:
+            self._end_unneeded()
+            self._processes = _descendants() - self._before
+
+    def _prepare_environment(self) -> None:
+        for name, value in LOCAL_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        package = Path(engine.__file__).resolve().parent
+        if package.parent.name not in ("site-packages", "dist-packages"):
+            # From a checkout: the actors' processes must find the package too.
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package.parent), os.environ.get("PYTHONPATH"))))
+
+    def _end_unneeded(self) -> None:
+        """End the helpers that a one-machine engine has no use for: 260 MB and 1.2 % of a core.
+
+        They ship log lines to the driver, scale the cluster, and serve the dashboard.
+        """
+        from ray._private import worker
+
+        node: Any = worker._global_node
+        node.kill_log_monitor(check_alive=False)
+        node.kill_monitor(check_alive=False)
+        node.kill_dashboard(check_alive=False)
+
+    def missing_resources(self) -> list[str]:
+        """Of the kinds of node that actors ask for, those that no node of the cluster offers now."""
+        import ray
+
+        offered = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return [name for name in LOCAL_RESOURCES if not offered.get(name)]
+
+    def failure(self) -> str | None:
+        """What is wrong with a local Ray: one of its processes died. None when all is well, or the cluster is not ours."""
+        if not self._local:
+            return None
+        from ray._private import worker
+
+        node: Any = worker._global_node
+        dead = [name for name, _ in node.dead_processes()] if node is not None else ["everything"]
+        return f"Ray's {', '.join(dead)} died; logs: {self.logs}" if dead else None
+
+    def stop(self) -> None:
+        """Leave the cluster; a local one ends, and nothing of it remains. Idempotent."""
+        import ray
+
+        if ray.is_initialized():
+            if self._local:
+                self._processes |= _descendants() - self._before
+            ray.shutdown()
+        deadline = time.monotonic() + _LEFTOVER_TIMEOUT_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except psutil.TimeoutExpired:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._processes.clear()
+
+
+def _descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
