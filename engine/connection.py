@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from engine.auth import Principal
 from engine.core import batch
 from engine.core.frames import SEQ_MAX, Reconnect
 from engine.core.frames import Welcome as WelcomeFrame
@@ -47,14 +48,6 @@ def parse_cursor(text: str) -> Cursor:
     return Cursor(epoch, int(number))
 
 
-class Owner(Protocol):
-    """Whom a connection serves: what it needs of an authenticated principal."""
-
-    tenant: str
-    user: str
-    expires_s: float
-
-
 class Connection:
     """One client, attached by `Gateway.attach`. Subclasses write to it.
 
@@ -82,7 +75,7 @@ class Connection:
         "welcomed",
     )
 
-    def __init__(self, gateway: Gateway, owner: Owner, kind: int, cursor: Cursor, device: str) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, kind: int, cursor: Cursor, device: str) -> None:
         self.gateway = gateway
         self.key = f"{owner.tenant}:{owner.user}"
         self.kind = kind

@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from engine.connection import Connection, Cursor, Outbox, Owner, Progress
+from engine.auth import Principal
+from engine.connection import Connection, Cursor, Outbox, Progress
 from engine.core import batch, frames
 from engine.core.heartbeat import Heartbeat, Verdict
 from engine.core.message import frame_bytes
@@ -28,7 +29,7 @@ FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
 
-Verify = Callable[[str], Owner]
+Verify = Callable[[str], Principal]
 """A token's owner; raises Problem, 401 when the token is no good and 403 when it does not allow to connect."""
 
 
@@ -41,7 +42,7 @@ class WebSocketSession(Connection):
 
     __slots__ = ("heard", "heartbeat", "malformed_frames", "unsent", "verify")
 
-    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, verify: Verify) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, batch.WEBSOCKET, cursor, device)
         self.verify = verify
         self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
@@ -161,7 +162,6 @@ class WebSocketSession(Connection):
             self.close(POLICY_VIOLATION, "too many malformed frames")
 
 
-
 class AsgiWebSocket(WebSocketSession):
     """A session over plain ASGI `receive` and `send`, for servers other than the engine's own.
 
@@ -170,7 +170,7 @@ class AsgiWebSocket(WebSocketSession):
 
     __slots__ = ("_close", "_outbox", "_progress", "_writer")
 
-    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, verify: Verify) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, cursor, device, verify)
         self._outbox = Outbox(gateway.config.send_buffer_bytes_max)
         self._progress = Progress(0, gateway.clock())

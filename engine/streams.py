@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from engine.connection import Connection, Cursor, Outbox, Owner, Progress
+from engine.auth import Principal
+from engine.connection import Connection, Cursor, Outbox, Progress
 from engine.core import batch, frames
 from engine.core.message import object_bytes
 from engine.gateway import GOING_AWAY, Gateway
-from engine.problems import Problem, too_many_requests, unavailable
+from engine.problems import too_many_requests, unavailable
+from engine.server import TRANSPORT
 from engine.session import TOKEN_EXPIRED, TOO_SLOW
-from engine.websocket import TRANSPORT
 
 SSE_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -50,7 +51,7 @@ class EventStream(Connection):
 
     __slots__ = ("_beat_ms", "_outbox", "_progress", "_transport", "_writer", "_written")
 
-    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, *, explicit: bool) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, *, explicit: bool) -> None:
         super().__init__(gateway, owner, batch.SSE_EXPLICIT if explicit else batch.SSE, cursor, device)
         self._outbox = Outbox(gateway.config.send_buffer_bytes_max)
         self._progress: Progress | None = None  # while bytes are unsent
@@ -169,7 +170,7 @@ class Poll(Connection):
 
     __slots__ = ("_expecting", "_gaps", "_hangup", "_messages", "_ready", "_resumed", "_seq")
 
-    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, batch.POLL, cursor, device)
         self._messages: list[bytes] = []
         self._gaps: list[dict[str, int]] = []

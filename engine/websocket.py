@@ -28,7 +28,6 @@ from collections.abc import MutableSet
 from typing import Any, Final, cast
 
 from uvicorn.config import Config as UvicornConfig
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
@@ -37,15 +36,13 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.utils import apply_mask
 
-from engine.connection import Cursor, Owner, Progress
+from engine.auth import Principal
+from engine.connection import Cursor, Progress
 from engine.gateway import GOING_AWAY, Gateway
 from engine.session import TOO_SLOW, Verify, WebSocketSession
 
 EXTENSION: Final = "notify.socket"
 """Key of `scope["extensions"]` under which the protocol of the connection is found: `{"protocol": HandshakeProtocol}`."""
-
-TRANSPORT: Final = "notify.transport"
-"""Likewise for HTTP requests: `{"transport": asyncio.Transport}`, so that a stream can end a client that takes nothing."""
 
 ABNORMAL_CLOSURE: Final = 1006
 
@@ -55,21 +52,6 @@ _FINAL_PONG: Final = 0x8A
 quiet = logging.getLogger("engine.edge.handshake")
 """In place of uvicorn's logger: its lines contain the query string, and a query string may contain a token."""
 quiet.setLevel(logging.WARNING)
-
-
-class EdgeHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which shows its transport to streams and leaves nothing behind after an upgrade."""
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: {"transport": self.transport}}
-
-    def handle_websocket_upgrade(self) -> None:
-        """The request asks for a WebSocket: another protocol takes over."""
-        super().handle_websocket_upgrade()
-        # The parser holds bound methods of this object: a cycle that would live until the next full collection.
-        self.parser = None  # type: ignore[assignment]  # as uvicorn does in connection_lost
 
 
 class _NoTransport(asyncio.Transport):
@@ -148,7 +130,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
 
     __slots__ = ("_connections", "_fragments", "_library", "_progress", "_tail", "_timer", "_transport", "_written")
 
-    def __init__(self, gateway: Gateway, owner: Owner, cursor: Cursor, device: str, verify: Verify) -> None:
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, cursor, device, verify)
         self._transport: asyncio.Transport = _NOWHERE
         self._connections: MutableSet[Any] | None = None

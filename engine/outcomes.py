@@ -1,0 +1,142 @@
+"""From drafts to records, and from the answers to what the publisher is told.
+
+A publish is all or nothing only before it is sent: its items belong to users on several shards. So when items end
+differently, the answer is a problem that tells each item's outcome in `results`, and lists in `errors` those that were not
+taken. What may succeed later comes first: 503 over 429 over 409, so that a publisher who repeats the whole request under the
+same ids ends at 202, or at a 409 that is final. What was accepted already is a duplicate then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.calls import Call
+from engine.core.batch import (
+    ACCEPTED,
+    CONFLICT,
+    DUPLICATE,
+    OVERLOADED,
+    PUBLISH_STATUS,
+    SCHEDULED,
+    UNAVAILABLE,
+    Post,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.core.slots import partition_of
+from engine.problems import Problem, conflict, too_many_requests, unavailable
+from engine.publishing import Draft, Result
+
+RETRY_AFTER_S: Final = 1
+"""Storage and shards come back within seconds, and repeating costs nobody a duplicate."""
+
+_NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
+_REASONS: Final = {
+    UNAVAILABLE: "durable storage did not answer",
+    OVERLOADED: "a limit is reached",
+    CONFLICT: "the same id was used with a different payload",
+}
+
+
+def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
+    """The records of a publish request, numbered from `base`, in the order of the drafts."""
+    made: list[Post | Schedule] = []
+    for ref, draft in enumerate(drafts, base):
+        if not draft.due_ms:
+            made.append(
+                Post(
+                    ref,
+                    draft.key,
+                    draft.id,
+                    draft.idempotent,
+                    draft.digest,
+                    draft.priority,
+                    draft.expires_ms,
+                    draft.retain,
+                    draft.body,
+                )
+            )
+            continue
+        timer = Timer(
+            sid=f"{partition_of(draft.key)}-{new_id()}",
+            key=draft.key,
+            due_ms=draft.due_ms,
+            created_ms=now_ms,
+            id=draft.id,
+            digest=draft.digest,
+            priority=draft.priority,
+            ttl_ms=draft.ttl_ms,
+            retain=draft.retain,
+            body=draft.body,
+        )
+        made.append(Schedule(ref, draft.idempotent, timer))
+    return made
+
+
+def results(drafts: Sequence[Draft], call: Call) -> list[Result]:
+    """What became of each draft.
+
+    Raises:
+        Problem: 503, 429 or 409 when at least one was not taken; it tells the outcome of all.
+    """
+    made: list[Result] = []
+    worst = -1
+    for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
+        if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
+            made.append(Result(draft.id, draft.user, "accepted", answer.seq))
+            continue
+        status, result = _result(draft, record, answer)
+        made.append(result)
+        if status in _REASONS:
+            worst = max(worst, (CONFLICT, OVERLOADED, UNAVAILABLE).index(status))
+    if worst < 0:
+        return made
+    raise _problem(made, (CONFLICT, OVERLOADED, UNAVAILABLE)[worst])
+
+
+def _result(draft: Draft, record: Any, answer: Any) -> tuple[int, Result]:
+    if answer is None:
+        return UNAVAILABLE, Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
+    status = answer.status
+    result = Result(draft.id, draft.user, "")
+    if type(answer) is TimerAnswer:
+        timer = answer.timers[0] if answer.timers else record.timer
+        if status == DUPLICATE and (timer.sid == record.timer.sid or not draft.idempotent):
+            status = SCHEDULED  # we sent it twice, the publisher only once
+        if status == SCHEDULED or (status == DUPLICATE and answer.timers):
+            result.scheduled_id, result.scheduled_at = timer.sid, timer.due_ms
+        elif status == DUPLICATE:
+            result.seq, result.scheduled_id = _first(answer.detail)
+    else:
+        if status == DUPLICATE and not draft.idempotent:
+            status = ACCEPTED  # as above
+        result.seq = answer.seq
+        if status == DUPLICATE:
+            result.scheduled_id = answer.detail
+    if status not in (ACCEPTED, SCHEDULED, DUPLICATE):
+        result.reason = answer.detail or _REASONS.get(status, "")
+    result.status = PUBLISH_STATUS[status]
+    return status, result
+
+
+def _first(detail: str) -> tuple[int, str]:
+    """The seq and scheduled id of the first result: `<digest>|<seq>|<scheduled id>`."""
+    _, seq, sid = detail.split("|", 2)
+    return int(seq), sid
+
+
+def _problem(made: Sequence[Result], status: int) -> Problem:
+    errors = [{"index": index, "detail": result.reason} for index, result in enumerate(made) if result.status in _FAILED]
+    told = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
+    if status == CONFLICT:
+        return conflict(told, errors=errors, results=msgspec.to_builtins(made))
+    problem = too_many_requests(told, RETRY_AFTER_S) if status == OVERLOADED else unavailable(told, RETRY_AFTER_S)
+    problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
+    return problem
+
+
+_FAILED: Final = frozenset(PUBLISH_STATUS[status] for status in _REASONS)

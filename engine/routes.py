@@ -1,0 +1,404 @@
+"""Every endpoint of PROTOCOL.md, one short function each.
+
+    uvicorn --> CrossOrigin --> Starlette routing --> an endpoint here --> Gateway
+
+An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is raised as `Problem` (or `Overloaded` or
+`Unavailable` by the gateway) and becomes `application/problem+json` in one place; before a WebSocket's upgrade too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from engine import assets, auth, metrics, openapi, publishing
+from engine.auth import Authenticator, Principal
+from engine.config import Config
+from engine.connection import parse_cursor
+from engine.core import batch
+from engine.core.slots import mailbox_key, split_key
+from engine.cors import CrossOrigin
+from engine.errors import Overloaded, Unavailable
+from engine.gateway import Gateway
+from engine.outcomes import RETRY_AFTER_S
+from engine.problems import (
+    ALREADY_FIRED,
+    Problem,
+    bad_request,
+    conflict,
+    forbidden,
+    method_not_allowed,
+    not_found,
+    problem_response,
+    too_many_requests,
+    unavailable,
+)
+from engine.session import AsgiWebSocket
+from engine.streams import EventStream, Poll
+from engine.websocket import EXTENSION, DirectWebSocket
+
+SUBPROTOCOL: Final = "notify.v1.json"
+POLL_WAIT_S: Final = 25.0
+"""Of `/v1/poll` without `wait`."""
+
+Status = Callable[[], Awaitable[Mapping[str, Any]]]
+Ready = Callable[[], Awaitable[Mapping[str, bool]]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready) -> Starlette:
+    """The application of one edge.
+
+    Args:
+        gateway: its state.
+        authenticator: checks tokens.
+        config: the engine's settings.
+        status: what `GET /v1/status` answers.
+        ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
+    """
+    api = _Api(gateway, authenticator, config, status, ready)
+    routes: list[BaseRoute] = [
+        Route("/v1/notifications", _Publish(api), methods=["POST"]),
+        _route("/v1/scheduled", GET=api.list_scheduled),
+        _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
+        _route("/v1/ack", POST=api.acknowledge),
+        _route("/v1/heartbeat", GET=api.heartbeat),
+        WebSocketRoute("/v1/ws", api.websocket),
+        Route("/v1/ws", _upgrade_required, methods=["GET"]),
+        Route("/v1/sse", _Sse(api), methods=["GET"]),
+        _route("/v1/poll", GET=api.poll),
+        _route("/v1/status", GET=api.status),
+        _route("/healthz", GET=api.healthz),
+        _route("/readyz", GET=api.readyz),
+        _route("/metrics", GET=api.metrics),
+        _route("/openapi.json", GET=api.openapi),
+        *assets.routes(),
+    ]
+    for route in routes:
+        # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
+        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", "/v1/ws") and route.methods:
+            route.methods.discard("HEAD")
+    application = Starlette(
+        routes=routes,
+        middleware=[Middleware(CrossOrigin, config=config)],
+        exception_handlers={
+            **dict.fromkeys((Problem, Overloaded, Unavailable, HTTPException), cast("Any", _answer_problem)),
+            ClientDisconnect: _answer_nobody,
+            Exception: _answer_bug,
+        },
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+class _Api:
+    """The endpoints and what they share."""
+
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready) -> None:
+        self.gateway = gateway
+        self.config = config
+        self._authenticator = authenticator
+        self._status = status
+        self._ready = ready
+
+    def authenticate(self, request: Request | WebSocket, scope: str) -> Principal:
+        """Who asks. Raises Problem: 401, or 403 without the scope."""
+        principal = self._authenticator.authenticate(
+            request.headers, request.scope["query_string"], request.scope.get("subprotocols", ()), now_s=self.gateway.wall_ms() / 1000
+        )
+        auth.require(principal, scope)
+        return principal
+
+    def verify(self, token: str) -> Principal:
+        """Whose fresh token it is. Raises Problem likewise."""
+        principal = self._authenticator.token_principal(token, self.gateway.wall_ms() / 1000)
+        auth.require(principal, "connect")
+        return principal
+
+    def device(self, request: Request | WebSocket) -> str:
+        """The client's name for itself."""
+        return request.query_params.get("device", "")[: self.config.id_chars_max]
+
+    # -- Scheduled notifications. ------------------------------------------------------------------------------------------
+    async def list_scheduled(self, request: Request) -> Response:
+        """`GET /v1/scheduled?user=`."""
+        principal = self.authenticate(request, "publish")
+        user = request.query_params.get("user", "")
+        if not user:
+            raise bad_request("the query parameter `user` is needed")
+        answer = _timer_answer(await self.gateway.list_timers(mailbox_key(principal.tenant, user)))
+        return _json({"scheduled": [_timer(timer) for timer in answer.timers]})
+
+    async def inspect(self, request: Request) -> Response:
+        """`GET /v1/scheduled/{sid}`."""
+        principal = self.authenticate(request, "publish")
+        answer = _timer_answer(await self.gateway.inspect(principal.tenant, request.path_params["sid"]))
+        return _json(_timer(answer.timers[0]))
+
+    async def reschedule(self, request: Request) -> Response:
+        """`PATCH /v1/scheduled/{sid}`."""
+        principal = self.authenticate(request, "publish")
+        body = await read_body(request.scope, request.receive, self.config)
+        due_ms = publishing.parse_patch(body, self.config, self.gateway.wall_ms())
+        answer = _timer_answer(await self.gateway.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        return _json(_timer(answer.timers[0]))
+
+    async def cancel(self, request: Request) -> Response:
+        """`DELETE /v1/scheduled/{sid}`."""
+        principal = self.authenticate(request, "publish")
+        sid = request.path_params["sid"]
+        _timer_answer(await self.gateway.cancel(principal.tenant, sid))
+        return _json({"scheduled_id": sid, "status": "cancelled"})
+
+    # -- Receiving. --------------------------------------------------------------------------------------------------------
+    async def acknowledge(self, request: Request) -> Response:
+        """`POST /v1/ack`."""
+        principal = self.authenticate(request, "connect")
+        body = await read_body(request.scope, request.receive, self.config)
+        seq, ids = publishing.parse_ack(body, self.config)
+        error = await self.gateway.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
+        if error:
+            raise Problem(409, error)
+        return _json({"acknowledged": True})
+
+    async def heartbeat(self, request: Request) -> Response:
+        """`GET /v1/heartbeat`: is the user online, as the engine sees it?"""
+        principal = self.authenticate(request, "connect")
+        client = request.headers.get("x-client-id", "")[: self.config.id_chars_max]
+        last = request.headers.get("x-last-seq", "0")
+        if not (last.isascii() and last.isdigit() and len(last) <= 18):
+            raise bad_request("X-Last-Seq: a sequence number is needed")
+        probed = await self.gateway.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
+        return _json({"online": probed.online, "seq": probed.seq})
+
+    async def websocket(self, websocket: WebSocket) -> None:
+        """`GET /v1/ws`. On the engine's own server the accepted connection lives on without this call."""
+        principal = self.authenticate(websocket, "connect")
+        self._check_origin(websocket)
+        self.gateway.admit()
+        cursor = parse_cursor(websocket.query_params.get("last_event_id", ""))
+        subprotocol = SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None
+        arguments = (self.gateway, principal, cursor, self.device(websocket), self.verify)
+        protocol = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
+        await websocket.accept(subprotocol)
+        if protocol is None:
+            await AsgiWebSocket(*arguments).run(websocket.receive, websocket.send)
+        else:
+            protocol.take_over(DirectWebSocket(*arguments))
+
+    def _check_origin(self, request: WebSocket) -> None:
+        # A browser sends cookies with WebSockets to any site, and no CORS protects the answer (RFC 6455, section 10.2).
+        origin = request.headers.get("origin")
+        if origin is not None and not auth.origin_allowed(origin, request.headers.get("host", ""), self.config):
+            raise forbidden("this origin is not allowed")
+
+    async def poll(self, request: Request) -> Response:
+        """`GET /v1/poll`."""
+        principal = self.authenticate(request, "connect")
+        self.gateway.admit()
+        cursor = parse_cursor(_cursor_text(request))
+        wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
+        poll = Poll(self.gateway, principal, cursor, self.device(request))
+        return Response(await poll.run(request.receive, wait_s), 200, {"Cache-Control": "no-store"}, "application/json")
+
+    # -- Operating. --------------------------------------------------------------------------------------------------------
+    async def status(self, request: Request) -> Response:
+        """`GET /v1/status`."""
+        self.authenticate(request, "admin")
+        return _json(await self._status())
+
+    async def healthz(self, _request: Request) -> Response:
+        """`GET /healthz`: this process is up."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, _request: Request) -> Response:
+        """`GET /readyz`: everything this edge needs answers."""
+        failing = sorted(name for name, fine in (await self._ready()).items() if not fine)
+        if self.gateway.draining:
+            failing.append("edge")
+        if failing:
+            problem = unavailable(f"not answering: {', '.join(failing)}", RETRY_AFTER_S)
+            problem.members["failing"] = failing
+            raise problem
+        return _json({"status": "ready"})
+
+    async def metrics(self, _request: Request) -> Response:
+        """`GET /metrics`."""
+        body, content_type = metrics.render(self.gateway.stats())
+        return Response(body, 200, {"Content-Type": content_type})
+
+    async def openapi(self, _request: Request) -> Response:
+        """`GET /openapi.json`."""
+        return _json(openapi.document(self.config))
+
+
+class _Publish:
+    """`POST /v1/notifications`, as a plain ASGI application: the one endpoint that is called per message."""
+
+    def __init__(self, api: _Api) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authenticate, parse, post, answer."""
+        api = self._api
+        request = Request(scope)
+        principal = api.authenticate(request, "publish")
+        body = await read_body(scope, receive, api.config)
+        content_type = request.headers.get("content-type")
+        gateway = api.gateway
+        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.new_id)
+        answer = publishing.results_body(await gateway.post(drafts))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 202, "headers": headers})
+        await send({"type": "http.response.body", "body": answer, "more_body": False})
+
+
+class _Sse:
+    """`GET /v1/sse`."""
+
+    def __init__(self, api: _Api) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authenticate, admit, stream."""
+        api = self._api
+        request = Request(scope)
+        principal = api.authenticate(request, "connect")
+        api.gateway.admit()
+        cursor = parse_cursor(_cursor_text(request))
+        explicit = request.query_params.get("ack") == "explicit"
+        await EventStream(api.gateway, principal, cursor, api.device(request), explicit=explicit).run(scope, receive, send)
+
+
+async def _upgrade_required(_request: Request) -> Response:
+    raise Problem(426, "this is a WebSocket endpoint", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+
+
+def _route(path: str, **endpoints: Endpoint) -> Route:
+    """One route for all methods of a path, so that a wrong one is told every right one."""
+
+    async def dispatch(request: Request) -> Response:
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, dispatch, methods=list(endpoints))
+
+
+async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
+    """The request's body, at most `body_bytes_max`, whatever Content-Length says or does not say.
+
+    Raises:
+        Problem: 413, before more than the limit is kept; 408, when it takes longer than `request_timeout_s`.
+        ClientDisconnect: the client left.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > config.body_bytes_max:
+            raise publishing.too_large(config)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(config.request_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnect
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > config.body_bytes_max:
+                    raise publishing.too_large(config)
+                if not message.get("more_body", False):
+                    return b"".join([*chunks, chunk]) if chunks else chunk
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
+
+
+def _cursor_text(request: Request) -> str:
+    # EventSource repeats its URL on every reconnect, with the header beside it: the header is the newer one.
+    return request.headers.get("last-event-id") or request.query_params.get("last_event_id", "")
+
+
+def _wait_s(text: str | None) -> float:
+    if text is None:
+        return POLL_WAIT_S
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = -1.0
+    if not wait_s >= 0:  # NaN too
+        raise bad_request("`wait`: seconds, not negative")
+    return wait_s
+
+
+def _timer(timer: batch.Timer) -> dict[str, Any]:
+    """A scheduled notification as clients see it: its own members, and when and for whom."""
+    user = split_key(timer.key)[1]
+    members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, "user": user}
+    return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
+
+
+def _timer_answer(answer: batch.TimerAnswer) -> batch.TimerAnswer:
+    """The answer, when it is a good one."""
+    if answer.status == batch.OK:
+        return answer
+    if answer.status == batch.NOT_FOUND:
+        raise not_found("no such scheduled notification")
+    if answer.status == batch.ALREADY_FIRED:
+        raise conflict("it has been delivered already", type=ALREADY_FIRED)
+    if answer.status == batch.OVERLOADED:
+        raise Overloaded(answer.detail or "a limit is reached")
+    raise Unavailable(answer.detail or "durable storage did not answer")
+
+
+def _json(value: Any) -> Response:
+    return Response(_encode(value), 200, {"Cache-Control": "no-store"}, "application/json")
+
+
+async def _answer_problem(request: Request | WebSocket, error: Exception) -> Response | None:
+    if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
+        await request.close()  # all that this server can say is 403
+        return None
+    return problem_response(_problem(error))
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Overloaded):
+        return too_many_requests(str(error), RETRY_AFTER_S)
+    if isinstance(error, Unavailable):
+        return unavailable(str(error), RETRY_AFTER_S)
+    if not isinstance(error, HTTPException):
+        return Problem(500, "the engine failed to answer; the operator's log says why")
+    headers: Mapping[str, str] = error.headers or {}
+    if error.status_code == 405:
+        return method_not_allowed(_allowed(headers.get("Allow", "")))
+    if error.status_code == 404:
+        return not_found("nothing is here")
+    return Problem(error.status_code, error.detail, headers=headers)
+
+
+def _allowed(text: str) -> Sequence[str]:
+    return sorted(part.strip() for part in text.split(",") if part.strip())
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    """The client has left; uvicorn throws the answer away."""
+    return Response(status_code=400)
+
+
+async def _answer_bug(_request: Request, error: Exception) -> Response:
+    """A bug: uvicorn logs it with its traceback, the client learns nothing of it."""
+    return problem_response(_problem(RuntimeError(type(error).__name__)))
