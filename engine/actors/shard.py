@@ -217,7 +217,7 @@ class Shard:
             unseen = {record.key for record in records} - self._core.mailboxes.keys()
             if unseen:
                 self._core.pages_loaded(await self._pages.read(list(unseen)), now_ms())
-            self._core.replay(records, now_ms())
+            self._core.cabinet.replay(records, now_ms())
             entries += len(records)
             groups += 1
         if groups:
@@ -252,7 +252,7 @@ class Shard:
             asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
         if core.wants_fetch:
             self._fetch_wanted.set()
-        if core.wants_spill:
+        if core.cabinet.wants_spill:
             self._spill_wanted.set()
         if core.wants_timers and not self._arms_scheduled:
             self._arms_scheduled = True
@@ -372,22 +372,22 @@ class Shard:
                 raise
             core.pages_loaded(pages, now_ms())
             self._flush()
-        if reads := core.take_reads_wanted():
+        if reads := core.cabinet.take_reads_wanted():
             try:
                 answers = await self._offline.read(reads)
             except StorageUnavailable:
                 for read in reads:
-                    core.read_failed(read)
+                    core.cabinet.read_failed(read)
                 raise
             for read, entries in zip(reads, answers, strict=True):
                 core.read_done(read, entries, now_ms())
             self._flush()
         await self._quarantine()
-        if letters := core.take_dead_letters():
+        if letters := core.cabinet.take_dead_letters():
             try:
                 await write_dead_letters(self._client, letters, self._config.dead_letters_max)
             except StorageUnavailable:
-                core.dead_letters_failed(letters)
+                core.cabinet.dead_letters_failed(letters)
                 raise
             core.dead_lettered(letters, now_ms())
         if events := core.take_session_events(_SESSION_EVENTS_MAX):
@@ -418,7 +418,7 @@ class Shard:
 
     async def _checkpoint(self, *, full: bool) -> None:
         async with self._checkpointing:
-            checkpoint = self._core.take_checkpoint(full, _SPILL_MESSAGES)
+            checkpoint = self._core.cabinet.take_checkpoint(full, _SPILL_MESSAGES)
             if checkpoint is None:
                 return
             try:
@@ -427,10 +427,10 @@ class Shard:
                     await self._journal.trim(checkpoint.through_commit)
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._index, error)
-                self._core.checkpoint_failed()
+                self._core.cabinet.checkpoint_failed()
                 await asyncio.sleep(_RETRY_S)
             else:
-                self._core.checkpoint_done()
+                self._core.cabinet.checkpoint_done()
         self._flush()
 
     async def _sweep_loop(self) -> None:
@@ -445,6 +445,6 @@ class Shard:
             try:
                 for slot in self._core.slot_map.slots_of(self._index):
                     async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):
-                        self._core.swept(key, page, oldest_ms, swept_ms)
+                        self._core.cabinet.swept(key, page, oldest_ms, swept_ms)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)

@@ -84,9 +84,12 @@ class Intake:
         """A post whose mailbox is in memory."""
         self._waiting.append((pending, now_ms))
 
-    def waiting(self) -> Iterable[tuple[Pending, int]]:
-        """The waiting posts and when each arrived."""
-        return self._waiting
+    def busy(self) -> set[str]:
+        """Keys of the mailboxes that posts are on their way to."""
+        keys = {pending.post.key for pending, _ in self._waiting}
+        if self.group is not None:
+            keys.update(stored.key for _, stored in self.group.stored)
+        return keys
 
     @property
     def oldest_ms(self) -> int:

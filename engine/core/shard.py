@@ -46,9 +46,10 @@ from engine.core.batch import (
     Written,
 )
 from engine.core.batch import Settled as SettledRecord
-from engine.core.checkpoint import Checkpoint, Handled, Page, Stored, message_of, restore, spill_of
-from engine.core.commit import Answer, Group, Intake, Pending, apply_stored
-from engine.core.mailbox import Connection, Mailbox, Message, Pumped, Settled
+from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
+from engine.core.checkpoint import Handled, Page, Stored, message_of
+from engine.core.commit import Answer, Group, Intake, Pending
+from engine.core.mailbox import Connection, Mailbox, Pumped, Settled
 from engine.core.retry import RetryPolicy
 from engine.core.slots import SlotMap, slot_of
 
@@ -75,14 +76,6 @@ class ShardPolicy(Struct, frozen=True):
     memory_messages_max: int
 
 
-class DeadLetter(Struct):
-    """A message a client refused, on its way to the dead-letter stream."""
-
-    key: str
-    message: Message
-    reason: str
-
-
 class SessionEvent(Struct):
     """A connection began or ended, for `session:stream`."""
 
@@ -96,14 +89,6 @@ class SessionEvent(Struct):
     code: int
 
 
-class StreamRead(Struct, frozen=True):
-    """A range of an offline stream to read: the numbers `first`..`last`, both included."""
-
-    key: str
-    first: int
-    last: int
-
-
 class ShardCore:
     """See the module's text. Not reentrant: one caller, one event at a time; `now_ms` is wall-clock milliseconds."""
 
@@ -112,7 +97,8 @@ class ShardCore:
         self.policy = policy
         self.slot_map = slot_map
         self.data_epoch = data_epoch
-        self.mailboxes: dict[str, Mailbox] = {}
+        self.cabinet = Cabinet(policy.recent_ids, policy.hot_messages_max, policy.mailbox_idle_ms, policy.retry)
+        self.mailboxes = self.cabinet.mailboxes
         self.intake = Intake(self.mailboxes, policy.recent_ids)
         self.output: list[tuple[str, Struct]] = []
         self.to_scheduler: list[tuple[int, Struct]] = []
@@ -134,22 +120,13 @@ class ShardCore:
             ),
             0,
         )
-        self.hot_messages = 0
         self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
         self._pages_wanted: dict[str, None] = {}
-        self._reads_wanted: dict[str, StreamRead] = {}
         self._ack_dirty: dict[str, Mailbox] = {}
         self._acked_since_ms = 0
-        self._dirty: dict[str, Mailbox] = {}
-        self._urgent: dict[str, Mailbox] = {}
         self._unarmed: dict[str, Mailbox] = {}
-        self._dead: list[DeadLetter] = []
-        self._dead_out: list[DeadLetter] = []
         self._firing: set[str] = set()
-        self._checkpoint: Checkpoint | None = None
-        self._committed_number = 0
-        self._trimmed_number = -1  # below 0: what earlier incarnations left is to be trimmed too
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
             Attach: self._attach,
@@ -188,7 +165,7 @@ class ShardCore:
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif len(self.intake) >= self.policy.posts_pending_max or self.hot_messages >= self.policy.memory_messages_max:
+        elif len(self.intake) >= self.policy.posts_pending_max or self.cabinet.hot_messages >= self.policy.memory_messages_max:
             self.output.append((session, Posted(record.ref, OVERLOADED)))
         else:
             self._enqueue(Pending(session, record), now_ms)
@@ -264,7 +241,7 @@ class ShardCore:
         mailbox.active_ms = now_ms
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
         if not mailbox.connections and mailbox.hot:
-            self._urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
+            self.cabinet.mark_urgent(mailbox)
 
     def _forget_waiting(self, session: str, conn: int) -> None:
         """The connection ended before its user's page was read."""
@@ -321,11 +298,11 @@ class ShardCore:
 
     def _settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
         self._ack_dirty[mailbox.key] = mailbox
-        self._dirty[mailbox.key] = mailbox
+        self.cabinet.mark(mailbox)
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
         self.counters["acknowledged"] += len(settled.messages)
-        self.hot_messages -= len(settled.messages)
+        self.cabinet.hot_messages -= len(settled.messages)
         latency = self.latency
         for message in settled.messages:
             latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
@@ -342,11 +319,7 @@ class ShardCore:
         if found is None:
             return
         mailbox, connection = found
-        for message in mailbox.refuse(mailbox.seqs_of(record.ids)):
-            letter = DeadLetter(mailbox.key, message, record.reason)
-            self._dead.append(letter)
-            self._dead_out.append(letter)
-        self._dirty[mailbox.key] = mailbox
+        self.cabinet.refuse(mailbox, record.ids, record.reason)
         if connection.stalled:
             mailbox.rewind(connection)
         self._pump(mailbox, connection, now_ms)
@@ -379,20 +352,18 @@ class ShardCore:
     def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped) -> None:
         session, conn = connection.conn
         self.counters["expired"] += pumped.expired
-        self.hot_messages -= pumped.expired
+        self.cabinet.hot_messages -= pumped.expired
         for part in pumped.parts:
             if isinstance(part, list):
                 self.counters["delivered"] += len(part)
                 self.output.append((session, Deliver(conn, part)))
             else:
                 self.output.append((session, Gap(conn, *part)))
-                self._dirty[mailbox.key] = mailbox
+                self.cabinet.mark(mailbox)
         if pumped.parts and not mailbox.timer_ms and connection.retries:
             self._unarmed[mailbox.key] = mailbox
-        if pumped.load_from and not mailbox.loading and mailbox.cold:
-            mailbox.loading = True
-            last = min(mailbox.cold[1], pumped.load_from + self.policy.window - 1)
-            self._reads_wanted[mailbox.key] = StreamRead(mailbox.key, pumped.load_from, last)
+        if pumped.load_from:
+            self.cabinet.want_read(mailbox, pumped.load_from, self.policy.window)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -434,7 +405,7 @@ class ShardCore:
                     self.output.append((connection.conn[0], Deliver(connection.conn[1], again)))
                 if connection.stalled and not stalled:
                     self.counters["stalled"] += 1
-                    self._urgent[key] = self._dirty[key] = mailbox
+                    self.cabinet.mark_urgent(mailbox)
             self._unarmed[key] = mailbox
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
@@ -482,16 +453,16 @@ class ShardCore:
     def group_committed(self, now_ms: int) -> None:
         """The group is durable: publishers are answered, clients are sent the messages."""
         group, touched = self.intake.committed()
-        self._committed_number = group.number
+        self.cabinet.committed(group.number)
         self.counters["commits"] += 1
         self.counters["published"] += len(group.stored)
-        self.hot_messages += len(group.stored)
+        self.cabinet.hot_messages += len(group.stored)
         self._answer(group.answers)
         for mailbox in touched:
-            self._dirty[mailbox.key] = mailbox
+            self.cabinet.mark(mailbox)
             trimmed = mailbox.trim(self.policy.offline_max)
             self.counters["trimmed"] += len(trimmed)
-            self.hot_messages -= len(trimmed)
+            self.cabinet.hot_messages -= len(trimmed)
             for connection in mailbox.connections.values():
                 self._pump(mailbox, connection, now_ms)
 
@@ -539,7 +510,7 @@ class ShardCore:
     @property
     def wants_fetch(self) -> bool:
         """Is there anything to read, or to write beside journal and checkpoints?"""
-        return bool(self._pages_wanted or self._reads_wanted or self._dead_out or self.session_events)
+        return bool(self._pages_wanted or self.session_events or self.cabinet.wants_io)
 
     def take_session_events(self, kept_max: int) -> list[SessionEvent]:
         """Session events to write, the newest `kept_max` of them."""
@@ -563,36 +534,12 @@ class ShardCore:
     def pages_loaded(self, pages: Mapping[str, Page | None], now_ms: int) -> None:
         """Pages as storage has them, `None` for users never seen; what waited for them goes on."""
         for key, page in pages.items():
-            if key not in self.mailboxes:
-                self.mailboxes[key] = restore(key, page, now_ms)
+            self.cabinet.restore(key, page, now_ms)
             for session, what in self._waiting.pop(key, ()):
                 if isinstance(what, Pending):
                     self._enqueue(what, now_ms)
                 else:
                     self._handlers[type(what)](session, what, now_ms)
-
-    def replay(self, records: Iterable[Stored | Handled], now_ms: int) -> None:
-        """Journal records of a predecessor, oldest first; the pages of all their keys are loaded."""
-        for record in records:
-            mailbox = self.mailboxes[record.key]
-            self._dirty[record.key] = mailbox
-            if isinstance(record, Stored):
-                self.hot_messages += apply_stored(mailbox, record, self.policy.recent_ids)
-            else:
-                retry = self.policy.retry
-                settled = len(mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, retry).messages)
-                settled += len(mailbox.settle([seq for seq in record.acked if seq <= mailbox.head], None, now_ms, retry).messages)
-                self.hot_messages -= settled
-
-    def take_reads_wanted(self) -> list[StreamRead]:
-        """Stream ranges to read; answer each with `read_done` or `read_failed`."""
-        wanted = list(self._reads_wanted.values())
-        self._reads_wanted.clear()
-        return wanted
-
-    def read_failed(self, read: StreamRead) -> None:
-        """The range could not be read: it is wanted again."""
-        self._reads_wanted[read.key] = read
 
     def read_done(self, read: StreamRead, entries: Iterable[Stored], now_ms: int) -> None:
         """What the stream holds of the range."""
@@ -600,121 +547,23 @@ class ShardCore:
         if mailbox is None:
             return
         mailbox.loading = False
-        self.hot_messages += mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
+        self.cabinet.hot_messages += mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
         for connection in mailbox.connections.values():
             self._pump(mailbox, connection, now_ms)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
-        letters, self._dead_out = self._dead_out, []
-        return letters
-
-    def dead_lettered(self, letters: Iterable[DeadLetter], now_ms: int) -> None:
+    def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """They are there: now they are settled."""
-        done = list(letters)
-        for letter in done:
+        for letter in letters:
             self.counters["dead_lettered"] += 1
             mailbox = self.mailboxes[letter.key]
             self._settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
-            self.hot_messages -= 1
-        self._dead = [letter for letter in self._dead if letter not in done]
-
-    def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
-        """They could not be written: they are wanted again."""
-        self._dead_out.extend(letters)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    @property
-    def wants_spill(self) -> bool:
-        """Has a user gone offline, or stalled, whose messages are to be moved to the offline stream at once?"""
-        return bool(self._urgent)
-
-    def take_checkpoint(self, full: bool, messages_max: int) -> Checkpoint | None:
-        """Mailboxes to write: all dirty ones and the journal's end (`full`), or those that went offline.
-
-        A partial one carries at most about `messages_max` messages. At most one checkpoint is under way.
-        """
-        if self._checkpoint is not None:
-            return None
-        if full:
-            chosen, self._dirty, self._urgent = list(self._dirty.values()), {}, {}
-        else:
-            chosen, count = [], 0
-            for mailbox in self._urgent.values():
-                chosen.append(mailbox)
-                count += len(mailbox.hot)
-                if count >= messages_max:
-                    break
-            for mailbox in chosen:
-                self._urgent.pop(mailbox.key, None)
-                self._dirty.pop(mailbox.key, None)
-        # A refused message lives in the journal only until it is dead-lettered, so the journal stays until then.
-        through = self._committed_number if full and not self._dead and self._committed_number > self._trimmed_number else None
-        if not chosen and through is None:
-            return None
-        self._checkpoint = Checkpoint([spill_of(m) for m in chosen], through, {m.key: m.head for m in chosen})
-        return self._checkpoint
-
-    def checkpoint_done(self) -> None:
-        """It is written: what is offline leaves memory."""
-        checkpoint, self._checkpoint = self._checkpoint, None
-        assert checkpoint is not None, "no checkpoint is under way"
-        if checkpoint.through_commit is not None:
-            self._trimmed_number = checkpoint.through_commit
-        for key, upto in checkpoint.upto.items():
-            mailbox = self.mailboxes.get(key)
-            if mailbox is None:
-                continue
-            mailbox.spilled = max(mailbox.spilled, upto)
-            if not mailbox.connections or len(mailbox.hot) > self.policy.hot_messages_max:
-                cooled = mailbox.cool()
-                self.hot_messages -= len(cooled)
-                oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
-                if oldest:
-                    mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
-
-    def checkpoint_failed(self) -> None:
-        """It could not be written, or only in part: everything in it is dirty again."""
-        checkpoint, self._checkpoint = self._checkpoint, None
-        assert checkpoint is not None, "no checkpoint is under way"
-        for key in checkpoint.upto:
-            if key in self.mailboxes:
-                self._dirty[key] = self.mailboxes[key]
+        self.cabinet.dead_lettered(letters)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
-        busy = {pending.post.key for pending, _ in self.intake.waiting()}
-        if self.intake.group is not None:
-            busy.update(stored.key for _, stored in self.intake.group.stored)
-        idle = [
-            key
-            for key, mailbox in self.mailboxes.items()
-            if not mailbox.connections
-            and now_ms - mailbox.active_ms >= self.policy.mailbox_idle_ms
-            and key not in self._dirty
-            and key not in self._ack_dirty
-            and key not in busy
-            and not mailbox.hot
-            and not mailbox.dying
-            and not mailbox.loading
-            and (self._checkpoint is None or key not in self._checkpoint.upto)
-        ]
-        for key in idle:
-            del self.mailboxes[key]
-            self._unarmed.pop(key, None)
-        self.hot_messages = sum(len(mailbox.hot) for mailbox in self.mailboxes.values())
-        return len(idle)
-
-    def swept(self, key: str, page: Page, oldest_expires_ms: int, now_ms: int) -> None:
-        """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry."""
-        mailbox = self.mailboxes.get(key)
-        if mailbox is None:
-            mailbox = self.mailboxes[key] = restore(key, page, now_ms)
-        mailbox.oldest_expires_ms = oldest_expires_ms
-        self._dirty[key] = mailbox
+        return self.cabinet.evict(self.intake.busy() | self._ack_dirty.keys(), now_ms)
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Plain numbers for status and metrics."""

@@ -13,8 +13,8 @@ import msgspec
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from engine.core.cabinet import StreamRead
 from engine.core.checkpoint import Page, Stored, decode_page, decode_stored
-from engine.core.shard import StreamRead
 from engine.errors import StorageUnavailable
 from engine.store.keys import offline_key, page_key
 

@@ -108,13 +108,10 @@ class TimerStore:
         self._client = client
         self._config = config
         self._partitions = partitions
-        self._started_ms = 0
         self.epoch = 0
 
-    async def take_over(self, now_ms: int) -> int:
+    async def take_over(self) -> int:
         """Take a new epoch and fence the partitions: from now on older incarnations write nothing. Returns the epoch.
-
-        Timers due until `now_ms` count as claimed by an earlier incarnation: they are neither cancelled nor moved.
 
         Raises:
             Fenced: someone took a newer epoch meanwhile.
@@ -124,7 +121,6 @@ class TimerStore:
             epoch = int(await self._client.incr(epoch_key()))
         await _FENCE.run_many(self._client, [([timer_epoch_key(partition)], [epoch]) for partition in self._partitions])
         self.epoch = epoch
-        self._started_ms = now_ms
         return epoch
 
     async def apply(self, work: Sequence[StoreWork], now_ms: int) -> list[StoreDone]:
@@ -190,7 +186,7 @@ class TimerStore:
         ]
         open_asks = [ask for ask in asks if ask.answer is None]
         forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
-        args: list[Any] = [self.epoch, now_ms, self._started_ms, forget_at_ms, self._config.timers_per_user_max]
+        args: list[Any] = [self.epoch, now_ms, part.claimed_ms, forget_at_ms, self._config.timers_per_user_max]
         args += [len(part.fired), len(open_asks)]
         for pair in part.fired.items():
             args += pair

@@ -112,12 +112,12 @@ class World:
 
     def fetch(self) -> bool:
         core = self.core
-        keys, reads = core.take_pages_wanted(), core.take_reads_wanted()
+        keys, reads = core.take_pages_wanted(), core.cabinet.take_reads_wanted()
         core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
         for read in reads:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
-        if letters := core.take_dead_letters():
+        if letters := core.cabinet.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
         self.events.extend(core.take_session_events(1000))
@@ -142,7 +142,7 @@ class World:
         self.ids.update(zip(group.ids, group.values, strict=True))
 
     def checkpoint(self, *, full: bool = True) -> None:
-        checkpoint = self.core.take_checkpoint(full, 1000)
+        checkpoint = self.core.cabinet.take_checkpoint(full, 1000)
         if checkpoint is None:
             return
         for spill in checkpoint.spills:
@@ -153,7 +153,7 @@ class World:
             self.pages[spill.key] = spill.page
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
-        self.core.checkpoint_done()
+        self.core.cabinet.checkpoint_done()
 
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
@@ -163,7 +163,7 @@ class World:
             records = decode_journal(payload)
             unseen = {record.key for record in records} - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
-            self.core.replay(records, self.now_ms)
+            self.core.cabinet.replay(records, self.now_ms)
 
     def wait(self, ms: int) -> list[Any]:
         """Time passes; retry timers fire when they are due."""

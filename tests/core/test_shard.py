@@ -16,7 +16,6 @@ from engine.core.batch import (
     FireDone,
     Gap,
     Hangup,
-    Post,
     Posted,
     Probe,
     Probed,
@@ -273,7 +272,7 @@ def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -
     world.post()
     world.settle()
     world.detach(1)
-    assert world.core.wants_spill
+    assert world.core.cabinet.wants_spill
     world.checkpoint(full=False)
     assert list(world.streams["t:u"]) == [1]
     assert world.journal, "only a full checkpoint covers the journal"

@@ -12,6 +12,7 @@ from tests.core.shard_world import World
 
 USERS = ("ann", "bob")
 WINDOW = 4
+NEVER_MS = 10**12
 
 
 class Client:
@@ -43,14 +44,14 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(user=st.sampled_from(USERS))
     def post(self, user: str) -> None:
         self.ids += 1
-        self.posts[self.world.post(user, f"i{self.ids}")] = (user, f"i{self.ids}")
+        self.posts[self.world.post(user, f"i{self.ids}", ttl_ms=NEVER_MS)] = (user, f"i{self.ids}")
 
     @rule(user=st.sampled_from(USERS), data=st.data())
     def post_again(self, user: str, data: st.DataObject) -> None:
         known = [id for other, id in self.posts.values() if other == user]
         if known:
             id = data.draw(st.sampled_from(known))
-            self.posts[self.world.post(user, id)] = (user, id)
+            self.posts[self.world.post(user, id, ttl_ms=NEVER_MS)] = (user, id)
 
     @rule(user=st.sampled_from(USERS), cursor=st.sampled_from(["none", "mine", "old epoch", "future"]))
     def attach(self, user: str, cursor: str) -> None:

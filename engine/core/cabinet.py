@@ -1,0 +1,224 @@
+"""The mailboxes in memory, and what of them is not in storage yet.
+
+A mailbox is dirty from the moment it differs from its page until a checkpoint that carries it is written. It is urgent when
+its user went offline or stalled, so that its messages move to the offline stream without waiting for the next full
+checkpoint. It may leave memory when it is idle, clean and empty.
+
+One checkpoint is under way at a time: taken -> done, or taken -> failed, and then everything in it is dirty again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from msgspec import Struct
+
+from engine.core.checkpoint import Checkpoint, Handled, Page, Stored, restore, spill_of
+from engine.core.commit import apply_stored
+from engine.core.mailbox import Mailbox, Message
+from engine.core.retry import RetryPolicy
+
+
+class DeadLetter(Struct):
+    """A message a client refused, on its way to the dead-letter stream."""
+
+    key: str
+    message: Message
+    reason: str
+
+
+class StreamRead(Struct, frozen=True):
+    """A range of an offline stream to read: the numbers `first`..`last`, both included."""
+
+    key: str
+    first: int
+    last: int
+
+
+class Cabinet:
+    """Every mailbox of a shard that is in memory.
+
+    Args:
+        recent_max: ids remembered per mailbox.
+        hot_max: messages kept in memory per mailbox with connections; the others are read again when needed.
+        idle_ms: then a mailbox may leave memory.
+    """
+
+    def __init__(self, recent_max: int, hot_max: int, idle_ms: int, retry: RetryPolicy) -> None:
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.hot_messages = 0
+        self._recent_max = recent_max
+        self._hot_max = hot_max
+        self._idle_ms = idle_ms
+        self._retry = retry
+        self._dirty: dict[str, Mailbox] = {}
+        self._urgent: dict[str, Mailbox] = {}
+        self._reads: dict[str, StreamRead] = {}
+        self._dead: list[DeadLetter] = []  # not settled yet
+        self._dead_out: list[DeadLetter] = []  # of these, to be written
+        self._checkpoint: Checkpoint | None = None
+        self._committed = 0  # number of the last group in the journal
+        self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
+
+    def mark(self, mailbox: Mailbox) -> None:
+        """The mailbox differs from its page."""
+        self._dirty[mailbox.key] = mailbox
+
+    def mark_urgent(self, mailbox: Mailbox) -> None:
+        """And its messages are to be moved to the offline stream at once."""
+        self._urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
+
+    def committed(self, number: int) -> None:
+        """The journal has the group of this number."""
+        self._committed = number
+
+    def restore(self, key: str, page: Page | None, now_ms: int) -> None:
+        """A page was read; a mailbox already in memory is newer."""
+        if key not in self.mailboxes:
+            self.mailboxes[key] = restore(key, page, now_ms)
+
+    def replay(self, records: Iterable[Stored | Handled], now_ms: int) -> None:
+        """Journal records of a predecessor, oldest first; the pages of all their keys are loaded."""
+        for record in records:
+            mailbox = self.mailboxes[record.key]
+            self._dirty[record.key] = mailbox
+            if isinstance(record, Stored):
+                self.hot_messages += apply_stored(mailbox, record, self._recent_max)
+            else:
+                acked = [seq for seq in record.acked if seq <= mailbox.head]
+                through = mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._retry)
+                self.hot_messages -= len(through.messages) + len(mailbox.settle(acked, None, now_ms, self._retry).messages)
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_io(self) -> bool:
+        """Is there a range to read, or a dead letter to write?"""
+        return bool(self._reads or self._dead_out)
+
+    def want_read(self, mailbox: Mailbox, first: int, count_max: int) -> None:
+        """Cold messages from number `first` on are needed; one read per mailbox at a time."""
+        if mailbox.loading or mailbox.cold is None:
+            return
+        mailbox.loading = True
+        self._reads[mailbox.key] = StreamRead(mailbox.key, first, min(mailbox.cold[1], first + count_max - 1))
+
+    def take_reads_wanted(self) -> list[StreamRead]:
+        """Stream ranges to read; answer each with `read_done` or `read_failed`."""
+        wanted = list(self._reads.values())
+        self._reads.clear()
+        return wanted
+
+    def read_failed(self, read: StreamRead) -> None:
+        """The range could not be read: it is wanted again."""
+        self._reads[read.key] = read
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    def refuse(self, mailbox: Mailbox, ids: Iterable[str], reason: str) -> None:
+        """A client cannot handle these: on their way to the dead-letter stream."""
+        for message in mailbox.refuse(mailbox.seqs_of(ids)):
+            letter = DeadLetter(mailbox.key, message, reason)
+            self._dead.append(letter)
+            self._dead_out.append(letter)
+        self.mark(mailbox)
+
+    def take_dead_letters(self) -> list[DeadLetter]:
+        """Messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
+        letters, self._dead_out = self._dead_out, []
+        return letters
+
+    def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
+        """They could not be written: they are wanted again."""
+        self._dead_out.extend(letters)
+
+    def dead_lettered(self, letters: Container[DeadLetter]) -> None:
+        """They are in the stream."""
+        kept = [letter for letter in self._dead if letter not in letters]
+        self.hot_messages -= len(self._dead) - len(kept)
+        self._dead = kept
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_spill(self) -> bool:
+        """Has a user gone offline, or stalled, whose messages are to be moved to the offline stream at once?"""
+        return bool(self._urgent)
+
+    def take_checkpoint(self, full: bool, messages_max: int) -> Checkpoint | None:
+        """Mailboxes to write: all dirty ones and the journal's end (`full`), or those that went offline.
+
+        A partial one carries at most about `messages_max` messages. At most one checkpoint is under way.
+        """
+        if self._checkpoint is not None:
+            return None
+        if full:
+            chosen, self._dirty, self._urgent = list(self._dirty.values()), {}, {}
+        else:
+            chosen, count = [], 0
+            for mailbox in self._urgent.values():
+                chosen.append(mailbox)
+                count += len(mailbox.hot)
+                if count >= messages_max:
+                    break
+            for mailbox in chosen:
+                self._urgent.pop(mailbox.key, None)
+                self._dirty.pop(mailbox.key, None)
+        # A refused message lives in the journal only until it is dead-lettered, so the journal stays until then.
+        through = self._committed if full and not self._dead and self._committed > self._trimmed else None
+        if not chosen and through is None:
+            return None
+        self._checkpoint = Checkpoint([spill_of(m) for m in chosen], through, {m.key: m.head for m in chosen})
+        return self._checkpoint
+
+    def checkpoint_done(self) -> None:
+        """It is written: what is offline leaves memory."""
+        checkpoint, self._checkpoint = self._checkpoint, None
+        assert checkpoint is not None, "no checkpoint is under way"
+        if checkpoint.through_commit is not None:
+            self._trimmed = checkpoint.through_commit
+        for key, upto in checkpoint.upto.items():
+            mailbox = self.mailboxes.get(key)
+            if mailbox is None:
+                continue
+            mailbox.spilled = max(mailbox.spilled, upto)
+            if not mailbox.connections or len(mailbox.hot) > self._hot_max:
+                cooled = mailbox.cool()
+                self.hot_messages -= len(cooled)
+                oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
+                if oldest:
+                    mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
+
+    def checkpoint_failed(self) -> None:
+        """It could not be written, or only in part: everything in it is dirty again."""
+        checkpoint, self._checkpoint = self._checkpoint, None
+        assert checkpoint is not None, "no checkpoint is under way"
+        for key in checkpoint.upto:
+            if key in self.mailboxes:
+                self._dirty[key] = self.mailboxes[key]
+
+    def evict(self, busy: Container[str], now_ms: int) -> int:
+        """Idle mailboxes leave memory, except those of `busy` keys. Returns how many did."""
+        idle = [
+            key
+            for key, mailbox in self.mailboxes.items()
+            if not mailbox.connections
+            and now_ms - mailbox.active_ms >= self._idle_ms
+            and key not in self._dirty
+            and key not in busy
+            and not mailbox.hot
+            and not mailbox.dying
+            and not mailbox.loading
+            and (self._checkpoint is None or key not in self._checkpoint.upto)
+        ]
+        for key in idle:
+            del self.mailboxes[key]
+        self.hot_messages = sum(len(mailbox.hot) for mailbox in self.mailboxes.values())
+        return len(idle)
+
+    def swept(self, key: str, page: Page, oldest_expires_ms: int, now_ms: int) -> None:
+        """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry."""
+        self.restore(key, page, now_ms)
+        mailbox = self.mailboxes[key]
+        mailbox.oldest_expires_ms = oldest_expires_ms
+        self._dirty[key] = mailbox
