@@ -23,7 +23,7 @@ LAYERS = (
     ("errors", "config"),
     ("core",),
     ("problems", "metrics", "ids"),
-    ("store", "keyring", "auth", "openapi", "link"),
+    ("store", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "websocket", "streams", "gateway"),
     ("routes",),
     ("actors",),

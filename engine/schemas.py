@@ -1,0 +1,238 @@
+"""The JSON Schemas (2020-12) of what clients send and get, as `GET /openapi.json` shows them; limits come from the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import Config
+from engine.core.batch import PRIORITIES
+
+Schema = dict[str, Any]
+
+_ANY: Schema = {"description": "Any JSON."}
+_TIME_MS: Schema = {"type": "integer", "minimum": 0, "description": "Milliseconds since the epoch."}
+_SEQ: Schema = {"type": "integer", "minimum": 0, "description": "Sequence number within the user's mailbox."}
+
+
+def ref(name: str) -> Schema:
+    """A reference to one of `schemas`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas(config: Config) -> dict[str, Schema]:
+    """All named schemas."""
+    return {
+        "Notification": _notification(config),
+        "CloudEvent": _cloud_event(config),
+        "PublishAnswer": _object(
+            "What became of each item, in order; one result per user for `users`.",
+            required=("accepted", "results"),
+            accepted={"type": "integer", "description": "How many were accepted, scheduled or merged."},
+            results={"type": "array", "items": ref("Result")},
+        ),
+        "Result": _object(
+            "What became of one item for one user.",
+            required=("id", "user", "status"),
+            id={"type": "string"},
+            user={"type": "string"},
+            status={"enum": ["accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded"]},
+            seq=_SEQ,
+            scheduled_id={"type": "string"},
+            scheduled_at=_TIME_MS,
+            reason={"type": "string"},
+        ),
+        "Schedule": {
+            "type": "object",
+            "description": "When to deliver instead.",
+            "properties": _when(config),
+            "oneOf": [{"required": ["delay"]}, {"required": ["at"]}],
+            "additionalProperties": False,
+        },
+        "Scheduled": _object(
+            "A notification that waits for its time.",
+            required=("scheduled_id", "scheduled_at", "user"),
+            scheduled_id={"type": "string"},
+            scheduled_at=_TIME_MS,
+            created_at=_TIME_MS,
+            user={"type": "string"},
+            notification={"type": "object", "description": "Its own members: id, type, priority, ts, data and what else was given."},
+        ),
+        "ScheduledList": _object(
+            "Soonest first.",
+            required=("scheduled",),
+            scheduled={"type": "array", "items": ref("Scheduled"), "maxItems": config.list_timers_max},
+        ),
+        "Cancelled": _object(
+            "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
+        ),
+        "Message": _message(),
+        "PollAnswer": _object(
+            "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",
+            required=("messages", "last_event_id", "resumed"),
+            messages={"type": "array", "items": ref("Message")},
+            last_event_id={"type": "string", "description": "The cursor for the next request."},
+            resumed={"enum": ["new", "ok", "gap"], "description": "`gap`: the cursor given was not one of this mailbox."},
+        ),
+        "Acknowledgement": {
+            "type": "object",
+            "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
+            "properties": {
+                "seq": _SEQ,
+                "ids": {"type": "array", "items": _name(config), "maxItems": config.items_max},
+                "ts": _TIME_MS,
+            },
+            "anyOf": [{"required": ["seq"]}, {"required": ["ids"]}],
+            "additionalProperties": False,
+        },
+        "Acknowledged": _object("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Presence": _object(
+            "Is any connection of the user attached?",
+            required=("online", "seq"),
+            online={"type": "boolean"},
+            seq={**_SEQ, "title": "newest"},
+        ),
+        "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
+        "Status": _status(),
+        "Problem": _problem(),
+    }
+
+
+def _object(description: str, *, required: tuple[str, ...], **properties: Schema) -> Schema:
+    return {"type": "object", "description": description, "properties": properties, "required": list(required)}
+
+
+def _name(config: Config, description: str = "") -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": config.id_chars_max} | ({"description": description} if description else {})
+
+
+def _when(config: Config) -> dict[str, Schema]:
+    return {
+        "delay": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": config.delay_s_max,
+            "description": "Deliver this many seconds later; a fraction is allowed, 0 is now.",
+        },
+        "at": {
+            "description": "Deliver at this time: milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now.",
+            "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "format": "date-time"}],
+        },
+    }
+
+
+def _options(config: Config) -> dict[str, Schema]:
+    """The fields a notification and a CloudEvent have in common."""
+    return {
+        "priority": {"enum": list(PRIORITIES), "default": "normal"},
+        **_when(config),
+        "ttl": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": config.ttl_s_max,
+            "default": config.ttl_s_default,
+            "description": "Seconds after which it is not delivered any more; they count from when it is due.",
+        },
+        "retain": {"type": "boolean", "default": True, "description": "`false`: only for whoever is connected now."},
+    }
+
+
+def _event_type(config: Config) -> Schema:
+    return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"}
+
+
+def _notification(config: Config) -> Schema:
+    around = {**_ANY, "description": f"Any JSON of at most {config.context_bytes_max} bytes."}
+    return {
+        "type": "object",
+        "properties": {
+            "type": _event_type(config),
+            "user": _name(config, "Whom to notify."),
+            "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},
+            "id": _name(
+                config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
+            ),
+            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
+            "actor": around,
+            "target": around,
+            "context": around,
+            "ts": {**_TIME_MS, "description": "When it happened, milliseconds since the epoch; now when absent."},
+            **_options(config),
+        },
+        "required": ["type"],
+        "oneOf": [{"required": ["user"]}, {"required": ["users"]}],
+        "not": {"required": ["delay", "at"]},
+        "additionalProperties": False,
+    }
+
+
+def _cloud_event(config: Config) -> Schema:
+    return {
+        "type": "object",
+        "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` becomes `context.source`.",
+        "properties": {
+            "specversion": {"const": "1.0"},
+            "id": _name(config, "The idempotency key."),
+            "source": {"type": "string", "format": "uri-reference"},
+            "type": _event_type(config),
+            "subject": _name(config, "Whom to notify."),
+            "time": {"type": "string", "format": "date-time"},
+            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
+            **_options(config),
+        },
+        "required": ["specversion", "id", "source", "type", "subject"],
+    }
+
+
+def _message() -> Schema:
+    return _object(
+        "A message as every transport delivers it.",
+        required=("seq", "id", "event_id", "type", "priority", "ts", "attempt", "data"),
+        seq=_SEQ,
+        id={"type": "string", "description": "Drop what has the id of something handled before."},
+        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`."},
+        type={"type": "string"},
+        priority={"enum": list(PRIORITIES)},
+        ts=_TIME_MS,
+        attempt={"type": "integer", "minimum": 1, "description": "How often it has been sent on this connection."},
+        actor=_ANY,
+        target=_ANY,
+        context=_ANY,
+        count={"type": "integer", "description": "How many were merged into it."},
+        data=_ANY,
+    )
+
+
+def _status() -> Schema:
+    row = {"type": "object", "properties": {"index": {"type": "integer"}, "alive": {"type": "boolean"}}}
+    return _object(
+        "A row per actor, and totals.",
+        required=("version", "shards", "edges", "schedulers", "totals"),
+        version={"type": "string"},
+        ready={"type": "boolean"},
+        shards={"type": "array", "items": row},
+        edges={"type": "array", "items": row},
+        schedulers={"type": "array", "items": row},
+        controller={"type": "object"},
+        redis={"type": "object"},
+        totals={"type": "object"},
+    )
+
+
+def _problem() -> Schema:
+    error = _object(
+        "One bad field.",
+        required=("detail",),
+        index={"type": "integer", "description": "Which item of the request, from 0."},
+        path={"type": "string", "description": "JSON path of the field: `$.priority`, in an array `$[3].priority`."},
+        detail={"type": "string"},
+    )
+    return _object(
+        "Problem details (RFC 9457).",
+        required=("type", "title", "status", "detail"),
+        type={"type": "string", "format": "uri-reference"},
+        title={"type": "string"},
+        status={"type": "integer"},
+        detail={"type": "string"},
+        errors={"type": "array", "items": error},
+        results={"type": "array", "items": ref("Result"), "description": "Of 409, 429 and 503 on publishing: each item's outcome."},
+    )
