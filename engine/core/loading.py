@@ -63,7 +63,7 @@ class Loading:
     def pages(self, now_ms: int) -> dict[int, Page]:
         """The pages to read now, by partition. Report each with `loaded`, or `abandon` all."""
         goal_ms = now_ms + self._config.timer_horizon_ms // 2
-        behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] < goal_ms]
+        behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
         if not behind:
             return {}
         if self._holds(_FILL_SHARE):
@@ -72,8 +72,9 @@ class Loading:
         if self._paused:
             return {}
         until_ms = now_ms + self._config.timer_horizon_ms
-        limit = max(self._config.timer_load_max // len(behind), 1)
-        bytes_max = self._config.timer_load_bytes // len(behind)
+        room = min(self._config.timer_load_max, self._config.timer_memory_max - len(self._firing))
+        room_bytes = min(self._config.timer_load_bytes, self._config.timer_memory_bytes - self._firing.bytes)
+        limit, bytes_max = max(room // len(behind), 1), max(room_bytes // len(behind), 1)
         self._reading = {partition: Page(self._frontiers[partition], until_ms, limit, bytes_max) for partition in behind}
         return self._reading.copy()
 

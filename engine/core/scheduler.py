@@ -119,6 +119,7 @@ class SchedulerCore:
     def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int) -> None:
         self._config = config
         self._slots = slots
+        self._started_ms = now_ms
         self._firing = Firing(config, slots, now_ms)
         self._loading = Loading(config, partitions_of(index, config.schedulers), self._firing, now_ms)
         self._sessions: dict[str, Wheel[str] | None] = {}  # a wheel of volatile timers for each shard's
@@ -322,14 +323,20 @@ class SchedulerCore:
         for sid in self._removing:
             partition = partition_of_timer(sid)
             assert partition is not None
-            _work_of(work, partition).fired[sid] = self._removals[sid]
+            self._work_of(work, partition).fired[sid] = self._removals[sid]
         self._batch = self._take_batch()
         for waiting in self._batch:
-            _work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried))
+            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried))
             waiting.tried = True
         for partition, page in pages.items():
-            _work_of(work, partition).page = page
+            self._work_of(work, partition).page = page
         self._effects.append(Store(list(work.values())))
+
+    def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
+        part = work.get(partition)
+        if part is None:
+            part = work[partition] = StoreWork(partition, self._started_ms, {}, [])
+        return part
 
     def _take_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -410,10 +417,3 @@ def _target(request: Request) -> tuple[int | None, str]:
         return partition_of(request.key), ""
     sid = request.timer.sid if isinstance(request, Schedule) else request.sid
     return partition_of_timer(sid), sid
-
-
-def _work_of(work: dict[int, StoreWork], partition: int) -> StoreWork:
-    part = work.get(partition)
-    if part is None:
-        part = work[partition] = StoreWork(partition, {}, [])
-    return part

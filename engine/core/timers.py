@@ -43,6 +43,7 @@ class StoreWork(Struct):
     """What one partition's storage is to do. `fired` maps scheduled ids to mailbox keys, empty where unknown."""
 
     partition: int
+    claimed_ms: int  # a timer due until then may have been handed out by an earlier incarnation: ALREADY_FIRED
     fired: dict[str, str]
     requests: list[StoreRequest]
     page: Page | None = None

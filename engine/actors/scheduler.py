@@ -1,0 +1,270 @@
+"""The scheduler actor: a thin shell that carries bytes between SchedulerCore, Redis and the links.
+
+One event loop, so the core is never entered twice:
+    timer    one asyncio timer, armed for the moment the core names; when nothing is near it sleeps up to a second
+    store    one turn of storage work at a time; the next is whatever has gathered meanwhile
+    slots    looks for a newer slot map, at once when a shard opens a link
+    links    a server for edges and shards
+
+Start, also after a crash: take a new epoch (older incarnations can no longer write), read the slot map, then answer; what is
+due soon is read ahead from then on, oldest first. Losing the epoch ends the process: someone else is the scheduler now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.actors.link import LinkServer
+from engine.actors.process import vitals
+from engine.config import Config
+from engine.core import batch
+from engine.core.scheduler import SchedulerCore
+from engine.core.slots import SlotMap, partitions_of
+from engine.core.timers import (
+    Closed,
+    Effect,
+    Event,
+    Opened,
+    Quarantined,
+    Received,
+    Send,
+    SlotsRead,
+    Store,
+    Stored,
+    StoreFailed,
+    StoreWork,
+    Ticked,
+)
+from engine.errors import StorageUnavailable
+from engine.store.keys import slots_key
+from engine.store.redis import connect
+from engine.store.timers import TimerStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY_S: Final = 0.1
+"""Pause before storage is asked again while the scheduler starts."""
+
+_SLEEP_MAX_MS: Final = 1000
+"""Timers are due by the wall clock, but sleeping goes by the monotonic one: a step of the wall clock is noticed after this."""
+
+_GC_THRESHOLD: Final = 50_000
+"""Allocations between collections: records are acyclic, and a full collection over 200 000 timers would make others late."""
+
+
+def now_ms() -> int:
+    """Wall-clock milliseconds, rounded down: a timer is never seen as due early."""
+    return time.time_ns() // 1_000_000
+
+
+class Scheduler:
+    """One scheduler. Its name, index and configuration are the same in every incarnation."""
+
+    def __init__(self, config: Config, index: int) -> None:
+        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._config = config
+        self._index = index
+        self._started_ms = now_ms()
+        self._serving: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._work: list[StoreWork] = []
+        self._work_wanted = asyncio.Event()
+        self._slots_wanted = asyncio.Event()
+        self._settled = asyncio.Event()  # storage has been told everything
+        self._timer: asyncio.TimerHandle | None = None
+        self._quarantined = 0
+        self._client: redis.Redis
+        self._core: SchedulerCore
+        self._store: TimerStore
+        self._links: LinkServer
+        self._failure: asyncio.Future[None]
+
+    # -- What other actors call. ---------------------------------------------------------------------------------------
+    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+        """The link; see engine.core.link. Waits while the scheduler starts."""
+        self._serve_in_background()
+        if not self._ready.is_set():
+            await self._ready.wait()
+        return await self._links.exchange(session, seq, batch)
+
+    async def stats(self) -> dict[str, Any]:
+        """Plain numbers; cheap. `lateness` is [[upper bound in ms, timers handed out], ...], -1 for what is later."""
+        self._serve_in_background()
+        base = {**vitals("scheduler", self._index, self._started_ms), "ready": self._ready.is_set()}
+        if not self._ready.is_set():
+            return base
+        core = self._core
+        return {
+            **base,
+            "epoch": self._store.epoch,
+            "caught_up": core.caught_up,
+            "lag_ms": core.lag_ms(now_ms()),
+            "quarantined": self._quarantined,
+            **core.stats(),
+        }
+
+    async def drain(self) -> None:
+        """Wait until storage knows everything that has fired, `drain_ms` at most; what it misses fires again, and once."""
+        if self._ready.is_set():
+            try:
+                async with asyncio.timeout(self._config.drain_ms / 1000):
+                    await self._settled.wait()
+            except TimeoutError:
+                log.warning("scheduler %d drains while storage is away", self._index)
+
+    # -- Start. --------------------------------------------------------------------------------------------------------
+    def _serve_in_background(self) -> None:
+        if self._serving is None:
+            self._serving = asyncio.ensure_future(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await self._take_over()
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(_GC_THRESHOLD, 20, 100)
+            self._ready.set()
+            log.info("scheduler %d serves under epoch %d", self._index, self._store.epoch)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._links.run())
+                tasks.create_task(self._store_loop())
+                tasks.create_task(self._slots_loop())
+                tasks.create_task(self._watch())
+                self._handle(Ticked())
+        except BaseException as error:
+            # A scheduler that half works would hold timers back: let Ray start a new incarnation, which reads them all.
+            if not isinstance(error, asyncio.CancelledError):
+                log.critical("scheduler %d ends: %r", self._index, error, exc_info=True)
+                os._exit(1)
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _watch(self) -> None:
+        """Bring what failed in a callback to where failures end the process."""
+        await self._failure
+
+    async def _take_over(self) -> None:
+        """Fence older incarnations off and begin with an empty memory."""
+        config = self._config
+        self._failure = asyncio.get_running_loop().create_future()
+        self._client = connect(config)
+        self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
+        slots = await self._patiently(self._read_slots)
+        await self._patiently(self._store.take_over)
+        self._core = SchedulerCore(config, self._index, slots, now_ms())
+        self._links = LinkServer(
+            batch.to_scheduler,
+            config,
+            on_open=self._on_open,
+            on_records=lambda session, records: self._handle(Received(session, records)),
+            on_close=lambda session: self._handle(Closed(session)),
+        )
+
+    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The action's result, however long storage is away."""
+        while True:
+            try:
+                return await action()
+            except StorageUnavailable as error:
+                log.warning("scheduler %d waits for storage: %s", self._index, error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _read_slots(self) -> SlotMap:
+        try:
+            packed = await self._client.get(slots_key())
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"slot map: {error}") from error
+        if packed is None:
+            raise StorageUnavailable("the slot map is not written yet")
+        assert isinstance(packed, bytes)
+        return msgspec.msgpack.decode(packed, type=SlotMap)
+
+    # -- Between core, links and storage. ------------------------------------------------------------------------------
+    def _on_open(self, session: str) -> None:
+        self._handle(Opened(session))
+        self._slots_wanted.set()
+
+    def _handle(self, event: Event) -> None:
+        """Feed the core, carry out what it wants, arm the timer again. What fails in here ends the process."""
+        try:
+            self._carry_out(self._core.handle(event, now_ms()))
+        except Exception as error:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            return
+        if self._core.idle:
+            self._settled.set()
+        else:
+            self._settled.clear()
+        self._arm()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(session, record):
+                    self._links.send(session, record)
+                case Store(work):
+                    self._work = work
+                    self._work_wanted.set()
+                case Quarantined(sids):
+                    self._quarantined += len(sids)
+                    log.error("scheduler %d: stored timers that cannot be read were moved to quarantine: %s", self._index, ", ".join(sids))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at_ms = self._core.next_at()
+        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - time.time_ns() / 1_000_000, _SLEEP_MAX_MS)
+        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, 0) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._handle(Ticked())
+
+    async def _store_loop(self) -> None:
+        failing = False
+        while True:
+            await self._work_wanted.wait()
+            self._work_wanted.clear()
+            try:
+                done = await self._store.apply(self._work, now_ms())
+            except StorageUnavailable as error:
+                if not failing:
+                    log.error("scheduler %d: storage is away: %s", self._index, error)
+                failing = True
+                self._handle(StoreFailed())
+            else:
+                if failing:
+                    log.info("scheduler %d: storage is back", self._index)
+                failing = False
+                self._handle(Stored(done))
+
+    async def _slots_loop(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._config.slots_refresh_ms / 1000):
+                    await self._slots_wanted.wait()
+            except TimeoutError:
+                pass
+            self._slots_wanted.clear()
+            try:
+                slots = await self._read_slots()
+            except StorageUnavailable as error:
+                log.warning("scheduler %d keeps slot map %d: %s", self._index, self._core.slots_version, error)
+                continue
+            if slots.version != self._core.slots_version:
+                self._handle(SlotsRead(slots))

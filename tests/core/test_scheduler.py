@@ -1,0 +1,708 @@
+"""The scheduler core against a model of what publishers were promised, with crashes, lost answers and races."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.config import Config
+from engine.core.batch import (
+    ALREADY_FIRED,
+    DUPLICATE,
+    NOT_FOUND,
+    OK,
+    OVERLOADED,
+    SCHEDULED,
+    UNAVAILABLE,
+    Arm,
+    Cancel,
+    Due,
+    Fire,
+    FireDone,
+    Inspect,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.core.scheduler import SchedulerCore
+from engine.core.slots import SlotMap, spread, timer_id
+from engine.core.timers import Closed, Event, Opened, Received, Send, SlotsRead, Store, Stored, StoreFailed, StoreWork, Ticked
+from tests.core.timer_storage import TimerStorage
+
+START = 1_790_000_000_123
+USERS = [f"default:u{n}" for n in range(6)]
+EDGE = "edge-0/e"
+
+
+def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"') -> Timer:
+    return Timer(sid, key, due_ms, START, id or sid, b"12345678", 1, 60_000, True, body)
+
+
+class Rig:
+    """A scheduler core with its storage, its shards and the time; shards are sessions that collect."""
+
+    def __init__(self, config: Config | None = None, slots: SlotMap | None = None, storage: TimerStorage | None = None) -> None:
+        self.config = config or Config()
+        self.slots = slots or spread(2)
+        self.storage = storage or TimerStorage()
+        self.now = START
+        self.work: list[StoreWork] | None = None
+        self.answers: list[TimerAnswer] = []
+        self.fired: list[tuple[str, Timer]] = []  # (session, timer), also repeats
+        self.fires: list[Fire] = []
+        self.due: list[tuple[str, str]] = []
+        self.refs = 0
+        self.core = SchedulerCore(self.config, 0, self.slots, self.now)
+        self.handle(Opened(EDGE))
+
+    def handle(self, event: Event) -> None:
+        for effect in self.core.handle(event, self.now):
+            match effect:
+                case Send(session, TimerAnswer() as answer):
+                    assert session == EDGE
+                    self.answers.append(answer)
+                case Send(session, Fire() as fire):
+                    self.fires.append(fire)
+                    self.fired += [(session, fired) for fired in fire.timers]
+                case Send(session, Due(keys)):
+                    self.due += [(session, key) for key in keys]
+                case Store(work):
+                    assert self.work is None, "one turn of storage at a time"
+                    self.work = work
+
+    def send(self, session: str, *records: Any) -> None:
+        self.handle(Received(session, list(records)))
+
+    def ref(self) -> int:
+        self.refs += 1
+        return self.refs
+
+    def store(self) -> None:
+        """Let storage do everything it is asked."""
+        while self.work is not None:
+            self.store_once()
+
+    def store_once(self) -> None:
+        assert self.work is not None
+        work, self.work = self.work, None
+        self.handle(Stored(self.storage.apply(work)))
+
+    def fail(self, *, applied: bool = False) -> None:
+        """Storage does not answer."""
+        assert self.work is not None
+        work, self.work = self.work, None
+        if applied:
+            self.storage.apply(work)
+        self.handle(StoreFailed())
+
+    def at(self, now_ms: int) -> None:
+        self.now = now_ms
+        self.handle(Ticked())
+
+    def ask(self, request: Any) -> TimerAnswer:
+        """One request, answered at once."""
+        self.send(EDGE, request)
+        self.store()
+        return self.answers[-1]
+
+    def schedule(self, user: int, delay_ms: int, unique: str, **fields: Any) -> str:
+        sid = timer_id(USERS[user], unique)
+        answer = self.ask(Schedule(self.ref(), False, timer(sid, USERS[user], self.now + delay_ms, **fields)))
+        assert answer.status == SCHEDULED
+        return sid
+
+    def open(self, shard: int, session: str = "a") -> str:
+        self.handle(Opened(f"shard-{shard}/{session}"))
+        self.store()
+        return f"shard-{shard}/{session}"
+
+    def open_all(self) -> None:
+        for shard in set(self.slots.owners):
+            self.open(shard)
+
+    def crash(self) -> None:
+        """A new incarnation: memory, sessions and what was under way are gone."""
+        self.work = None
+        self.core = SchedulerCore(self.config, 0, self.slots, self.now)
+        self.handle(Opened(EDGE))
+        self.store()
+
+    def sids(self) -> list[str]:
+        return [fired.sid for _, fired in self.fired]
+
+
+# -- Durable timers. ---------------------------------------------------------------------------------------------------
+def test_a_durable_timer_fires_on_its_millisecond_and_not_before() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 250, "a")
+    rig.at(START + 249)
+    assert rig.fired == []
+    rig.at(START + 250)
+    assert rig.fired == [(f"shard-{rig.slots.owner(USERS[0])}/a", timer(sid, USERS[0], START + 250))]
+
+
+def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
+    rig = Rig(Config(timer_horizon_ms=5000))
+    rig.open_all()
+    dues = {rig.schedule(n % 6, delay, f"t{n}"): START + delay for n, delay in enumerate([10, 300, 4000, 70_000, 71_000, 3_600_000])}
+    while len(rig.fired) < len(dues):
+        at_ms = rig.core.next_at()
+        assert at_ms is not None
+        rig.at(max(at_ms, rig.now))
+        rig.store()
+        for session, fired in rig.fired:
+            if fired.sid in dues:
+                assert dues.pop(fired.sid) == rig.now
+                rig.send(session, FireDone([fired.sid]))
+                rig.store()
+        rig.fired.clear()
+        if not dues:
+            break
+    assert rig.storage.timers == {}
+
+
+def test_a_confirmed_timer_is_removed_and_known_as_fired() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.store()
+    assert rig.storage.timers == {}
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
+    rig.at(START + 100_000)
+    assert len(rig.fired) == 1
+
+
+def test_an_unconfirmed_timer_is_handed_out_again_after_the_refire_time() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.at(START + 10 + rig.config.timer_refire_ms - 1)
+    assert rig.sids() == [sid]
+    rig.at(START + 10 + rig.config.timer_refire_ms)
+    assert rig.sids() == [sid, sid]
+
+
+def test_a_lost_session_gives_its_unconfirmed_timers_to_the_next_one_at_once() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    session = rig.fired[0][0]
+    rig.handle(Closed(session))
+    assert rig.sids() == [sid]
+    rig.open(rig.slots.owner(USERS[0]), "b")
+    assert rig.fired[1][0].endswith("/b")
+    assert rig.sids() == [sid, sid]
+
+
+def test_timers_wait_for_a_shard_without_a_session() -> None:
+    rig = Rig()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 5000)
+    assert rig.fired == []
+    rig.open(rig.slots.owner(USERS[0]))
+    assert rig.sids() == [sid]
+
+
+def test_a_timer_of_a_shard_that_is_away_can_still_be_cancelled() -> None:
+    rig = Rig()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 5000)
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK
+    rig.open_all()
+    assert rig.fired == []
+
+
+def test_a_fire_record_has_at_most_a_batch_and_its_bytes() -> None:
+    rig = Rig(Config(timer_batch=3, timer_batch_bytes=3000))
+    rig.open_all()
+    for n in range(7):
+        rig.schedule(0, 10, f"small{n}")
+    rig.at(START + 10)
+    assert [len(fire.timers) for fire in rig.fires] == [3, 3, 1]
+    rig.fires.clear()
+    for n in range(3):
+        rig.schedule(0, 10, f"large{n}", body=b"x" * 5000)
+    rig.at(START + 20)
+    assert [len(fire.timers) for fire in rig.fires] == [1, 1, 1]
+
+
+def test_a_shard_gets_a_bounded_number_of_unconfirmed_timers_oldest_first() -> None:
+    rig = Rig(Config(timer_claims_max=4, timer_batch=3))
+    sids = [rig.schedule(0, 100 - n, f"t{n}") for n in range(10)]
+    rig.at(START + 1000)
+    session = rig.open(rig.slots.owner(USERS[0]))
+    oldest_first = sids[::-1]
+    assert rig.sids() == oldest_first[:4]
+    rig.send(session, FireDone(oldest_first[:2]))
+    assert rig.sids() == oldest_first[:6]
+
+
+def test_what_was_due_while_the_engine_was_down_fires_at_once_and_cannot_be_cancelled() -> None:
+    rig = Rig()
+    sid = rig.schedule(0, 10, "a")
+    rig.now = START + 3_600_000
+    rig.crash()
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
+    assert rig.ask(Reschedule(rig.ref(), "default", sid, rig.now + 1000)).status == ALREADY_FIRED
+    rig.open_all()
+    assert rig.sids() == [sid]
+
+
+def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages() -> None:
+    rig = Rig(Config(timer_horizon_ms=1000, timer_load_max=16))
+    rig.open_all()
+    sids = [rig.schedule(0, 10_000, f"{n:02}") for n in range(10)]
+    assert rig.core.stats()["loaded"] == 0
+    rig.at(START + 9_600)
+    rig.store()
+    assert rig.core.stats()["loaded"] == 10
+    rig.at(START + 10_000)
+    assert rig.sids() == sids
+
+
+def test_a_moved_timer_fires_at_its_new_time_only() -> None:
+    rig = Rig()
+    rig.open_all()
+    sooner, later = rig.schedule(0, 500, "sooner"), rig.schedule(0, 500, "later")
+    assert rig.ask(Reschedule(rig.ref(), "default", sooner, START + 100)).timers[0].due_ms == START + 100
+    assert rig.ask(Reschedule(rig.ref(), "default", later, START + 900)).status == OK
+    rig.at(START + 100)
+    assert rig.sids() == [sooner]
+    rig.at(START + 899)
+    assert rig.sids() == [sooner]
+    rig.at(START + 900)
+    assert rig.sids() == [sooner, later]
+
+
+def test_a_timer_does_not_fire_while_its_cancel_is_under_way() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.at(START + 1000)
+    assert rig.fired == []
+    rig.store()
+    assert rig.answers[-1] == TimerAnswer(7, OK, [timer(sid, USERS[0], START + 10)])
+    rig.at(START + 100_000)
+    assert rig.fired == []
+
+
+def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
+    rig = Rig(Config(timer_horizon_ms=1000, commit_records_max=1))
+    rig.open_all()
+    sid = rig.schedule(0, 1500, "a")
+    rig.at(START + 1400)  # a page with the timer is under way
+    assert rig.work is not None
+    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.store_once()
+    rig.at(START + 1600)
+    assert rig.fired == []
+    rig.store()
+    assert rig.answers[-1].status == OK
+    assert rig.fired == []
+
+
+def test_a_cancel_given_up_lets_the_timer_fire() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.fail()
+    rig.at(START + rig.config.commit_retry_ms)
+    rig.fail()
+    rig.at(rig.now + 1)
+    assert (rig.answers[-1].ref, rig.answers[-1].status) == (7, UNAVAILABLE)
+    assert rig.sids() == [sid]
+
+
+def test_another_tenants_timer_is_unknown_and_stays_armed() -> None:
+    rig = Rig(Config(timer_horizon_ms=1000))
+    rig.open_all()
+    near, far = rig.schedule(0, 900, "near"), rig.schedule(0, 5000, "far")
+    for sid in (near, far):
+        assert rig.ask(Inspect(rig.ref(), "other", sid)).status == NOT_FOUND
+        assert rig.ask(Cancel(rig.ref(), "other", sid)).status == NOT_FOUND
+        assert rig.ask(Reschedule(rig.ref(), "other", sid, START)).status == NOT_FOUND
+    rig.at(START + 900)
+    assert rig.sids() == [near]
+
+
+@pytest.mark.parametrize("sid", ["", "nonsense", "99-a", "x-a", "1-", "-1-a", "01-a", "٣-a"])
+def test_an_id_no_timer_can_have_is_unknown(sid: str) -> None:
+    assert Rig().ask(Inspect(1, "default", sid)).status == NOT_FOUND
+
+
+def test_a_listing_leaves_out_what_is_being_fired() -> None:
+    rig = Rig()
+    rig.open_all()
+    rig.schedule(0, 10, "a")
+    later = rig.schedule(0, 1000, "b")
+    rig.at(START + 10)
+    assert [listed.sid for listed in rig.ask(ListTimers(1, USERS[0], 10)).timers] == [later]
+
+
+def test_requests_beyond_the_limit_are_refused_at_once() -> None:
+    rig = Rig(Config(timer_requests_max=2))
+    rig.store()
+    rig.send(EDGE, *(ListTimers(n, USERS[0], 1) for n in range(10)))
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [(n, OVERLOADED) for n in range(2, 10)]
+
+
+def test_while_storage_is_away_timers_fire_and_their_removal_is_repeated() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.fail()
+    assert not rig.core.idle
+    assert rig.core.stats()["storage"] == "down"
+    rig.at(rig.now + 1000)
+    rig.fail(applied=True)
+    rig.at(rig.now + 1000)
+    rig.store()
+    assert rig.core.idle
+    assert rig.storage.timers == {}
+    assert len(rig.fired) == 1
+
+
+def test_a_timer_whose_storing_was_given_up_but_happened_is_found_again() -> None:
+    rig = Rig()
+    rig.open_all()
+    rig.store()
+    sid = timer_id(USERS[0], "a")
+    rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5000)))
+    rig.fail(applied=True)
+    rig.at(START + rig.config.commit_retry_ms)
+    rig.fail()
+    rig.at(rig.now + 1000)
+    assert rig.answers[-1].status == UNAVAILABLE
+    rig.store()
+    rig.at(START + 5000)
+    assert rig.sids() == [sid]
+
+
+def test_requests_of_a_partition_are_applied_in_order() -> None:
+    rig = Rig()
+    rig.store()
+    sid = timer_id(USERS[0], "a")
+    rig.send(
+        EDGE,
+        Schedule(1, False, timer(sid, USERS[0], START + 500)),
+        Reschedule(2, "default", sid, START + 700),
+        Inspect(3, "default", sid),
+        Cancel(4, "default", sid),
+        Inspect(5, "default", sid),
+    )
+    rig.store()
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [(1, SCHEDULED), (2, OK), (3, OK), (4, OK), (5, NOT_FOUND)]
+    assert rig.answers[2].timers[0].due_ms == START + 700
+    assert rig.core.stats()["loaded"] == 0
+
+
+def test_a_repeated_schedule_stores_one_timer_and_gets_the_same_answer() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 100, "a")
+    assert rig.schedule(0, 100, "a") == sid
+    rig.at(START + 100)
+    assert rig.sids() == [sid]
+
+
+def test_a_duplicate_brings_the_first_timer() -> None:
+    rig = Rig()
+    first, second = timer_id(USERS[0], "a"), timer_id(USERS[0], "b")
+    rig.ask(Schedule(1, True, timer(first, USERS[0], START + 100, id="mine")))
+    answer = rig.ask(Schedule(2, True, timer(second, USERS[0], START + 900, id="mine")))
+    assert (answer.status, answer.detail) == (DUPLICATE, first)
+    assert [found.sid for found in answer.timers] == [first]
+
+
+def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
+    rig = Rig(slots=spread(1))
+    sids = {rig.schedule(n, 100, "a") for n in range(6)}
+    slots = spread(3, version=2)
+    rig.handle(SlotsRead(slots))
+    rig.slots = slots
+    rig.open_all()
+    rig.at(START + 100)
+    assert set(rig.sids()) == sids
+    assert all(session == f"shard-{slots.owner(fired.key)}/a" for session, fired in rig.fired)
+
+
+def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
+    rig = Rig(Config(timer_memory_max=20))
+    rig.open_all()
+    rig.store()
+    dues = {rig.schedule(n % 6, 50_000 - 500 * n, f"t{n:03}"): START + 50_000 - 500 * n for n in range(90)}
+    assert int(str(rig.core.stats()["loaded"])) <= 20
+    seen = 0
+    while dues:
+        at_ms = rig.core.next_at()
+        assert at_ms is not None
+        rig.at(max(at_ms, rig.now))
+        rig.store()
+        for session, fired in rig.fired[seen:]:
+            assert dues.pop(fired.sid) == rig.now
+            rig.send(session, FireDone([fired.sid]))
+            rig.store()
+            seen += 1
+        assert int(str(rig.core.stats()["loaded"])) <= 20
+
+
+def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
+    rig = Rig(Config(timer_memory_max=20))
+    owner = rig.slots.owner(USERS[0])
+    others = [n for n in range(6) if rig.slots.owner(USERS[n]) != owner]
+    rig.open(1 - owner)
+    away = {rig.schedule(0, 10 + n, f"away{n:03}") for n in range(60)}
+    rig.at(START + 1000)
+    for n in range(40):
+        sid = rig.schedule(others[n % len(others)], 100, f"here{n}")
+        rig.at(rig.now + 100)
+        assert rig.sids()[-1] == sid
+        rig.send(rig.fired[-1][0], FireDone([sid]))
+        rig.store()
+    assert int(str(rig.core.stats()["loaded"])) <= 20
+    rig.fired.clear()
+    session = rig.open(owner)
+    while rig.fired:
+        fired, rig.fired = rig.fired, []
+        sids = [timer.sid for _, timer in fired]
+        away -= set(sids)
+        rig.send(session, FireDone(sids))
+        rig.store()
+    assert away == set()
+
+
+# -- Volatile timers. --------------------------------------------------------------------------------------------------
+def test_a_volatile_timer_is_due_once_at_its_latest_arming() -> None:
+    rig = Rig()
+    session = rig.open(0)
+    rig.send(session, Arm("k", START + 100), Arm("k", START + 300), Arm("other", START + 200))
+    rig.at(START + 299)
+    assert rig.due == [(session, "other")]
+    rig.at(START + 300)
+    assert rig.due == [(session, "other"), (session, "k")]
+    rig.at(START + 1000)
+    assert len(rig.due) == 2
+
+
+def test_volatile_timers_go_with_their_session() -> None:
+    rig = Rig()
+    old, other = rig.open(0, "a"), rig.open(1, "a")
+    rig.send(old, Arm("k", START + 100))
+    rig.send(other, Arm("k", START + 100))
+    rig.handle(Closed(old))
+    rig.open(0, "b")
+    rig.at(START + 100)
+    assert rig.due == [(other, "k")]
+
+
+def test_nothing_to_do_means_nothing_to_wake_for_but_reading_ahead() -> None:
+    rig = Rig()
+    rig.open_all()
+    assert rig.core.next_at() == START + rig.config.timer_horizon_ms // 2 + 1
+
+
+# -- Everything at once. -----------------------------------------------------------------------------------------------
+_TINY = Config(
+    timer_horizon_ms=1000,
+    timer_load_max=16,
+    timer_memory_max=8,
+    timer_batch=2,
+    timer_claims_max=4,
+    timer_refire_ms=500,
+    commit_records_max=3,
+    commit_retry_ms=300,
+)
+
+
+class Promises(RuleBasedStateMachine):
+    """Whatever happens, what publishers were answered comes true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(_TINY)
+        self.rig.store()
+        self.made = 0
+        self.asked: dict[int, Any] = {}  # requests without an answer
+        self.due: dict[str, int] = {}  # latest confirmed due time of stored timers
+        self.unsure: set[str] = set()  # a request about it got no sure answer
+        self.gone: set[str] = set()  # cancelled for sure
+        self.doomed: set[str] = set()  # answered 409: it takes effect
+        self.handed: set[str] = set()
+        self.done: set[str] = set()
+        self.unconfirmed: dict[str, list[str]] = {}  # per open session
+        self.sessions = 0
+
+    # What has come out.
+    def _look(self) -> None:
+        for answer in self.rig.answers:
+            self._answered(self.asked.pop(answer.ref), answer)
+        self.rig.answers.clear()
+        for session, fired in self.rig.fired:
+            assert fired.sid not in self.gone, "cancelled, and fired"
+            if fired.sid not in self.unsure:
+                assert self.rig.now >= self.due.get(fired.sid, 0), "fired early"
+            self.handed.add(fired.sid)
+            if session in self.unconfirmed:
+                self.unconfirmed[session].append(fired.sid)
+        self.rig.fired.clear()
+
+    def _answered(self, request: Any, answer: TimerAnswer) -> None:
+        if isinstance(request, Schedule):
+            if answer.status == SCHEDULED:
+                self.due[request.timer.sid] = request.timer.due_ms
+            else:
+                assert answer.status == UNAVAILABLE
+                self.unsure.add(request.timer.sid)
+            return
+        sid = request.sid
+        if answer.status == UNAVAILABLE:
+            self.unsure.add(sid)
+        elif answer.status == ALREADY_FIRED:
+            self.doomed.add(sid)
+        elif answer.status == OK and isinstance(request, Cancel):
+            assert sid not in self.handed, "fired, and answered as cancelled"
+            self.gone.add(sid)
+        elif answer.status == OK:
+            assert sid not in self.handed, "fired, and answered as moved"
+            self.due[sid] = request.due_ms
+        else:
+            assert answer.status == NOT_FOUND
+            assert sid in self.gone or sid in self.unsure or sid not in self.due
+
+    def _ask(self, request: Any) -> None:
+        self.asked[request.ref] = request
+        self.rig.send(EDGE, request)
+        self._look()
+
+    # What can happen.
+    @rule(user=st.integers(0, 5), delay=st.one_of(st.integers(-50, 100), st.integers(0, 3000)))
+    def schedule(self, user: int, delay: int) -> None:
+        self.made += 1
+        sid = timer_id(USERS[user], f"{self.made:04}")
+        self._ask(Schedule(self.rig.ref(), False, timer(sid, USERS[user], self.rig.now + delay)))
+
+    @precondition(lambda self: self.due)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self._ask(Cancel(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due)))))
+
+    @precondition(lambda self: self.due)
+    @rule(data=st.data(), delay=st.integers(0, 3000))
+    def move(self, data: st.DataObject, delay: int) -> None:
+        self._ask(Reschedule(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due))), self.rig.now + delay))
+
+    @rule(step=st.one_of(st.integers(1, 50), st.integers(1, 2000)))
+    def time_passes(self, step: int) -> None:
+        self.rig.at(self.rig.now + step)
+        self._look()
+
+    @precondition(lambda self: self.rig.work is not None)
+    @rule()
+    def storage_answers(self) -> None:
+        self.rig.store_once()
+        self._look()
+
+    @precondition(lambda self: self.rig.work is not None)
+    @rule(applied=st.booleans())
+    def storage_fails(self, applied: bool) -> None:
+        self.rig.fail(applied=applied)
+        self._look()
+
+    @rule(shard=st.integers(0, 1))
+    def shard_opens(self, shard: int) -> None:
+        self.shard_closes(shard)
+        self.sessions += 1
+        session = f"shard-{shard}/{self.sessions}"
+        self.unconfirmed[session] = []
+        self.rig.handle(Opened(session))
+        self._look()
+
+    @rule(shard=st.integers(0, 1))
+    def shard_closes(self, shard: int) -> None:
+        for session in [name for name in self.unconfirmed if name.startswith(f"shard-{shard}/")]:
+            del self.unconfirmed[session]
+            self.rig.handle(Closed(session))
+        self._look()
+
+    @precondition(lambda self: any(self.unconfirmed.values()))
+    @rule(data=st.data())
+    def shard_confirms(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(sorted(name for name, sids in self.unconfirmed.items() if sids)))
+        self._confirm(session, data.draw(st.integers(1, len(self.unconfirmed[session]))))
+
+    def _confirm(self, session: str, count: int) -> None:
+        sids, self.unconfirmed[session] = self.unconfirmed[session][:count], self.unconfirmed[session][count:]
+        self.done.update(sids)
+        self.rig.send(session, FireDone(sids))
+        self._look()
+
+    @rule(applied=st.booleans())
+    def scheduler_crashes(self, applied: bool) -> None:
+        if self.rig.work is not None and applied:
+            self.rig.storage.apply(self.rig.work)
+        for request in self.asked.values():
+            self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
+        self.asked.clear()
+        self.unconfirmed.clear()
+        self.rig.work = None
+        self.rig.core = SchedulerCore(_TINY, 0, self.rig.slots, self.rig.now)
+        self.rig.handle(Opened(EDGE))
+        self._look()
+
+    @invariant()
+    def memory_stays_bounded(self) -> None:
+        # Claimed and frozen timers are kept whatever happens; both have limits of their own.
+        assert int(str(self.rig.core.stats()["loaded"])) <= _TINY.timer_memory_max + 2 * _TINY.timer_claims_max + 16 + len(self.asked)
+
+    @invariant()
+    def nothing_is_missed(self) -> None:
+        """It never sleeps while there is something it could do."""
+        at_ms = self.rig.core.next_at()
+        if at_ms is not None and at_ms <= self.rig.now and self.rig.work is None:
+            self.rig.handle(Ticked())
+            again_ms = self.rig.core.next_at()
+            assert self.rig.work is not None or again_ms is None or again_ms > self.rig.now, "would spin"
+            self._look()
+
+    def teardown(self) -> None:
+        """When all is well again, everything promised happens, sleeping only as told."""
+        for shard in (0, 1):
+            self.shard_opens(shard)
+        for _ in range(2000):
+            if self.rig.work is not None:
+                self.storage_answers()
+            elif any(self.unconfirmed.values()):
+                for session in self.unconfirmed:
+                    self._confirm(session, len(self.unconfirmed[session]))
+            elif not self.rig.storage.timers and self.rig.core.idle:
+                break
+            else:
+                at_ms = self.rig.core.next_at()
+                assert at_ms is not None, "sleeps for ever with timers in storage"
+                self.rig.at(max(self.rig.now, at_ms))
+                self._look()
+        assert self.rig.storage.timers == {}
+        assert self.rig.core.stats()["loaded"] == 0
+        sure = self.due.keys() - self.gone - self.unsure
+        assert sure <= self.done
+        assert self.doomed - self.unsure <= self.done
+        assert not self.asked
+
+
+Promises.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestPromisesHoldThroughCrashesAndRaces = Promises.TestCase

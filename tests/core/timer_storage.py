@@ -1,0 +1,96 @@
+"""Timer storage in memory, for the core's tests: the contract of `StoreWork` in the plainest way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from engine.core.batch import (
+    ALREADY_FIRED,
+    CONFLICT,
+    DUPLICATE,
+    NOT_FOUND,
+    OK,
+    SCHEDULED,
+    Cancel,
+    Inspect,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.core.slots import partition_of_timer, split_key
+from engine.core.timers import PageRead, StoreDone, StoreRequest, StoreWork
+
+
+class TimerStorage:
+    """What is durable."""
+
+    def __init__(self) -> None:
+        self.timers: dict[str, Timer] = {}
+        self.fired: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.ids: dict[tuple[str, str], Timer] = {}
+
+    def apply(self, work: Sequence[StoreWork]) -> list[StoreDone]:
+        return [self._apply(part) for part in work]
+
+    def _apply(self, part: StoreWork) -> StoreDone:
+        for sid, key in part.fired.items():
+            assert partition_of_timer(sid) == part.partition
+            timer = self.timers.pop(sid, None)
+            if timer is not None:
+                assert key in ("", timer.key)
+                self.fired.add(sid)
+        answers = [self._answer(item, part.claimed_ms) for item in part.requests]
+        ours = sorted((timer.due_ms, timer.sid) for timer in self.timers.values() if partition_of_timer(timer.sid) == part.partition)
+        read = None
+        if part.page is not None:
+            page = part.page
+            found = [position for position in ours if position > page.after and position[0] <= page.until_ms]
+            taken = found[: page.limit]
+            reached = taken[-1] if len(found) > page.limit else None
+            read = PageRead([replace(self.timers[sid]) for _, sid in taken], reached)
+        return StoreDone(part.partition, answers, read, len(ours), [])
+
+    def _answer(self, item: StoreRequest, claimed_ms: int) -> TimerAnswer:
+        request = item.request
+        if isinstance(request, Schedule):
+            return self._schedule(request)
+        if isinstance(request, ListTimers):
+            found = sorted((timer for timer in self.timers.values() if timer.key == request.key), key=lambda timer: timer.due_ms)
+            return TimerAnswer(request.ref, OK, [replace(timer) for timer in found[: request.limit]])
+        timer = self.timers.get(request.sid)
+        if timer is None:
+            if request.sid in self.fired:
+                return TimerAnswer(request.ref, ALREADY_FIRED)
+            again = isinstance(request, Cancel) and item.repeat and request.sid in self.cancelled
+            return TimerAnswer(request.ref, OK if again else NOT_FOUND)
+        if split_key(timer.key)[0] != request.tenant:
+            return TimerAnswer(request.ref, NOT_FOUND)
+        if timer.due_ms <= claimed_ms:
+            return TimerAnswer(request.ref, ALREADY_FIRED)
+        if isinstance(request, Cancel):
+            del self.timers[request.sid]
+            self.cancelled.add(request.sid)
+        elif isinstance(request, Reschedule):
+            timer = self.timers[request.sid] = replace(timer, due_ms=request.due_ms)
+        else:
+            assert isinstance(request, Inspect)
+        return TimerAnswer(request.ref, OK, [replace(timer)])
+
+    def _schedule(self, request: Schedule) -> TimerAnswer:
+        timer = request.timer
+        if request.idempotent:
+            first = self.ids.setdefault((timer.key, timer.id), timer)
+            if first.digest != timer.digest:
+                return TimerAnswer(request.ref, CONFLICT)
+            if first.sid != timer.sid:
+                known = self.timers.get(first.sid)
+                return TimerAnswer(request.ref, DUPLICATE, [replace(known)] if known else [], first.sid)
+        if timer.sid not in self.timers and timer.sid not in self.fired and timer.sid not in self.cancelled:
+            self.timers[timer.sid] = timer
+        kept = self.timers.get(timer.sid)
+        return TimerAnswer(request.ref, SCHEDULED, [replace(kept)] if kept else [])
