@@ -208,17 +208,16 @@ class ScriptedEngine:
 
     # -- what the demo page asks for -----------------------------------------------------------------------------------
     async def post(self, request: Request) -> Response:
-        item = await request.json()
-        if not item.get("type"):
-            return JSONResponse({"title": "Unprocessable", "status": 422, "detail": "$.type: must not be empty"}, 422)
+        body = await request.json()
+        items = body if isinstance(body, list) else [body]
+        return JSONResponse({"accepted": len(items), "results": [self._take(item) for item in items]}, 202)
+
+    def _take(self, item: dict[str, Any]) -> dict[str, Any]:
         if item.get("delay"):
             at = int(time.time() * 1000 + item["delay"] * 1000)
-            result = {"id": "x", "user": item["user"], "status": "scheduled", "scheduled_id": "3-abc", "scheduled_at": at}
-        else:
-            fields = {name: value for name, value in item.items() if name not in ("user", "delay")}
-            seq = self.publish(**fields)["seq"] if item["user"] == "demo" else 1
-            result = {"id": f"m{seq}", "user": item["user"], "status": "accepted", "seq": seq}
-        return JSONResponse({"accepted": 1, "results": [result]}, 202)
+            return {"id": "x", "user": item["user"], "status": "scheduled", "scheduled_id": "3-abc", "scheduled_at": at}
+        seq = self.publish(**{name: value for name, value in item.items() if name != "user"})["seq"]
+        return {"id": f"m{seq}", "user": item["user"], "status": "accepted", "seq": seq}
 
     async def scheduled(self, request: Request) -> Response:
         return Response(status_code=204)

@@ -1,0 +1,86 @@
+/** The live counters, from `GET /v1/status` every two seconds while the page is visible. */
+
+import { byId } from "./dom.js";
+
+const EVERY_MS = 2000;
+const POINTS = 40;
+const count = new Intl.NumberFormat("en");
+const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
+/** Polyline points of a series in a box of 60 x 20, the newest at the right edge. @param {number[]} values */
+export function sparkline(values) {
+  const high = Math.max(...values, 1e-9);
+  const begin = POINTS - values.length;
+  return values.map((value, at) => `${((begin + at) / (POINTS - 1)) * 60},${19 - (value / high) * 18}`).join(" ");
+}
+
+export class Counters {
+  /** @type {Record<string, number[]>} */ #series = { connections: [], published: [], acknowledged: [], p95: [] };
+  /** @type {any} */ #before = null;
+  #beforeMs = 0;
+  #stopped = false;
+
+  /** @param {import("./api.js").Api} api */
+  constructor(api) {
+    this.api = api;
+    this.#run();
+  }
+
+  stop() {
+    this.#stopped = true;
+  }
+
+  async #run() {
+    while (!this.#stopped) {
+      if (document.visibilityState === "visible" && !(await this.#look())) return;
+      await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+    }
+  }
+
+  /** False when asking again is of no use. */
+  async #look() {
+    const note = byId("stats-note");
+    try {
+      const { totals } = await this.api.status();
+      if (!this.#stopped) this.#show(totals);
+      note.hidden = true;
+    } catch (error) {
+      note.hidden = false;
+      if (/** @type {any} */ (error).status === 403) {
+        note.textContent = "Live counters need a token with the scope admin.";
+        return false;
+      }
+      note.textContent = `No counters at the moment: ${/** @type {any} */ (error).message}.`;
+    }
+    return true;
+  }
+
+  /** @param {any} totals */
+  #show(totals) {
+    const now = performance.now();
+    const seconds = (now - this.#beforeMs) / 1000;
+    for (const name of ["published", "acknowledged"]) {
+      const rate = this.#before ? Math.max(0, totals[name] - this.#before[name]) / seconds : 0;
+      byId(`stat-${name}`).textContent = count.format(totals[name]);
+      const still = name === "published" ? "since the start" : `${count.format(totals.pending)} pending`;
+      byId(`sub-${name}`).textContent = rate >= 0.05 ? `${number.format(rate)} a second` : still;
+      this.#draw(name, rate);
+    }
+    byId("stat-connections").textContent = count.format(totals.connections);
+    this.#draw("connections", totals.connections);
+    const { p50_ms, p95_ms, p99_ms } = totals;
+    byId("stat-p95").textContent = p95_ms ? `${number.format(p95_ms)} ms` : "–";
+    byId("sub-p95").textContent = p95_ms ? `p50 ${number.format(p50_ms)}, p99 ${number.format(p99_ms)}` : "publish to ACK";
+    this.#draw("p95", p95_ms ?? 0);
+    this.#before = totals;
+    this.#beforeMs = now;
+  }
+
+  /** @param {string} name @param {number} value */
+  #draw(name, value) {
+    const series = this.#series[name];
+    series.push(value);
+    if (series.length > POINTS) series.shift();
+    byId(`spark-${name}`).setAttribute("points", series.length > 1 ? sparkline(series) : "");
+  }
+}

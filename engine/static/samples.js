@@ -1,0 +1,14 @@
+/** Notifications to try the engine with, one per type. `{title, body}` travel in `data`. */
+export const SAMPLES = [
+  { type: "post.liked", actor: "mira", priority: "normal", title: "Mira liked your post", body: "Ten rules for dashboards" },
+  { type: "comment.created", actor: "jonas", priority: "normal", title: "Jonas replied to you", body: "Agreed. The second chart can go too." },
+  { type: "message.direct", actor: "ada", priority: "high", title: "Ada sent you a message", body: "Five minutes before the review?" },
+  { type: "build.failed", actor: "ci", priority: "high", title: "Build 1284 failed", body: "3 of 412 tests failed on main." },
+  { type: "order.shipped", actor: "shop", priority: "normal", title: "Your parcel is on its way", body: "It arrives tomorrow from 9 to 12." },
+  { type: "digest.weekly", actor: "team", priority: "low", title: "Your week in numbers", body: "12 posts, 48 replies." },
+];
+
+/** As `POST /v1/notifications` takes it. @param {string} user @param {Partial<typeof SAMPLES[0]> & {delay?: number}} sample */
+export function notification(user, { title, body, ...fields }) {
+  return { user, ...fields, data: { ...(title && { title }), ...(body && { body }) } };
+}
