@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from engine.core import batch
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import TIMER_PARTITIONS, SlotMap, partition_of, scheduler_of
 from engine.errors import Unavailable
+from engine.metrics import EdgeMetrics
 from engine.publishing import Draft, Result
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Gateway:
         send_scheduler: (scheduler index, record), likewise.
         need_slots: a shard speaks of this version of the slot map: get it and call `set_slots`. Called repeatedly.
         new_id: UUIDs, for messages and timers.
+        metrics: counted into.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Gateway:
         send_scheduler: Callable[[int, Struct], None],
         need_slots: Callable[[int], None],
         new_id: Callable[[], str],
+        metrics: EdgeMetrics,
     ) -> None:
         self.config = config
         self.slots = slots
@@ -90,8 +92,7 @@ class Gateway:
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
-        self.counts: Counter[str] = Counter()  # events since the start, by name
-        self.by_transport: Counter[str] = Counter()  # connections now
+        self.metrics = metrics
         self._next_id = 1
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
@@ -144,7 +145,7 @@ class Gateway:
             Unavailable: the edge is full, or going away.
         """
         if self.draining or len(self.connections) >= self.config.connections_max:
-            self.counts["refused"] += 1
+            self.metrics.refused[503] += 1
             raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
 
     def attach(self, connection: Connection) -> None:
@@ -152,7 +153,7 @@ class Gateway:
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
-        self.by_transport[batch.TRANSPORTS[connection.kind]] += 1
+        self.metrics.connections[batch.TRANSPORTS[connection.kind]] += 1
         self._announce(connection)
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
 
@@ -163,8 +164,8 @@ class Gateway:
         connection.ended = True
         self.backlog.discard(connection)
         if self.connections.pop(connection.id, None) is not None:
-            self.by_transport[batch.TRANSPORTS[connection.kind]] -= 1
-            self.counts[f"closed_{code}"] += 1
+            self.metrics.connections[batch.TRANSPORTS[connection.kind]] -= 1
+            self.metrics.closes[code] += 1
             self._send_shard(connection.shard, batch.Detach(connection.id, code), True)
 
     def _announce(self, connection: Connection) -> None:
@@ -191,6 +192,7 @@ class Gateway:
 
     def ack(self, connection: Connection, seq: int) -> None:
         """The client has handled everything up to `seq`. The link sends the latest number of each connection."""
+        self.metrics.acks += 1
         if seq > connection.acked:
             if seq <= connection.sent:
                 connection.acked = seq
@@ -198,6 +200,7 @@ class Gateway:
 
     def ack_ids(self, connection: Connection, ids: list[str]) -> None:
         """The client has handled these messages."""
+        self.metrics.acks += 1
         self._send_shard(connection.shard, batch.AckIds(connection.id, ids), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
@@ -219,10 +222,14 @@ class Gateway:
             Overloaded: too many records await answers; nothing was sent.
             Problem: at least one draft was not accepted (see `engine.outcomes`).
         """
+        started_ms = self.clock()
         call = self.calls.begin(len(drafts), lambda base: outcomes.records(drafts, base, self.wall_ms(), self.new_id))
-        self.counts["published"] += len(drafts)
         await call.done
-        return outcomes.results(drafts, call)
+        self.metrics.publish_took(self.clock() - started_ms)
+        results = outcomes.results(drafts, call)
+        self.metrics.published.update([result.status for result in results])
+        outcomes.check(results)
+        return results
 
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged.
@@ -230,6 +237,7 @@ class Gateway:
         Raises:
             Overloaded, Unavailable: as every request here.
         """
+        self.metrics.acks += 1
         answer, _ = await self._ask(lambda ref: batch.Settle(ref, key, seq, ids))
         return str(answer.error)
 
@@ -297,6 +305,8 @@ class Gateway:
         connection = self.connections.get(number)
         if connection is None or connection.shard != index or not connection.welcomed:
             return
+        self.metrics.frames_sent += 1
+        self.metrics.messages_sent += len(messages)
         connection.on_messages(messages)
         last = messages[-1][0]
         connection.sent = max(connection.sent, last)
@@ -389,13 +399,11 @@ class Gateway:
     def stats(self) -> dict[str, Any]:
         """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
         return {
-            "connections": {transport: self.by_transport[transport] for transport in dict.fromkeys(batch.TRANSPORTS)},
+            "connections": {transport: self.metrics.connections[transport] for transport in dict.fromkeys(batch.TRANSPORTS)},
+            "published": self.metrics.published.total(),
+            "refused": self.metrics.refused.total(),
             "awaiting": len(self.calls),
             "backlog": len(self.backlog),
-            "published": self.counts["published"],
-            "refused": self.counts["refused"],
-            "malformed_frames": self.counts["malformed_frames"],
-            "closed": {name.removeprefix("closed_"): count for name, count in self.counts.items() if name.startswith("closed_")},
         }
 
     async def drain(self) -> None:

@@ -78,29 +78,31 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
 
 
 def results(drafts: Sequence[Draft], call: Call) -> list[Result]:
-    """What became of each draft.
-
-    Raises:
-        Problem: 503, 429 or 409 when at least one was not taken; it tells the outcome of all.
-    """
+    """What became of each draft, good or bad."""
     made: list[Result] = []
-    worst = -1
     for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
         if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
             made.append(Result(draft.id, draft.user, "accepted", answer.seq))
-            continue
-        status, result = _result(draft, record, answer)
-        made.append(result)
-        if status in _REASONS:
-            worst = max(worst, (CONFLICT, OVERLOADED, UNAVAILABLE).index(status))
-    if worst < 0:
-        return made
-    raise _problem(made, (CONFLICT, OVERLOADED, UNAVAILABLE)[worst])
+        else:
+            made.append(_result(draft, record, answer))
+    return made
 
 
-def _result(draft: Draft, record: Any, answer: Any) -> tuple[int, Result]:
+def check(made: Sequence[Result]) -> None:
+    """Were all drafts taken?
+
+    Raises:
+        Problem: 503, 429 or 409 when at least one was not; it tells the outcome of all.
+    """
+    statuses = {result.status for result in made}
+    for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
+        if PUBLISH_STATUS[status] in statuses:
+            raise _problem(made, status)
+
+
+def _result(draft: Draft, record: Any, answer: Any) -> Result:
     if answer is None:
-        return UNAVAILABLE, Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
+        return Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
     status = answer.status
     result = Result(draft.id, draft.user, "")
     if type(answer) is TimerAnswer:
@@ -120,7 +122,7 @@ def _result(draft: Draft, record: Any, answer: Any) -> tuple[int, Result]:
     if status not in (ACCEPTED, SCHEDULED, DUPLICATE):
         result.reason = answer.detail or _REASONS.get(status, "")
     result.status = PUBLISH_STATUS[status]
-    return status, result
+    return result
 
 
 def _first(detail: str) -> tuple[int, str]:

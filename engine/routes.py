@@ -237,8 +237,11 @@ class _Api:
 
     async def metrics(self, _request: Request) -> Response:
         """`GET /metrics`."""
-        body, content_type = metrics.render(self.gateway.stats())
-        return Response(body, 200, {"Content-Type": content_type})
+        try:
+            status = await self._status()
+        except Unavailable:
+            status = None
+        return Response(self.gateway.metrics.render(status), 200, {"Content-Type": metrics.CONTENT_TYPE})
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`."""
@@ -367,6 +370,7 @@ def _json(value: Any) -> Response:
 
 
 async def _answer_problem(request: Request | WebSocket, error: Exception) -> Response | None:
+    """What was raised, as the answer to a request, or to a WebSocket's handshake."""
     if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
         await request.close()  # all that this server can say is 403
         return None

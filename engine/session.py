@@ -105,6 +105,7 @@ class WebSocketSession(Connection):
         if self.ended:
             return
         self.heard = True
+        self.gateway.metrics.frames_received += 1
         seq = frames.parse_ack(data)
         if seq >= 0:
             self.gateway.ack(self, seq)
@@ -124,6 +125,7 @@ class WebSocketSession(Connection):
         """A binary frame arrived."""
         if not self.ended:
             self.heard = True
+            self.gateway.metrics.frames_received += 1
             self._malformed("binary frames are not used")
 
     def _handle(self, frame: frames.ClientFrame) -> None:
@@ -156,7 +158,6 @@ class WebSocketSession(Connection):
 
     def _malformed(self, detail: str) -> None:
         self.malformed_frames += 1
-        self.gateway.counts["malformed_frames"] += 1
         self.write(frames.error("malformed", detail))
         if self.malformed_frames >= self.gateway.config.malformed_frames_max:
             self.close(POLICY_VIOLATION, "too many malformed frames")

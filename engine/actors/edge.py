@@ -37,6 +37,7 @@ from engine.core.slots import SlotMap
 from engine.errors import StorageUnavailable, Unavailable
 from engine.gateway import Gateway
 from engine.ids import IdSource
+from engine.metrics import EdgeMetrics
 from engine.routes import app
 from engine.store.keys import slots_key
 from engine.store.redis import connect
@@ -154,6 +155,7 @@ class Edge:
             send_scheduler=self._send_scheduler,
             need_slots=lambda _version: self._slots_wanted.set(),
             new_id=IdSource(),
+            metrics=EdgeMetrics(f"edge-{self._index}"),
         )
 
     async def _listen(self, listener: socket.socket) -> None:
