@@ -24,7 +24,7 @@ LAYERS = (
     ("core",),
     ("problems", "metrics", "ids"),
     ("store", "keyring", "auth", "schemas", "openapi", "link"),
-    ("intake", "publishing", "websocket", "streams", "gateway"),
+    ("intake", "publishing", "outcomes", "calls", "connection", "gateway", "session", "websocket", "server", "streams", "cors", "assets"),
     ("routes",),
     ("actors",),
     ("client",),
