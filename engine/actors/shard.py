@@ -28,6 +28,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.process import vitals
 from engine.config import Config
 from engine.core import batch
 from engine.core.checkpoint import decode_journal
@@ -119,14 +120,7 @@ class Shard:
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap."""
         self._serve_in_background()
-        base = {
-            "pid": os.getpid(),
-            "node": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
-            "role": "shard",
-            "index": self._index,
-            "started_ms": self._started_ms,
-            "ready": self._ready.is_set(),
-        }
+        base = {**vitals("shard", self._index, self._started_ms), "ready": self._ready.is_set()}
         if not self._ready.is_set():
             return base
         return {**base, "epoch": self._journal.epoch, "quarantined": self._quarantined, **self._core.stats(now_ms())}
