@@ -17,12 +17,15 @@ if epoch ~= ARGV[1] then
   return {'FENCED', epoch or ''}
 end
 
--- The mailbox key in a packed timer, nil when it cannot be read.
+-- The mailbox key in a packed timer, nil when it cannot be read. A timer is an array of at most 15, the scheduled id and the
+-- key first; what follows is not looked at (this library cannot read binary fields).
 local function owner_of(packed)
-  local read, timer = pcall(cmsgpack.unpack, packed)
-  if read and type(timer) == 'table' and type(timer[2]) == 'string' then
-    return timer[2]
+  local header = packed:byte(1)
+  if not header or header < 0x92 or header > 0x9f then
+    return nil
   end
+  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, 1)
+  return read and type(key) == 'string' and key or nil
 end
 
 local function tenant_of(key)
@@ -36,7 +39,7 @@ local function entomb(tombs, tenant, sid)
   if #old > 0 then
     redis.call('ZREM', tombs, unpack(old))
   end
-  redis.call('PEXPIREAT', tombs, forget_at)
+  redis.call('PEXPIRE', tombs, string.format('%.0f', forget_at - now))
 end
 
 local function fate_of(tenant, sid)
