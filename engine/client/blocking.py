@@ -34,6 +34,9 @@ class _Loop:
         Raises:
             TimeoutError: not done within `timeout_s`.
         """
+        if self.closed:
+            work.close()
+            raise RuntimeError("this client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
@@ -44,8 +47,12 @@ class _Loop:
     def call(self, function: Any, *args: Any) -> None:
         self._loop.call_soon_threadsafe(function, *args)
 
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
     def close(self) -> None:
-        if not self._loop.is_closed():
+        if not self.closed:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -159,6 +166,8 @@ class SyncPublisher:
 
     def close(self, *, flush: bool = True) -> None:
         """As `Publisher.close`."""
+        if self._loop.closed:
+            return
         try:
             self._loop.run(self._publisher.close(flush=flush))
         finally:

@@ -79,7 +79,7 @@ class Message(Struct, kw_only=True, dict=True):
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
-class Reconnect(Struct):
+class Reconnect(Struct, frozen=True):
     """How long to wait before the first, second, ... attempt; each wait varies by +-`jitter`."""
 
     delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000)

@@ -222,7 +222,6 @@ class Client:
 
     async def _connect(self) -> None:
         """One connection, from its handshake to its end."""
-        query = {key: value for key, value in (("last_event_id", self._session.cursor), ("device", self._device)) if value}
         try:
             token = await self._credentials.get(fresh=self._session.token_rejected)
         except Exception as error:
@@ -230,6 +229,7 @@ class Client:
                 raise
             self._session.unreachable(f"no fresh token: {error!r}")  # whoever issues tokens may be back in a moment
             return
+        query = {key: value for key, value in (("last_event_id", self._session.present()), ("device", self._device)) if value}
         try:
             socket = await connect(
                 f"{self._address.websocket}/v1/ws" + (f"?{urlencode(query)}" if query else ""),

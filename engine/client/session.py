@@ -2,8 +2,8 @@
 
 One `Session` lives as long as the client, over any number of connections:
 
-    opened(now) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now) | refused(...) | unreachable(...)
-    then wait retry_in_ms(random) and open again with `cursor`, until `failure` is set.
+    present() -> opened(now) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now) | refused(...) | unreachable(...)
+    then wait retry_in_ms(random) and begin again, until `failure` is set.
 
 After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` says why, and calls
 `tick` at `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
@@ -133,7 +133,8 @@ class Session:
         self.failure: ClientError | None = None
         self.token_rejected = False
         self._epoch, self._seq = split_cursor(cursor) if cursor else ("", 0)
-        self._acked = self._seq
+        self._presented = cursor
+        self._acked = 0
         self._queue: deque[Message] = deque()
         self._unsettled: dict[str, Message] = {}
         self._open: set[int] = set()
@@ -155,8 +156,13 @@ class Session:
         self._timeout_ms = WELCOME_TIMEOUT_MS
 
     # -- the connection's life ---------------------------------------------------------------------------------------
+    def present(self) -> str | None:
+        """The cursor for the next handshake. What is settled from now on is not covered by it and has to be said."""
+        self._presented = self.cursor
+        return self.cursor
+
     def opened(self, now_ms: int) -> None:
-        """A connection was upgraded with `cursor`; the server's `welcome` is due."""
+        """A connection was upgraded; the server's `welcome` is due."""
         self._connected = True
         self.closing = None
         self._heard_ms = now_ms
@@ -282,7 +288,8 @@ class Session:
             self._order.clear()
         if frame.epoch != self._epoch or frame.resumed == "gap":
             self._epoch, self._seq = frame.epoch, 0
-        self._acked = self._seq  # the cursor was presented, and with it everything up to it
+        epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
+        self._acked = seq if epoch == frame.epoch and frame.resumed != "gap" else 0
         self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_))
 
     def _take(self, message: Message, now_ms: int) -> None:

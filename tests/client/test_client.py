@@ -1,0 +1,384 @@
+"""The receiving client against servers that misbehave, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from engine import Client, SyncClient
+from engine.client import Connected, Disconnected, Draining, Gap, Revoked
+from engine.client.messages import Message
+from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
+from tests.client.misbehaving import DEADLINE_S, Peer, misbehaving, stay, until
+
+
+async def take(client: Client, count: int) -> list[Message]:
+    async with asyncio.timeout(DEADLINE_S):
+        return [await anext(client) for _ in range(count)]
+
+
+async def test_messages_arrive_and_each_is_acknowledged_when_the_next_is_asked_for() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        await stay(peer)
+
+    async with misbehaving(script) as server, Client(server.url, "tok", device="phone") as client:
+        first, second = await take(client, 2)
+        assert (first.seq, first.id, first.data, second.event_id) == (1, "m1", {"n": 1}, "7-2")
+        await until(lambda: server.peers[0].frames)
+        assert server.peers[0].frames == [{"type": "ack", "seq": 1}]
+        assert server.peers[0].token == "tok"
+        assert server.peers[0].query == {"device": "phone"}
+        assert server.peers[0].socket.subprotocol == "notify.v1.json"
+
+
+async def test_leaving_the_loop_acknowledges_the_last_message_and_an_exception_does_not() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await stay(peer)
+
+    async with misbehaving(script) as server:
+        async with Client(server.url, "tok") as client:
+            async for _ in client:
+                break
+        await until(lambda: server.peers[0].frames == [{"type": "ack", "seq": 1}])
+        client = Client(server.url, "tok")
+
+        async def fail() -> None:
+            async with client:
+                async for _ in client:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert server.peers[1].frames == []
+        assert client.cursor is None
+
+
+async def test_it_reconnects_with_its_cursor_and_drops_repeats_but_acknowledges_them() -> None:
+    async def lose(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2, 3)
+        await peer.hear_ack(2)
+        peer.drop()
+
+    async def repeat(peer: Peer) -> None:
+        await peer.welcome(resumed="ok", **{"from": 3})
+        await peer.send(2, 3, attempt=2)
+        await peer.send(4)
+        await stay(peer)
+
+    async with misbehaving(lose, repeat) as server, Client(server.url, "tok") as client:
+        assert [message.seq for message in await take(client, 3)] == [1, 2, 3]
+        await until(lambda: len(server.peers) == 2)
+        assert [message.seq for message in await take(client, 1)] == [4]
+        await until(lambda: {"type": "ack", "seq": 3} in server.peers[1].frames)
+        assert server.peers[1].query["last_event_id"] == "7-2"
+        assert any("m2" in frame.get("ids", ()) for frame in server.peers[1].frames)
+
+
+async def test_explicit_acks_go_out_by_id_in_any_order_and_refusals_with_their_reason() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2, 3)
+        await stay(peer)
+
+    async with misbehaving(script) as server, Client(server.url, "tok", auto_ack=False) as client:
+        first, second, third = await take(client, 3)
+        await third.ack()
+        await until(lambda: server.peers[0].frames)
+        await second.nack("cannot show this")
+        await until(lambda: len(server.peers[0].frames) == 2)
+        await first.ack()
+        await first.ack()
+        await until(lambda: len(server.peers[0].frames) == 3)
+        frames = server.peers[0].frames
+        assert frames[0]["ids"] == ["m3"]
+        assert frames[1] == {"type": "nack", "ids": ["m2"], "reason": "cannot show this"}
+        assert frames[2] == {"type": "ack", "seq": 3}
+
+
+async def test_a_silent_server_is_left_and_the_next_connection_goes_on() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.welcome(heartbeat_ms=40, timeout_ms=120)
+        await stay(peer)
+
+    async def talks(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await stay(peer)
+
+    events: list[object] = []
+    async with misbehaving(silent, talks) as server, Client(server.url, "tok", on_event=events.append) as client:
+        assert [message.seq for message in await take(client, 1)] == [1]
+        assert [frame["type"] for frame in server.peers[0].frames][:2] == ["ping", "ping"]
+        assert [event.reason for event in events if isinstance(event, Disconnected)] == ["nothing from the server for 120 ms"]
+
+
+async def test_a_drain_is_honoured_and_nothing_is_lost_across_it() -> None:
+    async def drains(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await peer.hear_ack(1)
+        await peer.say("drain", after_ms=150)
+        peer.drained = time.monotonic()  # type: ignore[attr-defined]
+        await peer.socket.close(1012, "restart")
+
+    async def returns(peer: Peer) -> None:
+        peer.returned = time.monotonic()  # type: ignore[attr-defined]
+        await peer.welcome(resumed="ok", **{"from": 2})
+        await peer.send(2)
+        await stay(peer)
+
+    events: list[object] = []
+    async with misbehaving(drains, returns) as server, Client(server.url, "tok", on_event=events.append) as client:
+        assert [message.seq for message in await take(client, 2)] == [1, 2]
+        assert server.peers[1].returned - server.peers[0].drained >= 0.145  # type: ignore[attr-defined]
+        assert Draining(150) in events
+        assert Disconnected(1012, "restart") in events
+
+
+async def test_an_expired_token_is_replaced_and_the_connection_made_again() -> None:
+    async def expires(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.socket.close(4401, "token expired")
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await stay(peer)
+
+    made: list[str] = []
+
+    async def fresh() -> str:
+        made.append(f"tok{len(made)}")
+        return made[-1]
+
+    async with misbehaving(expires, script) as server, Client(server.url, fresh) as client:
+        await take(client, 1)
+        assert [peer.token for peer in server.peers] == ["tok0", "tok1"]
+
+
+async def test_a_fresh_token_is_presented_before_the_old_one_expires() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await stay(peer)
+
+    def jwt(expires_s: float) -> str:
+        return f"h.{base64.urlsafe_b64encode(json.dumps({'exp': expires_s}).encode()).decode().rstrip('=')}.s"
+
+    tokens = [jwt(time.time() + 2.3), jwt(time.time() + 3600)]
+    async with misbehaving(script) as server, Client(server.url, lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0]):
+        await until(lambda: server.peers[0].frames)
+        assert server.peers[0].frames == [{"type": "auth", "token": tokens[0]}]
+        assert server.attempts == 1
+
+
+@pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4403, Forbidden), (4409, TooManyConnections)])
+async def test_close_codes_that_are_final_raise_from_the_iteration_after_what_had_arrived(code: int, kind: type[Exception]) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await peer.socket.close(code, "because")
+
+    async with misbehaving(script) as server, Client(server.url, "tok") as client:
+        assert [message.seq for message in await take(client, 1)] == [1]
+        with pytest.raises(kind, match="because"):
+            await take(client, 1)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (403, Forbidden), (404, Refused)])
+async def test_a_refused_handshake_raises_what_the_engine_said(status: int, kind: type[Exception]) -> None:
+    body = json.dumps({"type": "about:blank", "title": "t", "status": status, "detail": "the signature does not match"})
+    async with misbehaving((status, {"Content-Type": "application/problem+json"}, body)) as server:
+        with pytest.raises(kind, match="the signature does not match"):
+            async with Client(server.url, "tok"):
+                pass
+        assert server.attempts == 1
+
+
+async def test_a_token_source_is_asked_once_more_after_a_401_and_then_believed() -> None:
+    calls: list[int] = []
+
+    def token() -> str:
+        calls.append(1)
+        return "bad"
+
+    async with misbehaving((401, {}, "")) as server:
+        with pytest.raises(Unauthorized):
+            async with Client(server.url, token):
+                pass
+        assert server.attempts == len(calls) == 2
+
+
+async def test_a_busy_engine_is_tried_again_after_the_time_it_asked_for() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1)
+        await stay(peer)
+
+    begun = time.monotonic()
+    async with misbehaving((503, {"Retry-After": "0.2"}, ""), (429, {"Retry-After": "0.1"}, ""), script) as server:
+        async with Client(server.url, "tok") as client:
+            await take(client, 1)
+        assert server.attempts == 3
+    assert time.monotonic() - begun >= 0.3
+
+
+async def test_no_engine_at_all_is_said_with_the_reason_within_the_timeout() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(Unreachable, match=r"within 0.2 s: .*(refused|Connect call failed)"):
+            async with Client(f"http://127.0.0.1:{port}", "tok", open_timeout_s=0.2):
+                pass
+
+
+async def test_gaps_and_revocations_are_told_and_revoked_messages_not_delivered() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.say("gap", **{"from": 1, "to": 4})
+        await peer.send(5, 6, 7)
+        await peer.say("revoke", ids=["m6"])
+        await peer.send(8)
+        await stay(peer)
+
+    events: list[object] = []
+    async with misbehaving(script) as server, Client(server.url, "tok", on_event=events.append) as client:
+        await until(lambda: Revoked(["m6"]) in events)
+        assert [message.seq for message in await take(client, 3)] == [5, 7, 8]
+        assert [type(event) for event in events] == [Connected, Gap, Revoked]
+
+
+async def test_the_cursor_is_handed_out_as_it_advances_and_taken_up_in_the_next_life(tmp_path: Path) -> None:
+    async def first_life(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2, 3)
+        await stay(peer)
+
+    async def second_life(peer: Peer) -> None:
+        await peer.welcome(resumed="ok")
+        await stay(peer)
+
+    kept = tmp_path / "cursor"
+    async with misbehaving(first_life, second_life) as server:
+        async with Client(server.url, "tok", on_cursor=kept.write_text) as client:
+            await take(client, 3)
+            await until(lambda: kept.exists() and kept.read_text() == "7-2")
+        assert kept.read_text() == "7-3" == client.cursor
+        async with Client(server.url, "tok", last_event_id=kept.read_text()):
+            assert server.peers[1].query == {"last_event_id": "7-3"}
+
+
+async def test_a_cursor_that_cannot_be_kept_ends_the_client() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        await stay(peer)
+
+    def full(_: str) -> None:
+        raise OSError("disk full")
+
+    async with misbehaving(script) as server, Client(server.url, "tok", on_cursor=full) as client:
+        with pytest.raises(OSError, match="disk full"):
+            await take(client, 3)
+
+
+async def test_cancelling_the_wait_for_a_message_loses_nothing() -> None:
+    release = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await release.wait()
+        await peer.send(1)
+        await stay(peer)
+
+    async with misbehaving(script) as server, Client(server.url, "tok") as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await anext(client)
+        release.set()
+        assert [message.seq for message in await take(client, 1)] == [1]
+
+
+async def test_a_handler_that_never_waits_does_not_keep_acknowledgements_back() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        for start in range(1, 1001, 100):
+            await peer.send(*range(start, start + 100))
+            await peer.hear_ack(start + 50)  # while the handler is at it, not after
+        await stay(peer)
+
+    async with misbehaving(script) as server, Client(server.url, "tok") as client:
+        assert [message.seq for message in await take(client, 1000)] == list(range(1, 1001))
+
+
+async def test_a_message_of_no_client_says_so() -> None:
+    with pytest.raises(RuntimeError):
+        Message(seq=1, id="a", event_id="7-1", type="t").ack()
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:99999"])
+def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError):
+        Client(url, "tok")
+
+
+async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        await stay(peer)
+
+    outcome: list[object] = []
+
+    def program(url: str) -> None:
+        with SyncClient(url, "tok") as client:
+            outcome.append([message.seq for _, message in zip(range(2), client, strict=False)])
+            with pytest.raises(TimeoutError):
+                client.receive(timeout_s=0.05)
+            outcome.append(client.cursor)
+
+    async with misbehaving(script) as server:
+        thread = threading.Thread(target=program, args=(server.url,))
+        thread.start()
+        await until(lambda: not thread.is_alive())
+        assert outcome == [[1, 2], "7-2"]
+        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+
+
+async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        await stay(peer)
+
+    def program(url: str) -> None:
+        with SyncClient(url, "tok", auto_ack=False) as client:
+            first, second = client.receive(5), client.receive(5)
+            second.ack()
+            first.nack("no")
+
+    async with misbehaving(script) as server:
+        await asyncio.to_thread(program, server.url)
+        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+        assert {"type": "nack", "ids": ["m1"], "reason": "no"} in server.peers[0].frames
+
+
+async def test_the_synchronous_client_raises_what_the_engine_said() -> None:
+    def program(url: str) -> None:
+        with SyncClient(url, "tok"):
+            pass
+
+    async with misbehaving((403, {}, "")) as server:
+        with pytest.raises(Forbidden):
+            await asyncio.to_thread(program, server.url)

@@ -1,0 +1,360 @@
+"""Publishing against a server that fails in every way a network, an overloaded engine or a bad item can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Publisher, SyncPublisher
+from engine.client import PublishError, Result
+from engine.client.publishing import RETRY_CAP_S, retry_delay_s
+from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
+from tests.client.misbehaving import until
+
+Items = list[dict[str, Any]]
+Step = Callable[["Engine", asyncio.StreamWriter, Items], Awaitable[None]]
+
+
+async def reply(writer: asyncio.StreamWriter, status: int, body: object, **headers: str) -> None:
+    text = json.dumps(body).encode()
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n{lines}\r\n".encode() + text)
+    await writer.drain()
+
+
+class Engine:
+    """Accepts, and remembers ids as an engine does; `steps` come first, one per request."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.requests: list[Items] = []
+        self.tokens: list[str] = []
+        self.connections = 0
+        self.accepted: dict[str, dict[str, Any]] = {}
+        self.url = ""
+
+    def accept(self, items: Items) -> dict[str, Any]:
+        results = []
+        for item in items:
+            for user in item.get("users", [item.get("user")]):
+                known = item["id"] in self.accepted
+                self.accepted.setdefault(item["id"], item)
+                results.append(
+                    {
+                        "id": item["id"],
+                        "user": user,
+                        "status": "duplicate" if known else "accepted",
+                        "seq": list(self.accepted).index(item["id"]) + 1,
+                    }
+                )
+        return {"accepted": len(results), "results": results}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                assert head[0] == "POST /v1/notifications HTTP/1.1"
+                headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+                items = json.loads(await reader.readexactly(int(headers["content-length"])))
+                self.tokens.append(headers["authorization"].removeprefix("bearer "))
+                self.requests.append(items)
+                step = self.steps.pop(0) if self.steps else accepts
+                await step(self, writer, items)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client left, or the test is over
+        finally:
+            writer.close()
+
+
+async def accepts(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+    await reply(writer, 202, engine.accept(items))
+
+
+def refuses(status: int, body: object = None, **headers: str) -> Step:
+    async def step(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        await reply(writer, status, body if body is not None else {"detail": f"because {status}"}, **headers)
+
+    return step
+
+
+async def accepts_and_loses_the_answer(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+    engine.accept(items)
+    writer.transport.abort()
+
+
+async def resets(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+    writer.transport.abort()
+
+
+async def never_answers(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+    await asyncio.sleep(3600)
+
+
+def rejects(*bad: str, status: int = 422, tell: bool = True) -> Step:
+    async def step(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        engine.steps.insert(0, step)
+        errors = [
+            {"index": index, "path": f"$[{index}].type", "detail": "not a type"} for index, item in enumerate(items) if item["type"] in bad
+        ]
+        if not errors:
+            await accepts(engine, writer, items)
+            return
+        await reply(writer, status, {"detail": "items are not valid", **({"errors": errors} if tell else {})})
+
+    return step
+
+
+@asynccontextmanager
+async def running(*steps: Step) -> AsyncIterator[Engine]:
+    engine = Engine(*steps)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        await engine.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield engine
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def test_one_item_is_published_with_a_made_id_and_its_result_returned() -> None:
+    async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        result = await publisher.publish(user="u1", type="order.paid", data={"n": 1}, priority="high", ttl=None)
+        assert result == Result(id=result.id, user="u1", status="accepted", seq=1)
+        assert engine.requests == [[{"user": "u1", "type": "order.paid", "data": {"n": 1}, "priority": "high", "id": result.id}]]
+        assert len(result.id) == 36
+        assert engine.tokens == ["tok"]
+
+
+async def test_a_batch_is_one_request_and_larger_ones_several_over_the_same_connection() -> None:
+    async with running() as engine, Publisher(engine.url, "tok", batch_max=4) as publisher:
+        results = await publisher.publish_many({"user": f"u{n}", "type": "t"} for n in range(10))
+        assert [result.user for result in results] == [f"u{n}" for n in range(10)]
+        assert [len(request) for request in engine.requests] == [4, 4, 2]
+        assert engine.connections == 1
+
+
+async def test_users_count_each_and_have_a_result_each() -> None:
+    async with running() as engine, Publisher(engine.url, "tok", batch_max=3) as publisher:
+        results = await publisher.publish_many([{"users": ["a", "b"], "type": "t"}, {"users": ["c", "d"], "type": "t"}])
+        assert [result.user for result in results] == ["a", "b", "c", "d"]
+        assert [len(request) for request in engine.requests] == [1, 1]
+        with pytest.raises(ValueError):
+            await publisher.publish(users=["a", "b"], type="t")
+
+
+async def test_a_request_stays_below_the_body_limit() -> None:
+    async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        await publisher.publish_many([{"user": "u", "type": "t", "data": "x" * 60_000} for _ in range(40)])
+        assert all(len(json.dumps(request, separators=(",", ":"))) <= 1 << 20 for request in engine.requests)
+        assert len(engine.requests) == 3
+
+
+@pytest.mark.parametrize("failure", [resets, accepts_and_loses_the_answer, refuses(503), refuses(429), refuses(502), refuses(500)])
+async def test_a_failed_try_is_repeated_under_the_same_ids_and_delivers_once(failure: Step) -> None:
+    async with running(failure, failure) as engine, Publisher(engine.url, "tok") as publisher:
+        await publisher.publish_many([{"user": "u1", "type": "t"}, {"user": "u2", "type": "t", "id": "mine"}])
+        assert len(engine.requests) == 3
+        assert engine.requests[0] == engine.requests[1] == engine.requests[2]
+        assert len(engine.accepted) == 2
+        assert "mine" in engine.accepted
+
+
+async def test_a_hanging_engine_is_given_up_and_asked_again() -> None:
+    async with running(never_answers) as engine, Publisher(engine.url, "tok", timeout_s=0.1) as publisher:
+        assert (await publisher.publish(user="u", type="t")).status == "accepted"
+        assert engine.connections == 2
+
+
+async def test_retry_after_is_respected() -> None:
+    async with running(refuses(429, Retry_After="0.3")) as engine, Publisher(engine.url, "tok") as publisher:
+        begun = time.monotonic()
+        await publisher.publish(user="u", type="t")
+        assert time.monotonic() - begun >= 0.3
+
+
+@given(attempt=st.integers(0, 100), random=st.floats(0, 1, exclude_max=True), asked=st.none() | st.floats(0, 1000))
+def test_the_wait_between_tries_is_bounded_and_never_shorter_than_asked(attempt: int, random: float, asked: float | None) -> None:
+    wait = retry_delay_s(attempt, asked, random)
+    assert 0.069 <= wait <= max(RETRY_CAP_S, asked or 0) * 1.3
+    assert asked is None or wait >= asked
+
+
+async def test_an_engine_that_is_not_there_is_said_after_the_time_allowed() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with Publisher(url, "tok", retry_for_s=0.3) as publisher:
+            with pytest.raises(Unreachable, match=r"did not take 1 items within 0.3 s"):
+                await publisher.publish(user="u", type="t")
+
+
+async def test_rejected_items_are_named_with_their_reasons_and_places() -> None:
+    items = [{"user": "u", "type": type_, "id": id_} for type_, id_ in [("a", "a"), ("b", "b"), ("c", "c"), ("bad", "x")]]
+    async with running(accepts, rejects("bad")) as engine, Publisher(engine.url, "tok", batch_max=2) as publisher:
+        with pytest.raises(PublishError, match=r"422: item 3 \(id x\) \$\[1\].type: not a type") as caught:
+            await publisher.publish_many(items)
+        assert caught.value.status == 422
+        assert [(error.index, error.id) for error in caught.value.errors] == [(3, "x")]
+        assert [result.id for result in caught.value.results] == ["a", "b"]
+        assert list(engine.accepted) == ["a", "b"]
+
+
+async def test_a_conflict_of_one_item_is_told_without_an_index() -> None:
+    conflict = refuses(409, {"detail": "this id was used with another payload"})
+    async with running(conflict) as engine, Publisher(engine.url, "tok") as publisher:
+        with pytest.raises(PublishError, match="another payload") as caught:
+            await publisher.publish(user="u", type="t", id="k")
+        assert [(error.index, error.id) for error in caught.value.errors] == [(0, "k")]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (403, Forbidden), (404, Refused), (415, Refused)])
+async def test_what_is_wrong_with_the_request_itself_is_raised_at_once(status: int, kind: type[Exception]) -> None:
+    async with running(refuses(status)) as engine, Publisher(engine.url, "tok") as publisher:
+        with pytest.raises(kind, match=f"because {status}"):
+            await publisher.publish(user="u", type="t")
+        assert len(engine.requests) == 1
+
+
+async def test_a_rejected_token_is_renewed_once() -> None:
+    tokens = iter(["old", "new"])
+    async with running(refuses(401)) as engine, Publisher(engine.url, lambda: next(tokens)) as publisher:
+        await publisher.publish(user="u", type="t")
+        assert engine.tokens == ["old", "new"]
+
+
+# -- buffered ----------------------------------------------------------------------------------------------------------
+async def test_posted_items_share_requests_and_keep_their_order() -> None:
+    results: list[Result] = []
+    async with running() as engine:
+        async with Publisher(engine.url, "tok", batch_max=50, on_result=results.append) as publisher:
+            ids = [await publisher.post(user="u", type="t", data=n) for n in range(200)]
+        assert [item["id"] for request in engine.requests for item in request] == ids
+        assert len(engine.requests) <= 6
+        assert [result.id for result in results] == ids
+
+
+async def test_a_lone_posted_item_does_not_wait_for_a_flush() -> None:
+    async with running() as engine, Publisher(engine.url, "tok", linger_s=0.01) as publisher:
+        await publisher.post(user="u", type="t")
+        await until(lambda: engine.accepted)
+
+
+async def test_a_full_buffer_makes_post_wait() -> None:
+    release = asyncio.Event()
+
+    async def blocks(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        await release.wait()
+        await accepts(engine, writer, items)
+
+    async with running(blocks) as engine, Publisher(engine.url, "tok", batch_max=2, queue_max=4) as publisher:
+        for _ in range(4):
+            await publisher.post(user="u", type="t")
+        waiting = asyncio.create_task(publisher.post(user="u", type="t"))
+        await until(lambda: engine.requests)
+        assert not waiting.done()
+        release.set()
+        await waiting
+        await publisher.flush()
+        assert len(engine.accepted) == 5
+
+
+@pytest.mark.parametrize("tell", [True, False])
+@pytest.mark.parametrize("status", [400, 409, 413, 422])
+async def test_bad_items_in_a_posted_batch_do_not_hold_back_the_good_ones(tell: bool, status: int) -> None:
+    async with running(rejects("bad", status=status, tell=tell)) as engine, Publisher(engine.url, "tok") as publisher:
+        for n in range(20):
+            await publisher.post(user="u", type="bad" if n in (3, 11) else "good", id=f"i{n}")
+        with pytest.raises(PublishError) as caught:
+            await publisher.flush()
+        assert sorted(error.id for error in caught.value.errors) == ["i11", "i3"]
+        assert caught.value.status == status
+        assert len(engine.accepted) == 18
+        await publisher.flush()
+
+
+async def test_what_could_not_be_sent_stays_in_the_buffer_and_goes_out_later() -> None:
+    async with running(refuses(403)) as engine, Publisher(engine.url, "tok") as publisher:
+        id_ = await publisher.post(user="u", type="t")
+        with pytest.raises(Forbidden):
+            await publisher.flush()
+        await publisher.flush()
+        assert list(engine.accepted) == [id_]
+
+
+async def test_leaving_on_an_exception_does_not_wait_for_the_buffer() -> None:
+    async with running(never_answers) as engine:
+        publisher = Publisher(engine.url, "tok")
+
+        async def fail() -> None:
+            async with publisher:
+                await publisher.post(user="u", type="t")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        with pytest.raises(RuntimeError, match="closed"):
+            await publisher.post(user="u", type="t")
+
+
+async def test_an_answer_that_is_not_http_counts_as_a_lost_one() -> None:
+    async def babbles(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        writer.write(b"SSH-2.0-OpenSSH\r\n")
+        await writer.drain()
+
+    async with running(babbles) as engine, Publisher(engine.url, "tok") as publisher:
+        assert (await publisher.publish(user="u", type="t")).status == "accepted"
+
+
+async def test_chunked_answers_and_those_that_end_with_the_connection_are_read() -> None:
+    async def chunked(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        body = json.dumps(engine.accept(items)).encode()
+        writer.write(b"HTTP/1.1 202 X\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+
+    async def until_closed(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        writer.write(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 X\r\nConnection: close\r\n\r\n" + json.dumps(engine.accept(items)).encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    async with running(chunked, until_closed) as engine, Publisher(engine.url, "tok") as publisher:
+        for _ in range(3):
+            assert (await publisher.publish(user="u", type="t")).status == "accepted"
+        assert engine.connections == 2
+
+
+async def test_the_synchronous_publisher_publishes_posts_and_raises() -> None:
+    def program(url: str) -> None:
+        with SyncPublisher(url, "tok") as publisher:
+            assert publisher.publish(user="u", type="t").seq == 1
+            assert len(publisher.publish_many([{"user": "u", "type": "t"}] * 2)) == 2
+            publisher.post(user="u", type="bad")
+            publisher.post(user="u", type="t")
+            with pytest.raises(PublishError):
+                publisher.flush()
+        publisher.close()
+
+    async with running(accepts, accepts, rejects("bad")) as engine:
+        await asyncio.to_thread(program, engine.url)
+        assert len(engine.accepted) == 4
