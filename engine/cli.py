@@ -243,7 +243,7 @@ def _status_table(found: dict[str, Any]) -> Table:
     redis = found["redis"]
     state = "[green]ready[/]" if redis["alive"] else "[red]silent[/]"
     memory = f"{redis.get('used_memory_bytes', 0) / 1e6:.0f}"
-    table.add_row(f"redis {redis.get('version', '')}", str(redis.get("pid", "")), "", state, "", memory, str(redis["restarts"]), "", "")
+    table.add_row("redis", str(redis.get("pid", "")), "", state, "", memory, str(redis["restarts"]), "", "")
     return table
 
 

@@ -93,7 +93,7 @@ class RayCluster:
         )
         try:
             context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # Ray raises plain exceptions here
             if self._local:
                 raise ClusterError(f"Ray does not start: {error}") from error
             raise ClusterError(

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,6 +108,25 @@ def public_url(config: Config, status: dict[str, Any]) -> str:
     return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Somewhere to say what is under way: a line that changes on a terminal, a line per change in a log."""
+    if console.is_terminal:
+        with console.status("starting") as line:
+            yield line.update
+        return
+    last = ""
+
+    def say(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
+            console.file.flush()
+
+    yield say
+
+
 class _Run:
     """One engine from up to down."""
 
@@ -127,8 +146,8 @@ class _Run:
         self._take_signals()
         code = 0
         try:
-            with self._console.status("starting") as progress:
-                await self._start(progress.update)
+            with progress(self._console) as say:
+                await self._start(say)
             if not self._stop.is_set():
                 code = await self._serve()
         finally:
@@ -150,7 +169,7 @@ class _Run:
 
     # -- up -----------------------------------------------------------------------------------------------------------
 
-    async def _start(self, say: Any) -> None:
+    async def _start(self, say: Callable[[str], None]) -> None:
         say("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
         await self._start_redis()
         if self._stop.is_set():
@@ -203,7 +222,7 @@ class _Run:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = running
 
-    async def _wait_ready(self, say: Any) -> dict[str, Any] | None:
+    async def _wait_ready(self, say: Callable[[str], None]) -> dict[str, Any] | None:
         """The status when everybody is ready; None when a signal came first."""
         deadline = time.monotonic() + self._config.start_timeout_s
         hint_at = time.monotonic() + _HINT_S

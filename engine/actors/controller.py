@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class Controller:
         self._redis_run = ""
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
+        self._watching.add_done_callback(_end_when_failed)
 
     # -- what others call ---------------------------------------------------------------------------------------------
 
@@ -239,6 +241,13 @@ class Controller:
 
     def _stats(self) -> dict[str, Any]:
         return {**vitals("controller", 0, self._started_ms), "ready": True}
+
+
+def _end_when_failed(watching: asyncio.Task[None]) -> None:
+    """A controller that no longer watches would only look alive: let Ray start it again."""
+    if not watching.cancelled() and (error := watching.exception()) is not None:
+        log.critical("the controller ends: %r", error, exc_info=error)
+        os._exit(1)
 
 
 def _monotonic_ms() -> float:
