@@ -228,11 +228,11 @@ function openWebSocket(url, token, hooks) {
   return { send, close: () => socket.close() };
 }
 
-/** Over fetch: EventSource cannot carry a header. @param {URL} url @param {Record<string, string>} headers @param {Hooks} hooks */
-function openSse(url, headers, { frame, end, alive }) {
+/** Over fetch: EventSource cannot carry a header. @param {URL} url @param {RequestInit} init @param {Hooks} hooks */
+function openSse(url, init, { frame, end, alive }) {
   const abort = new AbortController();
   const run = async () => {
-    const response = await fetch(url, { headers: { ...headers, Accept: "text/event-stream" }, cache: "no-store", signal: abort.signal });
+    const response = await fetch(url, { ...init, signal: abort.signal });
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
     if (!response.ok || !isStream || !response.body) return end(refusal(response));
     const parser = new SseParser();
@@ -249,8 +249,8 @@ function openSse(url, headers, { frame, end, alive }) {
   return { send: () => {}, close: () => abort.abort() };
 }
 
-/** Every request carries the cursor, which acknowledges. @param {URL} url @param {Record<string, string>} headers @param {Hooks} hooks */
-function openPoll(url, headers, { frame, end, alive, cursor }) {
+/** Every request carries the cursor, which acknowledges. @param {URL} url @param {RequestInit} init @param {Hooks} hooks */
+function openPoll(url, init, { frame, end, alive, cursor }) {
   const abort = new AbortController();
   const pause = new Backoff();
   let resume = () => {};
@@ -259,13 +259,14 @@ function openPoll(url, headers, { frame, end, alive, cursor }) {
       const presented = cursor();
       if (presented) url.searchParams.set("last_event_id", presented);
       url.searchParams.set("wait", String(wait));
-      const response = await fetch(url, { headers, cache: "no-store", signal: abort.signal });
+      const response = await fetch(url, { ...init, signal: abort.signal });
       if (!response.ok) return end(refusal(response));
-      const { messages, last_event_id, resumed } = await response.json();
+      const { messages, last_event_id, resumed, gaps = [] } = await response.json();
       alive();
       const last = parseEventId(last_event_id);
       const from = messages[0]?.seq ?? (last?.seq ?? 0) + 1;
       if (last && (!wait || resumed === "gap")) frame({ type: "welcome", resumed, epoch: last.epoch, from });
+      for (const gap of gaps) frame({ type: "gap", ...gap });
       frame({ type: "messages", messages });
       if (!messages.length || cursor() !== presented) pause.step = 0;
       else await new Promise((resolve) => setTimeout((resume = () => resolve(null)), pause.next())); // unsettled: it would come right back
@@ -429,16 +430,17 @@ export class NotifyClient extends EventTarget {
     };
     try {
       if (kind === "websocket") Object.assign(link, openWebSocket(url, this.#token, hooks));
-      else Object.assign(link, (kind === "sse" ? openSse : openPoll)(url, this.#headers(), hooks));
+      else Object.assign(link, (kind === "sse" ? openSse : openPoll)(url, this.#init(), hooks));
     } catch (error) {
       queueMicrotask(() => hooks.end({ status: 401, reason: String(error) })); // the token cannot even be a subprotocol
     }
     return link;
   }
 
-  /** @returns {Record<string, string>} */
-  #headers() {
-    return this.#token ? { Authorization: `Bearer ${this.#token}` } : {};
+  /** What all requests have in common. @returns {RequestInit & {headers: Record<string, string>}} */
+  #init() {
+    if (!this.#token) return { headers: {}, cache: "no-store", credentials: "include" };
+    return { headers: { Authorization: `Bearer ${this.#token}` }, cache: "no-store" };
   }
 
   /** Something arrived; the first time, the link is open. @param {Link} link @param {string | null} [connection] */
@@ -566,7 +568,8 @@ export class NotifyClient extends EventTarget {
     } else if (frame.type === "drain") {
       this.#notBeforeMs = Date.now() + frame.after_ms; // the server closes before or then; if it does not, we do
       this.#after("drain", frame.after_ms, () => this.#ended(link, { code: 1012, reason: "drained", retryAfterMs: 0 }));
-    } else if (frame.type === "error") this.#emit("error", frame);
+    } else if (frame.type === "close") return this.#ended(link, frame); // SSE has no close codes of its own
+    else if (frame.type === "error") this.#emit("error", frame);
     this.#flushSoon();
   }
 
@@ -616,11 +619,12 @@ export class NotifyClient extends EventTarget {
     if (this.#posting) return;
     this.#posting = true;
     const url = new URL("v1/ack", this.url);
-    const headers = { ...this.#headers(), "Content-Type": "application/json" };
+    const init = { ...this.#init(), method: "POST", keepalive: true };
+    init.headers["Content-Type"] = "application/json";
     try {
       for (let acks = this.#ledger.takeAcks(); acks.length; acks = this.#ledger.takeAcks()) {
         for (const ack of acks) {
-          const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(ack), keepalive: true });
+          const response = await fetch(url, { ...init, body: JSON.stringify(ack) });
           if (!response.ok) throw new Error(`HTTP ${response.status}`);
         }
         link.send({}); // a pausing poll goes on

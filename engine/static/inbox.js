@@ -131,8 +131,7 @@ export class Inbox extends EventTarget {
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
     const acked = { no: "not acknowledged yet", yes: "acknowledged", elsewhere: "handled on another device" }[settled];
-    const about = make("span", { className: "unseen" }, `: ${title}`);
-    const button = make("button", { type: "button", className: "quiet" }, "Mark as read", about);
+    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Mark as read: ${title}` }, "Mark as read");
     button.addEventListener("click", () => this.read([message.id]));
     return make(
       "li",

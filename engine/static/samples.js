@@ -1,10 +1,10 @@
 /** Notifications to try the engine with, one per type. `{title, body}` travel in `data`. */
 export const SAMPLES = [
-  { type: "post.liked", actor: "mira", priority: "normal", title: "Mira liked your post", body: "Ten rules for dashboards" },
-  { type: "comment.created", actor: "jonas", priority: "normal", title: "Jonas replied to you", body: "Agreed. The second chart can go too." },
+  { type: "post.liked", actor: "mira", priority: "normal", title: "Mira liked your post", body: "Ten rules for charts" },
+  { type: "comment.created", actor: "jonas", priority: "normal", title: "Jonas replied to you", body: "Agreed, the second chart can go." },
   { type: "message.direct", actor: "ada", priority: "high", title: "Ada sent you a message", body: "Five minutes before the review?" },
   { type: "build.failed", actor: "ci", priority: "high", title: "Build 1284 failed", body: "3 of 412 tests failed on main." },
-  { type: "order.shipped", actor: "shop", priority: "normal", title: "Your parcel is on its way", body: "It arrives tomorrow from 9 to 12." },
+  { type: "order.shipped", actor: "shop", priority: "normal", title: "Your parcel is on its way", body: "It arrives tomorrow at noon." },
   { type: "digest.weekly", actor: "team", priority: "low", title: "Your week in numbers", body: "12 posts, 48 replies." },
 ];
 

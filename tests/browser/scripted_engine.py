@@ -42,6 +42,7 @@ class ScriptedEngine:
         self.epoch = "7"
         self.head = 0
         self.pending: dict[int, dict[str, Any]] = {}
+        self.gaps: list[dict[str, int]] = []  # to be told to a polling client
         self.queues: list[asyncio.Queue[dict[str, Any]]] = []  # one per open connection
         # What the client said.
         self.connects: list[tuple[str, str | None]] = []  # (transport, cursor)
@@ -181,6 +182,8 @@ class ScriptedEngine:
                 while True:
                     frame = await queue.get()
                     if frame["type"] == "cut":
+                        if frame["code"] != 1012:
+                            yield f"event: close\ndata: {json.dumps(frame)}\n\n"
                         return
                     for message in frame["messages"] if frame["type"] == "messages" else []:
                         yield f"id: {message['event_id']}\nevent: message\ndata: {json.dumps(message)}\n\n"
@@ -197,10 +200,12 @@ class ScriptedEngine:
             return refusal
         resumed = self.resume("poll", request.query_params.get("last_event_id"))
         deadline = time.monotonic() + float(request.query_params["wait"])
-        while not self.pending and time.monotonic() < deadline and not await request.is_disconnected():
+        while not (self.pending or self.gaps) and time.monotonic() < deadline and not await request.is_disconnected():
             await asyncio.sleep(TICK_S)
         messages = [dict(self.pending[seq]) for seq in sorted(self.pending)]
-        return JSONResponse({"messages": messages, "last_event_id": f"{self.epoch}-{self.head}", "resumed": resumed})
+        answer = {"messages": messages, "last_event_id": f"{self.epoch}-{self.head}", "resumed": resumed}
+        gaps, self.gaps = self.gaps, []
+        return JSONResponse(answer | ({"gaps": gaps} if gaps else {}))
 
     async def ack(self, request: Request) -> Response:
         self.acknowledge(await request.json() | {"post": True})

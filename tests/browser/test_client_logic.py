@@ -428,6 +428,25 @@ async def test_where_streams_are_refused_too_messages_come_by_polling(page: Page
     assert await shown(page) == [1, 2, 3]
 
 
+async def test_a_stream_that_ends_for_an_expired_token_resumes_with_a_fresh_one(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(TOKENS, [token("demo", n=1), token("demo", n=2)])
+    await start(page, scripted, getToken=True, transports=["sse"])
+    await wait(page, "client.state === 'open'")
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.reconnects === 1")
+    assert scripted.tokens == [token("demo", n=1), token("demo", n=2)]
+
+
+async def test_a_gap_told_to_a_polling_client_moves_its_cursor(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, transports=["poll"])
+    await wait(page, "client.state === 'open'")
+    scripted.head = 40
+    scripted.gaps = [{"from": 1, "to": 40}]
+    await wait(page, "client.lastEventId === '7-40'")
+    assert (await events(page, "gap"))[0] | {"type": "gap"} == {"type": "gap", "from": 1, "to": 40}
+
+
 async def test_polling_with_unsettled_messages_does_not_spin(page: Page, scripted: ScriptedEngine) -> None:
     scripted.publish()
     await start(page, scripted, transports=["poll"], ack="manual")

@@ -1,0 +1,320 @@
+"""The demo page: against the scripted engine for what a real one does not do on request, and end to end against a real one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.conftest import complaints
+from tests.browser.scripted_engine import ScriptedEngine, token
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OUTPUT = Path(__file__).parents[1] / "output"
+PHONE = {"width": 375, "height": 812}
+
+
+async def open_demo(page: Page, url: str, with_token: str) -> None:
+    """Open the demo link and wait until the page is connected."""
+    await page.goto(f"{url}/#token={with_token}")
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open", timeout=15_000)
+
+
+async def publish(page: Page, *, kind: str = "post.liked", title: str | None = None, delay: str = "", to: str | None = None) -> None:
+    """Fill in the form and send it."""
+    await page.get_by_label("Type").fill(kind)
+    if title is not None:
+        await page.get_by_label("Title").fill(title)
+    if to is not None:
+        await page.get_by_label("To", exact=True).fill(to)
+    await page.get_by_label("Delay in seconds").fill(delay)
+    await page.get_by_role("button", name="Publish").click()
+
+
+async def keep(page: Page, name: str) -> None:
+    """A screenshot of the whole page, for people to look at."""
+    OUTPUT.mkdir(exist_ok=True)
+    await page.evaluate("scrollTo(0, 0)")
+    await page.screenshot(path=OUTPUT / f"demo-{name}.png", full_page=True)
+
+
+async def overflow(page: Page) -> int:
+    """Pixels by which the page is wider than its window."""
+    wide: int = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return wide
+
+
+# -- against the scripted engine ---------------------------------------------------------------------------------------
+async def test_without_a_token_the_page_says_how_to_get_one_and_takes_a_pasted_one(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(scripted.url)
+    await expect(page.locator("#token-command")).to_have_text("engine token demo --scope connect --scope publish --scope admin")
+    await page.get_by_label("Token", exact=True).fill("nonsense")
+    await page.get_by_role("button", name="Open the demo").click()
+    await expect(page.get_by_role("alert")).to_contain_text("This is not a token")
+    await page.get_by_label("Token", exact=True).fill(f"{scripted.url}/#token={token()}")  # the whole link will do
+    await page.get_by_role("button", name="Open the demo").click()
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+
+
+async def test_the_token_leaves_the_address_bar_and_survives_a_reload(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    assert page.url == f"{scripted.url}/"
+    await page.reload()
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+
+
+async def test_a_refused_token_leads_back_to_the_sign_in_screen(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    scripted.cut(4401, "the token has expired")
+    await expect(page.locator("#sign-in-reason")).to_contain_text("expired")
+    await page.reload()
+    await expect(page.locator("#sign-in")).to_be_visible()
+
+
+async def test_what_a_message_says_never_becomes_markup(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    nasty = '<img src=x onerror="document.title=1"><b>bold</b>'
+    scripted.publish(type=nasty, actor={"name": nasty}, data={"title": nasty, "body": nasty})
+    await expect(page.locator(".message-title")).to_contain_text(nasty)
+    await expect(page.locator(".message-body")).to_have_text(nasty)
+    assert await page.locator(".message img, .message b").count() == 0
+
+
+async def test_data_of_any_shape_can_be_shown(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    for data in (None, 7, "plain", ["a", 1], {"deep": {"er": True}}, {"title": 3, "body": False}):
+        scripted.publish(data=data)
+    await expect(page.locator(".message")).to_have_count(6)
+    await expect(page.locator(".message").nth(1)).to_contain_text('{"deep":{"er":true}}')
+
+
+async def test_marking_as_read_is_the_acknowledgement_when_so_chosen(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await page.get_by_text("when I mark as read").click()
+    scripted.publish("first")
+    scripted.publish("second")
+    await expect(page.locator("#badge")).to_have_text("2")
+    scripted.again(2)
+    await expect(page.locator(".message").first).to_contain_text("attempt 2")
+    assert sorted(scripted.pending) == [1, 2]
+    await page.get_by_role("button", name="Mark as read: second").click()
+    await scripted.until(lambda: sorted(scripted.pending) == [1])
+    await page.get_by_role("button", name="Mark all as read").click()
+    await scripted.until(lambda: not scripted.pending)
+    await expect(page.locator("#badge")).to_be_hidden()
+    await expect(page.locator("#fact-cursor")).to_have_text("7-2")
+
+
+async def test_what_another_device_handled_is_shown_as_read(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await page.get_by_text("when I mark as read").click()
+    scripted.publish("elsewhere")
+    await expect(page.locator("#badge")).to_have_text("1")
+    scripted.say({"type": "revoke", "ids": ["m1"]})
+    await expect(page.locator(".message")).to_contain_text("handled on another device")
+    await expect(page.locator("#badge")).to_be_hidden()
+
+
+async def test_counters_say_so_when_the_token_may_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.status_code = 403
+    await open_demo(page, scripted.url, token())
+    await expect(page.locator("#stats-note")).to_have_text("Live counters need a token with the scope admin.")
+    await publish(page, title="still works")
+    await expect(page.locator(".message-title")).to_contain_text("still works")
+
+
+async def test_the_form_says_what_is_wrong_before_anything_is_sent(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await publish(page, kind="")
+    await expect(page.locator(".result")).to_contain_text("not sent")
+    await expect(page.get_by_label("Type")).to_have_attribute("aria-invalid", "true")
+    await expect(page.get_by_label("Type")).to_be_focused()
+    assert scripted.head == 0
+
+
+async def test_the_command_shown_is_safe_to_paste(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await page.get_by_label("Title").fill("it's $HOME; `rm`")
+    await page.get_by_label("Text").fill("")
+    command = r"""engine publish demo post.liked --data '{"title":"it'\''s $HOME; `rm`"}'"""
+    await expect(page.locator("#publish-command")).to_have_text(command)
+
+
+async def test_every_control_has_a_name(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    nameless = await page.evaluate(
+        """[...document.querySelectorAll("button, input, select, textarea, a")].filter((one) =>
+          !(one.labels?.length || one.ariaLabel || one.textContent.trim())).map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_text_has_contrast_enough_to_be_read(page: Page, scripted: ScriptedEngine, scheme: Any) -> None:
+    """WCAG 2.2, success criterion 1.4.3: 4.5:1, against the nearest opaque background."""
+    await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    await open_demo(page, scripted.url, token())
+    for priority in ("high", "low"):
+        scripted.publish("a message", priority=priority, attempt=2, actor="ada")
+    await publish(page, delay="50")
+    await expect(page.locator(".message")).to_have_count(2)
+    await expect(page.locator(".result")).to_have_count(1)
+    poor = await page.evaluate(
+        """() => {
+          const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+          const paint = (colors) => {
+            canvas.clearRect(0, 0, 1, 1);
+            for (const color of colors) { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); }
+            return [...canvas.getImageData(0, 0, 1, 1).data];
+          };
+          const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+          const poor = [];
+          const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+          for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+            const own = node.parentElement;
+            if (!node.data.trim() || !own.checkVisibility() || own.closest(".unseen, noscript, .skip")) continue;
+            const behind = [];
+            for (let up = own; up; up = up.parentElement) behind.unshift(getComputedStyle(up).backgroundColor);
+            const back = light(paint(["white", ...behind]));
+            const front = light(paint(["white", ...behind, getComputedStyle(own).color]));
+            const ratio = (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
+            if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${own.tagName}.${own.className} ${node.data.trim()}`);
+          }
+          return poor;
+        }"""
+    )
+    assert poor == []
+
+
+# -- end to end --------------------------------------------------------------------------------------------------------
+USERS = iter(f"demo-page-{number}" for number in range(1000))
+
+
+@pytest.fixture
+def demo_token(engine: Any) -> str:
+    """Of a user nobody else uses: the engine is shared by the whole session."""
+    made: str = engine.token(next(USERS), "connect publish admin")
+    return made
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    fresh = await browser.new_context(viewport={"width": 1280, "height": 900})
+    fresh.set_default_timeout(15_000)
+    yield fresh
+    await fresh.close()
+
+
+async def number(page: Page, selector: str) -> float:
+    digits = re.sub(r"[^0-9.]", "", await page.locator(selector).inner_text())
+    return float(digits or 0)
+
+
+async def test_what_is_published_in_the_form_arrives_and_the_counters_move(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    wrong = complaints(page)
+    await open_demo(page, engine.url, demo_token)
+    await expect(page.locator("#stat-published")).to_have_text(re.compile(r"\d"))
+    published, acknowledged = await number(page, "#stat-published"), await number(page, "#stat-acknowledged")
+    await publish(page, title="Hello from the form")
+    await expect(page.locator(".result")).to_contain_text("accepted")
+    await expect(page.locator(".message")).to_contain_text("Hello from the form")
+    await expect(page.locator(".message")).to_contain_text("acknowledged")
+    await expect(page.locator("#badge")).to_have_text("1")
+    await page.get_by_role("button", name="Mark as read: Hello from the form").click()
+    await expect(page.locator("#badge")).to_be_hidden()
+    counted = "([p, a]) => Number(document.querySelector('#stat-published').textContent.replace(/,/g, '')) >= p && "
+    counted += "Number(document.querySelector('#stat-acknowledged').textContent.replace(/,/g, '')) >= a"
+    await page.wait_for_function(counted, arg=[published + 1, acknowledged + 1])
+    await expect(page.locator("#stat-p95")).to_have_text(re.compile(r"\d.* ms"))
+    assert await number(page, "#stat-connections") >= 1
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await keep(page, scheme)
+    assert wrong == []
+
+
+async def test_a_delayed_notification_can_be_cancelled_and_another_arrives_late(
+    context: BrowserContext, engine: Any, demo_token: str
+) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    await publish(page, title="never", delay="600")
+    line = page.locator(".result").filter(has_text="scheduled")
+    await expect(line).to_contain_text("due in 10 min.")
+    await line.get_by_role("button", name="Cancel").click()
+    await expect(line).to_contain_text("cancelled")
+    await publish(page, title="a moment later", delay="0.5")
+    await expect(page.locator(".message-title")).to_contain_text("a moment later")
+    await expect(page.locator(".message")).to_have_count(1)
+
+
+async def test_a_broken_connection_resumes_with_everything_missed(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    await page.get_by_role("button", name="Send me three notifications").click()
+    await expect(page.locator(".message")).to_have_count(3)
+    await page.get_by_role("button", name="Break the connection").click()
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "reconnecting")
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+    await expect(page.locator(".message")).to_have_count(6)
+    await expect(page.locator(".message", has_text="caught up")).to_have_count(3)
+    await expect(page.locator("#log")).to_contain_text("caught up with 3 missed")
+    order = await page.locator(".message").evaluate_all("(items) => items.map((item) => Number(/#(\\d+)/.exec(item.textContent)[1]))")
+    assert order == sorted(order, reverse=True)
+    await expect(page.locator("#fact-reconnects")).to_have_text("1")
+    await expect(page.locator("#log")).to_contain_text("Resumed from the cursor: ok")
+
+
+@pytest.mark.parametrize(("choice", "name"), [("sse", "Server-sent events"), ("poll", "Long polling")])
+async def test_the_same_cursor_goes_on_over_a_lesser_transport(
+    context: BrowserContext, engine: Any, demo_token: str, choice: str, name: str
+) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    await publish(page, title="over WebSocket")
+    await expect(page.locator(".message")).to_have_count(1)
+    await page.get_by_label("Carry it by").select_option(choice)
+    await expect(page.locator("#fact-transport")).to_have_text(name)
+    await publish(page, title=f"over {choice}")
+    await expect(page.locator(".message").first).to_contain_text(f"over {choice}")
+    await page.get_by_label("Carry it by").select_option("")
+    await expect(page.locator("#fact-transport")).to_have_text("WebSocket")
+    await publish(page, title="and back")
+    await expect(page.locator(".message").first).to_contain_text("and back")
+    await expect(page.locator(".message")).to_have_count(3)
+
+
+async def test_a_second_device_receives_the_same(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    async with context.expect_page() as opening:
+        await page.get_by_role("button", name="Open me on a second device").click()
+    second = await opening.value
+    await expect(second.locator("#pill")).to_have_attribute("data-state", "open")
+    assert await second.locator("#fact-device").inner_text() != await page.locator("#fact-device").inner_text()
+    await publish(page, title="for both")
+    await expect(page.locator(".message-title")).to_contain_text("for both")
+    await expect(second.locator(".message-title")).to_contain_text("for both")
+
+
+async def test_the_page_fits_a_phone(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    wrong = complaints(page)
+    await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    await page.goto(engine.url)
+    assert await overflow(page) == 0
+    await open_demo(page, engine.url, demo_token)
+    await publish(page, title="An unbreakable" + "word" * 40)
+    await publish(page, kind="message.direct", title="Ada sent you a message")
+    await expect(page.locator(".message")).to_have_count(2)
+    await keep(page, "phone")
+    assert await overflow(page) == 0
+    assert wrong == []
