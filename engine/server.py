@@ -39,7 +39,9 @@ def bind(config: Config, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if config.socket_send_buffer_bytes:  # accepted sockets inherit it
+        # Accepted sockets inherit both. A peer that vanished while bytes are on their way to it would else be kept for 15 minutes.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, config.client_timeout_ms)
+        if config.socket_send_buffer_bytes:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.socket_send_buffer_bytes)
         listener.bind(address)
         listener.setblocking(False)

@@ -83,6 +83,8 @@ class EventStream(Connection):
         async def body(chunks: list[bytes]) -> None:
             seq = self.sent
             await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+            # A server takes an event whole and waits before it takes the next one: an empty one waits for the client.
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
             if seq > self._written:
                 self._written = seq
                 self.on_announced()
