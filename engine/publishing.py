@@ -367,8 +367,6 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
         raise bad_request(intake.malformed(error)) from None
     except UnicodeDecodeError:
         raise bad_request("the body is not valid UTF-8") from None
-    except RecursionError:
-        raise bad_request("the body is nested too deeply") from None
 
 
 def _unprocessable(error: Invalid) -> Problem:
