@@ -342,8 +342,8 @@ def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: byt
 
 
 @contextlib.asynccontextmanager
-async def edge_world(shards: int = 1, **settings: Any) -> AsyncIterator[EdgeWorld]:
-    """A running edge; everything it started has ended afterwards."""
+async def edge_world(shards: int = 1, websocket_protocol: Any = None, **settings: Any) -> AsyncIterator[EdgeWorld]:
+    """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's."""
     config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
     world = EdgeWorld(config, shards)
 
@@ -356,6 +356,8 @@ async def edge_world(shards: int = 1, **settings: Any) -> AsyncIterator[EdgeWorl
     listener = server.bind(config, 0)
     world.port = listener.getsockname()[1]
     world.server = server.build(app(world.gateway, Authenticator(config), config, status, ready), config)
+    if websocket_protocol is not None:
+        world.server.config.ws = websocket_protocol
     ticker = asyncio.ensure_future(world.gateway.run())
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:
