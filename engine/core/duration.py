@@ -1,0 +1,24 @@
+"""Durations as people write them: `250ms`, `5s`, `15m`, `2h`, `7d`, `1h30m`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from engine.errors import Invalid
+
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds in a duration: numbers with units, one after the other.
+
+    Raises:
+        Invalid: anything else, and a number without a unit: nobody should have to guess which was meant.
+    """
+    compact = text.strip().lower()
+    if len(compact) > 64 or not _WHOLE.fullmatch(compact):
+        raise Invalid(f"a duration looks like 250ms, 5s, 15m, 2h, 7d or 1h30m; this is {text[:64]!r}")
+    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(compact)))

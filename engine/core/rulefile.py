@@ -1,0 +1,170 @@
+"""Reads rules from TOML. Everything that can be wrong with a file is found here, and said with line, rule and reason."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from engine.core.identity import is_event_type
+from engine.core.rules import NAME_CHARS_MAX, Condition, Priority, Rule, Rules
+from engine.core.templates import Path, Shape, Template, parse_path, parse_shape, parse_template
+from engine.errors import Invalid, RulesError
+
+RULES_MAX: Final = 1000
+_RULE_HEADER: Final = re.compile(r"^\s*\[\[\s*rule\s*\]\]", re.MULTILINE)
+_PLACE_IN_RULE: Final = re.compile(r"\$\.rule\[(\d+)\](.*)")
+
+
+class _ConditionText(Struct, forbid_unknown_fields=True):
+    path: str
+    equals: Any = UNSET
+    not_equal: Any = UNSET
+    in_: list[Any] | UnsetType = msgspec.field(name="in", default=UNSET)
+    exists: bool | UnsetType = UNSET
+
+
+class _DefaultsText(Struct, forbid_unknown_fields=True):
+    actor: str = ""
+    notify_self: bool = False
+    users_ignore_case: bool = False
+    priority: Priority = "normal"
+    target: Any = None
+    context: Any = None
+    ts: str = ""
+    id: str = "{$rule}/{$delivery}"
+
+
+class _RuleText(Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    event: str | Annotated[list[str], Meta(min_length=1)]
+    type: str
+    action: str | list[str] = []
+    when: list[_ConditionText] = []
+    recipients: list[str] = []
+    mentions: list[str] = []
+    notify_self: bool | None = None
+    priority: Priority | None = None
+    actor: str | None = None
+    target: Any = None
+    context: Any = None
+    ts: str | None = None
+    id: str | None = None
+    title: str = ""
+    body: str = ""
+    data: dict[str, Any] = {}
+
+
+class _FileText(Struct, forbid_unknown_fields=True):
+    rule: Annotated[list[_RuleText], Meta(min_length=1, max_length=RULES_MAX)]
+    defaults: _DefaultsText = msgspec.field(default_factory=_DefaultsText)
+
+
+def parse_rules(text: str, source: str) -> Rules:
+    """The rules in a TOML text.
+
+    Args:
+        text: the file's content.
+        source: its name, for messages.
+
+    Raises:
+        RulesError: with the line, the rule's name and the reason.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RulesError(f"{source}: {error}") from error
+    try:
+        file = msgspec.convert(raw, _FileText)
+    except msgspec.ValidationError as error:
+        raise RulesError(f"{source}{_locate(str(error), text, raw)}") from error
+    lines = [text.count("\n", 0, header.start()) + 1 for header in _RULE_HEADER.finditer(text)]
+    rules: list[Rule] = []
+    for index, written in enumerate(file.rule):
+        place = f"{source}:{lines[index] if index < len(lines) else '?'}: rule {written.name!r}"
+        if any(rule.name == written.name for rule in rules):
+            raise RulesError(f"{place}: another rule has this name; ids of notifications begin with it, so each needs its own")
+        try:
+            rules.append(_compile(written, file.defaults))
+        except Invalid as error:
+            raise RulesError(f"{place}: {error.path}: {error.detail}") from error
+    return Rules(tuple(rules), file.defaults.users_ignore_case)
+
+
+def _locate(message: str, text: str, raw: dict[str, Any]) -> str:
+    """`:<line>: rule '<name>': <what>` for a msgspec message that ends in ` - at `$.rule[2].priority``."""
+    what, _, place = message.partition(" - at `")
+    inside = _PLACE_IN_RULE.fullmatch(place.rstrip("`"))
+    if inside is None:
+        return f": {place.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
+    index, headers = int(inside[1]), list(_RULE_HEADER.finditer(text))
+    line = text.count("\n", 0, headers[index].start()) + 1 if index < len(headers) else "?"
+    entries = raw.get("rule")
+    entry = entries[index] if isinstance(entries, list) and index < len(entries) else None
+    name = entry.get("name", index + 1) if isinstance(entry, dict) else index + 1
+    member = inside[2].lstrip(".")
+    return f":{line}: rule {name!r}: {f'{member}: ' if member else ''}{what}"
+
+
+def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
+    if not written.recipients and not written.mentions:
+        raise Invalid("a rule needs recipients or mentions, else it notifies nobody", "recipients")
+    if not is_event_type(written.type, NAME_CHARS_MAX):
+        raise Invalid("words of letters, digits, _ and - joined by dots are needed", "type")
+    actor = written.actor if written.actor is not None else defaults.actor
+    ts = written.ts if written.ts is not None else defaults.ts
+    texts = {name: text for name, text in (("title", written.title), ("body", written.body)) if text}
+    return Rule(
+        name=written.name,
+        events=frozenset([written.event] if isinstance(written.event, str) else written.event),
+        actions=frozenset([written.action] if isinstance(written.action, str) else written.action),
+        conditions=tuple(_condition(condition, index) for index, condition in enumerate(written.when)),
+        recipients=_paths("recipients", written.recipients),
+        mentions=_paths("mentions", written.mentions),
+        notify_self=defaults.notify_self if written.notify_self is None else written.notify_self,
+        type=written.type,
+        priority=written.priority or defaults.priority,
+        actor=_paths("actor", [actor])[0] if actor else None,
+        target=_shape("target", written.target if written.target is not None else defaults.target),
+        context=_shape("context", written.context if written.context is not None else defaults.context),
+        ts=_template("ts", ts) if ts else None,
+        id=_template("id", written.id if written.id is not None else defaults.id),
+        data={name: _member(f"data.{name}", value) for name, value in {**texts, **written.data}.items()},
+    )
+
+
+def _condition(written: _ConditionText, index: int) -> Condition:
+    place = f"when[{index}]"
+    tests = {"equals": written.equals, "not_equal": written.not_equal, "in": written.in_, "exists": written.exists}
+    given = [(name, operand) for name, operand in tests.items() if operand is not UNSET]
+    if len(given) != 1:
+        raise Invalid("exactly one of equals, not_equal, in, exists is needed", place)
+    return Condition(_paths(f"{place}.path", [written.path])[0], *given[0])
+
+
+def _paths(place: str, texts: list[str]) -> tuple[Path, ...]:
+    try:
+        return tuple(parse_path(text) for text in texts)
+    except Invalid as error:
+        raise Invalid(error.detail, place) from error
+
+
+def _template(place: str, text: str) -> Template:
+    try:
+        return parse_template(text)
+    except Invalid as error:
+        raise Invalid(error.detail, place) from error
+
+
+def _member(place: str, value: Any) -> Shape:
+    try:
+        return parse_shape(value)
+    except Invalid as error:
+        raise Invalid(error.detail, place) from error
+
+
+def _shape(place: str, value: Any) -> Shape | None:
+    return None if value is None else _member(place, value)
