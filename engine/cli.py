@@ -211,20 +211,9 @@ def _ask_status(config: Config) -> dict[str, Any]:
 
 
 def _status_table(found: dict[str, Any]) -> Table:
-    table = Table(
-        "part",
-        "pid",
-        "node",
-        "state",
-        "cpu %",
-        "rss MB",
-        "restarts",
-        "connections",
-        "pending",
-        box=None,
-        header_style="bold",
-        pad_edge=False,
-    )
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("part", "pid", "node", "state", "cpu %", "rss MB", "restarts", "connections", "pending"):
+        table.add_column(title, no_wrap=True)
     rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"

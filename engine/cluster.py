@@ -10,9 +10,11 @@ The settings below were measured with the engine idle: Ray's own processes go fr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +33,7 @@ LOCAL_SETTINGS: Final = {
     "RAY_enable_metrics_collection": "0",  # the engine has its own
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
-    "RAY_enable_worker_prestart": "0",  # nobody submits tasks here
-    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",  # nobody submits tasks here; the first few are still started ahead, for the actors
     "RAY_memory_monitor_refresh_ms": "1000",
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_raylet_check_gc_period_milliseconds": "5000",
@@ -92,7 +93,8 @@ class RayCluster:
             else {"address": self._config.address}
         )
         try:
-            context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
+            with _without_helpers() if self._local else contextlib.nullcontext():
+                context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
         except Exception as error:  # Ray raises plain exceptions here
             if self._local:
                 raise ClusterError(f"Ray does not start: {error}") from error
@@ -103,7 +105,6 @@ class RayCluster:
         self.address = str(context.address_info["gcs_address"])
         self.logs = str(Path(context.address_info["session_dir"]) / "logs")
         if self._local:
-            self._end_unneeded()
             self._processes = _descendants() - self._before
 
     def _prepare_environment(self) -> None:
@@ -113,18 +114,6 @@ class RayCluster:
         if package.parent.name not in ("site-packages", "dist-packages"):
             # From a checkout: the actors' processes must find the package too.
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package.parent), os.environ.get("PYTHONPATH"))))
-
-    def _end_unneeded(self) -> None:
-        """End the helpers that a one-machine engine has no use for: 260 MB and 1.2 % of a core.
-
-        They ship log lines to the driver, scale the cluster, and serve the dashboard.
-        """
-        from ray._private import worker
-
-        node: Any = worker._global_node
-        node.kill_log_monitor(check_alive=False)
-        node.kill_monitor(check_alive=False)
-        node.kill_dashboard(check_alive=False)
 
     def missing_resources(self) -> list[str]:
         """Of the kinds of node that actors ask for, those that no node of the cluster offers now."""
@@ -160,6 +149,34 @@ class RayCluster:
             except psutil.NoSuchProcess:
                 continue
         self._processes.clear()
+
+
+@contextlib.contextmanager
+def _without_helpers() -> Iterator[None]:
+    """While the block runs, a Ray that starts leaves out what an engine on one machine has no use for.
+
+    The log monitor ships log lines to the driver, the monitor scales the cluster, the API server is the dashboard's: three
+    processes, 260 MB, 1.2 % of a core, and some seconds of the start. Ray 2.60 has no public setting for it; should a later
+    Ray lack one of the methods, that helper just runs.
+    """
+    from ray._private.node import Node
+
+    def no_api_server(node: Any, **_options: Any) -> None:
+        node._webui_url = ""
+
+    replacements: dict[str, Any] = {
+        "start_log_monitor": lambda _node: None,
+        "start_monitor": lambda _node: None,
+        "start_api_server": no_api_server,
+    }
+    originals = {name: getattr(Node, name) for name in replacements if hasattr(Node, name)}
+    try:
+        for name in originals:
+            setattr(Node, name, replacements[name])
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(Node, name, original)
 
 
 def _descendants() -> set[psutil.Process]:

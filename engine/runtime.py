@@ -29,7 +29,7 @@ from engine.auth import load_or_create_secret, mint
 from engine.cluster import ClusterError, RayCluster
 from engine.config import Config
 from engine.errors import ConfigError, EngineError
-from engine.statefile import EngineState, remove_state, write_state
+from engine.statefile import EngineState, read_state, remove_state, write_state
 from engine.store.embedded import DataDirLock, EmbeddedRedis
 from engine.store.redis import connect, display_url, durability_warnings, wait_ready
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
 _WATCH_S: Final = 1.0  # of Ray's processes while the engine runs
+_EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
 
 
@@ -72,7 +73,8 @@ def reserved_port(config: Config) -> Iterator[int]:
     """The port of the edges, kept while the block runs: a free one for 0, else `config.port` when nobody has it.
 
     The socket that keeps it does not listen, so connections go to the edges, which share the port with it (SO_REUSEPORT).
-    In a cluster the edges run elsewhere, and the port is only checked to be one.
+    The edges of an engine that was killed need a moment to notice: after one, a taken port is waited for. In a cluster the
+    edges run elsewhere, and the port is only checked to be one.
 
     Raises:
         ConfigError: it is taken, or there is no such address here.
@@ -82,22 +84,38 @@ def reserved_port(config: Config) -> Iterator[int]:
             raise ConfigError("port: 0 picks a port that is free on this machine; in a cluster give one that is free on all nodes")
         yield config.port
         return
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    with socket.socket(family) as probe, socket.socket(family) as keeper:
+    deadline = time.monotonic() + (_EDGES_OF_KILLED_S if read_state(config.data_dir) else 0)
+    while True:
         try:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((config.host, config.port))  # without SO_REUSEPORT: fails when anybody listens
-            port = int(probe.getsockname()[1])
-            probe.close()
-            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            keeper.bind((config.host, port))
+            keeper = _bind(config.host, config.port)
+            break
         except OSError as error:
-            raise ConfigError(
-                f"port: cannot listen on {config.host}:{config.port} ({error.strerror}); "
-                "choose another with --port, or --port 0 for a free one"
-            ) from error
-        yield port
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"port: cannot listen on {config.host}:{config.port} ({error.strerror}); "
+                    "choose another with --port, or --port 0 for a free one"
+                ) from error
+            time.sleep(_POLL_S)
+    with keeper:
+        yield int(keeper.getsockname()[1])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the port, which edges can share but which nobody else listens on. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))  # without SO_REUSEPORT: fails when anybody listens
+        address = probe.getsockname()
+    keeper = socket.socket(family)
+    try:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(address)
+    except OSError:
+        keeper.close()
+        raise
+    return keeper
 
 
 def public_url(config: Config, status: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ from engine.store.embedded import find_server
 
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 MISSING: list[str] = []
-START_TIMEOUT_S = 90
+START_TIMEOUT_S = 110
 REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
 
@@ -188,7 +188,7 @@ class RunningEngine:
 
     def token(self, user: str = "app", scopes: str = "connect", *, tenant: str = "default", ttl_s: float = 600, **claims: Any) -> str:
         """A valid token of this engine."""
-        secret = (self.data_dir / "secret").read_text().strip()
+        secret = (self.data_dir / "jwt-secret").read_text().strip()
         return jwt.encode({"sub": user, "scope": scopes, "tenant": tenant, "exp": time.time() + ttl_s, **claims}, secret, "HS256")
 
     async def publish(self, *items: dict[str, Any], tenant: str = "default") -> list[dict[str, Any]]:
