@@ -159,28 +159,24 @@ class Firing:
 
     # -- Shards. -------------------------------------------------------------------------------------------------------
     def open(self, shard: int, session: str, now_ms: int) -> bool:
-        """A shard can be reached; what an earlier session of it left unconfirmed is handed out again.
+        """A shard can be reached; its earlier session has been closed.
 
         Returns whether timers of it were left to storage and have to be loaded now.
         """
         lane = self._lane(shard, now_ms)
-        self._take_back(lane, now_ms)
+        assert lane.session is None
         lane.session = session
         incomplete, lane.incomplete = lane.incomplete, False
         return incomplete
 
-    def close(self, shard: int, session: str, now_ms: int) -> None:
-        """A session is over. Its timers wait for the shard's next one; no effect when that has begun already."""
-        lane = self._lane(shard, now_ms)
-        if lane.session == session:
-            lane.session = None
-            self._take_back(lane, now_ms)
-
-    def _take_back(self, lane: _Lane, now_ms: int) -> None:
+    def close(self, shard: int, now_ms: int) -> None:
+        """A shard's session is over: what it has not confirmed waits for the next one."""
+        lane = self._lanes[shard]
+        lane.session = None
         for sid in list(lane.handed):
-            self._take_back_one(self._entries[sid], now_ms)
+            self._take_back(self._entries[sid], now_ms)
 
-    def _take_back_one(self, entry: _Entry, now_ms: int) -> None:
+    def _take_back(self, entry: _Entry, now_ms: int) -> None:
         self._unhand(entry)
         self._arm(entry, now_ms)
         self.refired += 1
@@ -211,7 +207,7 @@ class Firing:
                 sid, again_ms = next(iter(lane.handed.items()))
                 if again_ms > now_ms:
                     break
-                self._take_back_one(self._entries[sid], now_ms)
+                self._take_back(self._entries[sid], now_ms)
             while (room := self._room(lane)) > 0:
                 sids = lane.wheel.advance(now_ms, min(room, self._config.timer_batch))
                 if not sids:

@@ -220,7 +220,7 @@ class SchedulerCore:
         if self._sessions.pop(session, None) is not None:
             shard = _shard_of(session)
             assert shard is not None
-            self._firing.close(shard, session, now_ms)
+            self._firing.close(shard, now_ms)
 
     def _slots_read(self, slots: SlotMap, now_ms: int) -> None:
         if slots.version > self._slots.version:

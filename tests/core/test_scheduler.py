@@ -259,6 +259,45 @@ def test_what_was_due_while_the_engine_was_down_fires_at_once_and_cannot_be_canc
     assert rig.sids() == [sid]
 
 
+def test_what_may_have_fired_before_a_restart_is_refused_without_asking_storage() -> None:
+    rig = Rig()
+    sid = rig.schedule(0, 10, "a")
+    rig.now = START + 10
+    rig.crash()
+    rig.send(EDGE, Cancel(7, "default", sid))
+    assert rig.answers[-1] == TimerAnswer(7, ALREADY_FIRED)
+
+
+def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memory_is_short() -> None:
+    rig = Rig(Config(timer_memory_max=8, timer_claims_max=2))
+    session = rig.open(rig.slots.owner(USERS[0]))
+    sids = [rig.schedule(0, 10 + n, f"{n}") for n in range(4)]
+    rig.at(START + 100)
+    assert rig.sids() == sids[:2]
+    rig.handle(Closed(session))
+    for n in range(20):
+        rig.schedule(0, 200 + n, f"more{n:02}")
+    assert [rig.ask(Cancel(rig.ref(), "default", sid)).status for sid in sids] == [ALREADY_FIRED, ALREADY_FIRED, OK, OK]
+
+
+def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again() -> None:
+    rig = Rig(Config(timer_horizon_ms=1000))
+    rig.open_all()
+    sid = rig.schedule(0, 600, "a")
+    rig.at(START + 600)
+    rig.core._loading.rewind()
+    rig.at(START + 601)
+    assert rig.work is not None
+    done = rig.storage.apply(rig.work)
+    rig.work = None
+    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.handle(Stored(done))
+    rig.store()
+    rig.at(START + 100_000)
+    assert rig.sids() == [sid]
+    assert rig.core.stats()["loaded"] == 0
+
+
 def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages() -> None:
     rig = Rig(Config(timer_horizon_ms=1000, timer_load_max=16))
     rig.open_all()
@@ -310,6 +349,18 @@ def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
     assert rig.fired == []
     rig.store()
     assert rig.answers[-1].status == OK
+    assert rig.fired == []
+
+
+def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
+    rig = Rig(Config(commit_records_max=1))
+    rig.open_all()
+    sid = timer_id(USERS[0], "a")
+    rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5)), Cancel(2, "default", sid))
+    rig.store_once()
+    rig.at(START + 100)
+    rig.store()
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [(1, SCHEDULED), (2, OK)]
     assert rig.fired == []
 
 
