@@ -143,6 +143,7 @@ class Calls:
         deadlines = self._deadlines
         while deadlines and (deadlines[0].done.done() or deadlines[0].deadline_ms <= now_ms):
             call = deadlines.popleft()
-            for ref in range(call.base, call.base + len(call.records)):
-                self._calls.pop(ref, None)
-            call.finish()
+            if not call.done.done():
+                for ref in range(call.base, call.base + len(call.records)):
+                    self._calls.pop(ref, None)
+                call.finish()
