@@ -12,7 +12,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
 CORE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools", "hashlib", "heapq",
-    "itertools", "json", "math", "msgspec", "operator", "re", "struct", "types", "typing", "uuid", "zlib",
+    "datetime", "itertools", "json", "math", "msgspec", "operator", "re", "struct", "tomllib", "types", "typing", "uuid", "zlib",
     "engine", "engine.errors", "engine.config",
 }  # fmt: skip
 """What computes from its arguments alone. `uuid` only for parsing: making one reads a clock and a random source."""
@@ -27,8 +27,7 @@ LAYERS = (
     ("intake", "publishing", "outcomes", "calls", "connection", "gateway", "session", "websocket", "server", "streams", "cors", "assets"),
     ("routes",),
     ("actors",),
-    ("client",),
-    ("statefile", "cluster"),
+    ("client", "statefile", "cluster"),
     ("runtime",),
     ("cli", "__main__"),
 )

@@ -15,7 +15,7 @@ from engine.core.templates import Path, Shape, Template, parse_path, parse_shape
 from engine.errors import Invalid, RulesError
 
 RULES_MAX: Final = 1000
-_RULE_HEADER: Final = re.compile(r"^\s*\[\[\s*rule\s*\]\]", re.MULTILINE)
+_RULE_HEADER: Final = re.compile(r"^[ \t]*\[\[\s*rule\s*\]\]", re.MULTILINE)
 _PLACE_IN_RULE: Final = re.compile(r"\$\.rule\[(\d+)\](.*)")
 
 

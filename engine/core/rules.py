@@ -147,27 +147,41 @@ class Rules(Struct, frozen=True):
             delivery: identifies this delivery of the event, see `delivery_id`.
         """
         action = payload.get("action")
-        outcome = Outcome([], [], [])
+        scopes = [
+            (rule, Scope(payload, {"$event": event, "$action": action, "$delivery": delivery, "$rule": rule.name})) for rule in self.rules
+        ]
+        matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
+        outcome = Outcome([rule.name for rule, _ in matching], [], [])
+        spellings = self._spellings(matching)
         notified: set[str] = set()
-        for rule in self.rules:
-            names = {"$event": event, "$action": action, "$delivery": delivery, "$rule": rule.name}
-            scope = Scope(payload, names)
-            if rule.matches(event, action, scope):
-                outcome.matched.append(rule.name)
-                self._notify(rule, scope, notified, outcome)
+        for rule, scope in matching:
+            self._notify(rule, scope, spellings, notified, outcome)
         return outcome
 
-    def _notify(self, rule: Rule, scope: Scope, notified: set[str], outcome: Outcome) -> None:
+    def _spellings(self, matching: list[tuple[Rule, Scope]]) -> dict[str, str]:
+        """How the event itself writes its people. Someone mentioned as @OctoCat is the octocat who opened the issue."""
+        if not self.users_ignore_case:
+            return {}
+        known: dict[str, str] = {}
+        for rule, scope in matching:
+            for path in (*rule.recipients, *((rule.actor,) if rule.actor is not None else ())):
+                for value in path.values(scope):
+                    known.setdefault(str(value).casefold(), str(value))
+        return known
+
+    def _notify(self, rule: Rule, scope: Scope, spellings: Mapping[str, str], notified: set[str], outcome: Outcome) -> None:
         actor = _first_text(rule.actor, scope)
+        own = actor.casefold() if actor is not None and self.users_ignore_case else actor
         here: set[str] = set()
-        for user in rule.users(scope):
+        for named in rule.users(scope):
+            user = spellings.get(named.casefold(), named)
             same = user.casefold() if self.users_ignore_case else user
             if same in here:
                 continue
             here.add(same)
             if not is_user(user, NAME_CHARS_MAX):
                 outcome.skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
-            elif not rule.notify_self and actor is not None and same == (actor.casefold() if self.users_ignore_case else actor):
+            elif not rule.notify_self and same == own:
                 outcome.skipped.append(Skipped(rule.name, user, OWN_ACTION))
             elif same in notified:
                 outcome.skipped.append(Skipped(rule.name, user, ALREADY))
