@@ -11,6 +11,7 @@ and sooner when a token names a key that is not in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -116,12 +117,10 @@ class Keyring:
         await self.prepare()
         while True:
             wait_s = self._config.jwks_cache_s if self._fetched_s >= self._tried_s else self._config.jwks_refetch_s
-            try:
-                await asyncio.wait_for(self._wanted.wait(), wait_s)
-                pause_s = self._tried_s + self._config.jwks_refetch_s - time.monotonic()
-                await asyncio.sleep(max(0.0, pause_s))
-            except TimeoutError:
-                pass  # it is time
+            with contextlib.suppress(TimeoutError):  # then it is time
+                async with asyncio.timeout(wait_s):  # not wait_for: before Python 3.12 it may swallow a cancellation
+                    await self._wanted.wait()
+            await asyncio.sleep(max(0.0, self._tried_s + self._config.jwks_refetch_s - time.monotonic()))
             self._wanted.clear()
             await self._refresh()
 
