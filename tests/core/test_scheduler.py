@@ -285,6 +285,7 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
     rig.open_all()
     sid = rig.schedule(0, 600, "a")
     rig.at(START + 600)
+    rig.store()
     rig.core._loading.rewind()
     rig.at(START + 601)
     assert rig.work is not None
