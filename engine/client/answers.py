@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.http import Response
 from engine.errors import ClientError, Forbidden, Refused, Unauthorized
+
+FINAL: Final = frozenset({"accepted", "scheduled", "merged", "duplicate", "suppressed"})
 
 
 class Result(Struct, kw_only=True, frozen=True):
@@ -24,8 +26,13 @@ class Result(Struct, kw_only=True, frozen=True):
     user: str | None = None
     seq: int | None = None
     scheduled_id: str | None = None
-    scheduled_at: Any = None
+    scheduled_at: int | None = None
     reason: str | None = None
+
+    @property
+    def final(self) -> bool:
+        """The engine has decided; otherwise (`conflict`, `unavailable`, `overloaded`) it did not take the item."""
+        return self.status in FINAL
 
 
 class ItemError(Struct, frozen=True):
@@ -45,9 +52,9 @@ class PublishError(ClientError):
     """The engine rejected items, and will again: they break a rule, or their id was used for something else.
 
     Attributes:
-        errors: one entry per rejected item; the items without one were not accepted either when `publish_many` raises,
-            unless `results` holds theirs.
-        results: of the items that were accepted before, in order.
+        errors: one entry per rejected item; an item with neither an error nor a result was not accepted.
+        results: of the items that were accepted nevertheless, in order: those of earlier requests, and, as an engine's shards
+            decide on their own, the others of this one when the status is 409.
         status: the HTTP status: 409 for an id used with another payload, 413 too large, 422 not valid.
     """
 
@@ -68,12 +75,12 @@ class _Fault(Struct):
     index: int | None = None
     path: str = ""
     detail: str = ""
-    id: str | None = None
 
 
 class _Problem(Struct):
     detail: str = ""
     errors: list[_Fault] = []
+    results: list[Result] = []
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
@@ -123,15 +130,20 @@ def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:
         raise Forbidden(detail, 403)
     if answer.status not in (400, 409, 413, 422):
         raise Refused(detail, answer.status)
-    places = {id_: index for index, id_ in enumerate(ids)}
-    faults = []
-    for fault in problem.errors:
-        index = fault.index if fault.index is not None else places.get(fault.id or "")
-        if len(ids) == 1:
-            index = 0
-        if index is not None and 0 <= index < len(ids):
-            faults.append(ItemError(index, ids[index], fault.detail or detail, fault.path))
-    if not faults:
-        only = len(ids) == 1
-        faults = [ItemError(0 if only else -1, ids[0] if only else "?", detail)]
-    raise PublishError(faults, answer.status)
+    places = {id_: index for index, id_ in reversed(list(enumerate(ids)))}
+    if problem.results:  # per user, not per item: the ids say which item each is about
+        faults = [
+            ItemError(places[one.id], one.id, one.reason or one.status) for one in problem.results if not one.final and one.id in places
+        ]
+        raise PublishError(faults or [_of_all(ids, detail)], answer.status, [one for one in problem.results if one.final])
+    faults = [
+        ItemError(fault.index, ids[fault.index], fault.detail or detail, fault.path)
+        for fault in problem.errors
+        if fault.index is not None and 0 <= fault.index < len(ids)
+    ]
+    raise PublishError(faults or [_of_all(ids, detail)], answer.status)
+
+
+def _of_all(ids: Sequence[str], detail: str) -> ItemError:
+    """What is said about the request as a whole: about its one item, or about none in particular."""
+    return ItemError(0, ids[0], detail) if len(ids) == 1 else ItemError(-1, "?", detail)

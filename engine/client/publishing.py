@@ -152,7 +152,7 @@ class Publisher:
             except PublishError as error:
                 for place, fault in enumerate(error.errors):
                     error.errors[place] = msgspec.structs.replace(fault, index=start + fault.index if fault.index >= 0 else -1)
-                raise PublishError(error.errors, error.status, results) from None
+                raise PublishError(error.errors, error.status, results + error.results) from None
             start += len(batch)
             for _ in batch:
                 waiting.popleft()
@@ -293,11 +293,12 @@ class Publisher:
                 bad = {fault.index for fault in error.errors}
                 parts = [[item for index, item in enumerate(batch) if index not in bad]]
                 faults = [msgspec.structs.replace(fault, index=-1) for fault in error.errors]
-            status = error.status
-        results: list[Result] = []
+                if error.results:
+                    parts = []  # all are decided
+            status, results = error.status, error.results
         for part in filter(None, parts):
-            moreresults_of, more_faults, more_status = await self._send_without_rejected(part)
-            results += moreresults_of
+            more_results, more_faults, more_status = await self._send_without_rejected(part)
+            results += more_results
             faults += more_faults
             status = more_status or status
         return results, faults, status
@@ -313,6 +314,7 @@ class Publisher:
         body = b"[" + b",".join([item.body for item in batch]) + b"]"
         give_up = time.monotonic() + self._retry_for_s
         attempt, renewed = 0, False
+        taken: dict[tuple[str, str | None], Result] = {}
         while True:
             token = await self._credentials.get(fresh=renewed)
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -323,13 +325,16 @@ class Publisher:
                 reason = str(error) or f"no answer within {self._timeout_s:g} s"
             else:
                 if answer.status == 202:
-                    return results_of(answer)
+                    # What an earlier try of ours brought in is no duplicate to our caller.
+                    return [taken.get((result.id, result.user), result) for result in results_of(answer)]
                 if answer.status == 401 and self._credentials.renewable and not renewed:
                     renewed = True
                     continue
                 if answer.status not in RETRIED:
                     raise_rejection([item.id for item in batch], answer)
-                reason = f"{answer.status} {problem_of(answer).detail}"
+                problem = problem_of(answer)
+                taken.update(((result.id, result.user), result) for result in problem.results if result.status in ("accepted", "scheduled"))
+                reason = f"{answer.status} {problem.detail}"
                 wait_s = retry_after_s(answer)
             delay_s = retry_delay_s(attempt, wait_s, random.random())
             attempt += 1

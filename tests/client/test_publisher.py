@@ -358,3 +358,34 @@ async def test_the_synchronous_publisher_publishes_posts_and_raises() -> None:
     async with running(accepts, accepts, rejects("bad")) as engine:
         await asyncio.to_thread(program, engine.url)
         assert len(engine.accepted) == 4
+
+
+async def test_what_an_answer_with_results_has_decided_is_not_sent_again() -> None:
+    async def decides_each(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        good = engine.accept([item for item in items if item["id"] != "used"])["results"]
+        bad = {"id": "used", "user": "u", "status": "conflict", "reason": "another payload"}
+        await reply(writer, 409, {"detail": "1 of 3 items", "errors": [{"index": 1, "detail": "another payload"}], "results": [*good, bad]})
+
+    results: list[Result] = []
+    async with running(decides_each, decides_each) as engine, Publisher(engine.url, "tok", on_result=results.append) as publisher:
+        for id_ in ("a", "used", "b"):
+            await publisher.post(user="u", type="t", id=id_)
+        with pytest.raises(PublishError, match="another payload"):
+            await publisher.flush()
+        assert [(result.id, result.status) for result in results] == [("a", "accepted"), ("b", "accepted")]
+        assert len(engine.requests) == 1
+        with pytest.raises(PublishError) as caught:
+            await publisher.publish_many([{"user": "u", "type": "t", "id": id_} for id_ in ("c", "used")])
+        assert [(error.index, error.id) for error in caught.value.errors] == [(1, "used")]
+        assert [result.id for result in caught.value.results] == ["c"]
+
+
+async def test_what_an_earlier_try_brought_in_is_not_called_a_duplicate() -> None:
+    async def takes_half(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
+        half = engine.accept(items[:1])["results"]
+        await reply(writer, 503, {"detail": "storage", "results": [*half, {"id": items[1]["id"], "user": "u", "status": "unavailable"}]})
+
+    async with running(takes_half) as engine, Publisher(engine.url, "tok") as publisher:
+        results = await publisher.publish_many([{"user": "u", "type": "t"}] * 2)
+        assert [result.status for result in results] == ["accepted", "accepted"]
+        assert len(engine.accepted) == 2
