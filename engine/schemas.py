@@ -235,4 +235,5 @@ def _problem() -> Schema:
         detail={"type": "string"},
         errors={"type": "array", "items": error},
         results={"type": "array", "items": ref("Result"), "description": "Of 409, 429 and 503 on publishing: each item's outcome."},
+        failing={"type": "array", "items": {"type": "string"}, "description": "Of `/readyz`: what does not answer."},
     )
