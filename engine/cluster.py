@@ -156,27 +156,31 @@ def _without_helpers() -> Iterator[None]:
     """While the block runs, a Ray that starts leaves out what an engine on one machine has no use for.
 
     The log monitor ships log lines to the driver, the monitor scales the cluster, the API server is the dashboard's: three
-    processes, 260 MB, 1.2 % of a core, and some seconds of the start. Ray 2.60 has no public setting for it; should a later
-    Ray lack one of the methods, that helper just runs.
+    processes, 260 MB, 1.2 % of a core, and some seconds of the start. The listener prints a page of text for every process that
+    ends; the engine says it in a line. Ray 2.60 has no public setting for these; should a later Ray lack one of the names, that
+    helper just runs.
     """
+    from ray._private import worker
     from ray._private.node import Node
 
     def no_api_server(node: Any, **_options: Any) -> None:
         node._webui_url = ""
 
-    replacements: dict[str, Any] = {
-        "start_log_monitor": lambda _node: None,
-        "start_monitor": lambda _node: None,
-        "start_api_server": no_api_server,
-    }
-    originals = {name: getattr(Node, name) for name in replacements if hasattr(Node, name)}
+    replacements: tuple[tuple[Any, str, Any], ...] = (
+        (Node, "start_log_monitor", lambda _node: None),
+        (Node, "start_monitor", lambda _node: None),
+        (Node, "start_api_server", no_api_server),
+        (worker, "listen_error_messages", lambda *_arguments: None),
+    )
+    originals = [(where, name, getattr(where, name)) for where, name, _ in replacements if hasattr(where, name)]
     try:
-        for name in originals:
-            setattr(Node, name, replacements[name])
+        for where, name, nothing in replacements:
+            if hasattr(where, name):
+                setattr(where, name, nothing)
         yield
     finally:
-        for name, original in originals.items():
-            setattr(Node, name, original)
+        for where, name, original in originals:
+            setattr(where, name, original)
 
 
 def _descendants() -> set[psutil.Process]:

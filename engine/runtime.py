@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
-_WATCH_S: Final = 1.0  # of Ray's processes while the engine runs
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
 
@@ -84,20 +83,21 @@ def reserved_port(config: Config) -> Iterator[int]:
             raise ConfigError("port: 0 picks a port that is free on this machine; in a cluster give one that is free on all nodes")
         yield config.port
         return
-    deadline = time.monotonic() + (_EDGES_OF_KILLED_S if read_state(config.data_dir) else 0)
+    patience_s = _EDGES_OF_KILLED_S if read_state(config.data_dir) else 0.0
+    with _bind_patiently(config.host, config.port, time.monotonic() + patience_s) as keeper:
+        yield int(keeper.getsockname()[1])
+
+
+def _bind_patiently(host: str, port: int, deadline: float) -> socket.socket:
     while True:
         try:
-            keeper = _bind(config.host, config.port)
-            break
+            return _bind(host, port)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"port: cannot listen on {config.host}:{config.port} ({error.strerror}); "
-                    "choose another with --port, or --port 0 for a free one"
+                    f"port: cannot listen on {host}:{port} ({error.strerror}); choose another with --port, or --port 0 for a free one"
                 ) from error
             time.sleep(_POLL_S)
-    with keeper:
-        yield int(keeper.getsockname()[1])
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -298,16 +298,30 @@ class _Run:
 
     async def _serve(self) -> int:
         """Until a signal, or until a part dies that nothing restarts."""
-        restarts = 0
+        told: dict[str, int] = {}
         while not self._stop.is_set():
             if failure := self._cluster.failure():
                 self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
                 return 1
-            if self._redis is not None and self._redis.restarts != restarts:
-                restarts = self._redis.restarts
-                self._console.print(f"Redis died and was started again on its data (restart {restarts})")
-            await self._pause(_WATCH_S)
+            await self._tell_restarts(told)
+            await self._pause(self._config.health_ms / 1000)
         return 0
+
+    async def _tell_restarts(self, told: dict[str, int]) -> None:
+        """A line for every part that was restarted since it was last looked at; `told` remembers how often by name."""
+        import ray
+
+        try:
+            async with asyncio.timeout(self._config.health_timeout_ms / 1000):
+                status = await self._controller.status.remote()
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            log.info("the controller does not answer: %s", type(error).__name__)
+            return
+        rows = [(f"{row['role']}-{row['index']}", row) for kind in ("edges", "shards", "schedulers") for row in status[kind]]
+        for name, row in [*rows, ("redis", status["redis"])]:
+            if row["restarts"] > told.get(name, 0):
+                self._console.print(f"{time.strftime('%H:%M:%S')} {name} died and was restarted (pid {row.get('pid')})", highlight=False)
+            told[name] = row["restarts"]
 
     async def _pause(self, seconds: float) -> None:
         """A sleep that a signal ends."""
