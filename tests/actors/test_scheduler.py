@@ -1,0 +1,233 @@
+"""The scheduler actor with real links and a real Redis; only Ray's transport is replaced by a function call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.actors.link import LinkCaller
+from engine.actors.scheduler import Scheduler, now_ms
+from engine.config import Config
+from engine.core import batch
+from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
+from engine.core.slots import spread, timer_id
+from engine.store.keys import slots_key
+from tests.conftest import RedisServer, start_redis
+
+DEADLINE_S = 20
+KEY = "default:ann"
+
+
+class Handle:
+    """What an actor handle is to a link: `exchange.remote(...)` is awaited."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.exchange = self
+
+    def remote(self, session: str, seq: int, data: bytes) -> Any:
+        return self.scheduler.exchange(session, seq, data)
+
+
+class Peer:
+    """An edge or a shard at its end of the link."""
+
+    def __init__(self, scheduler: Scheduler, name: str, decoder: Any, config: Config) -> None:
+        self.records: list[tuple[int, Any]] = []  # (arrival, record)
+        self.link = LinkCaller(Handle(scheduler), name, decoder, config, on_records=self._on_records, on_reset=lambda: None)
+        self.task = asyncio.create_task(self.link.run())
+        self.confirms = True
+
+    def _on_records(self, records: list[Any]) -> None:
+        for record in records:
+            self.records.append((now_ms(), record))
+            if isinstance(record, Fire) and self.confirms:
+                self.link.send(FireDone([timer.sid for timer in record.timers]))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [record for _, record in self.records if type(record) is kind]
+
+    def fired(self) -> list[tuple[int, Timer]]:
+        return [(arrival, timer) for arrival, record in self.records if isinstance(record, Fire) for timer in record.timers]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class World:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.peers: list[Peer] = []
+        self.refs = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.scheduler = Scheduler(self.config, 0)
+
+    async def end(self) -> None:
+        """The scheduler and everyone's links end, as when its process is killed."""
+        tasks = [peer.task for peer in self.peers]
+        if self.scheduler._serving is not None:
+            tasks.append(self.scheduler._serving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.peers.clear()
+        if self.scheduler._ready.is_set():
+            await self.scheduler._client.aclose()
+
+    async def connect(self) -> tuple[Peer, Peer]:
+        """An edge and a shard whose links have carried a call each way."""
+        edge = Peer(self.scheduler, "edge-0", batch.scheduler_to_edge, self.config)
+        shard = Peer(self.scheduler, "shard-0", batch.scheduler_to_shard, self.config)
+        self.peers += [edge, shard]
+        await until(lambda: edge.link.open and shard.link.open)
+        return edge, shard
+
+    async def ask(self, edge: Peer, build: Callable[[int], Any]) -> TimerAnswer:
+        self.refs += 1
+        ref = self.refs
+        edge.link.send(build(ref))
+        await until(lambda: any(answer.ref == ref for answer in edge.of(TimerAnswer)))
+        return next(answer for answer in edge.of(TimerAnswer) if answer.ref == ref)
+
+    async def schedule(self, edge: Peer, unique: str, due_ms: int) -> str:
+        sid = timer_id(KEY, unique)
+        timer = Timer(sid, KEY, due_ms, now_ms(), unique, b"12345678", 1, 60_000, True, b'"id":"x"')
+        answer = await self.ask(edge, lambda ref: Schedule(ref, False, timer))
+        assert answer.status == batch.SCHEDULED
+        return sid
+
+    async def status_of(self, edge: Peer, sid: str) -> int:
+        return (await self.ask(edge, lambda ref: Inspect(ref, "default", sid))).status
+
+
+@asynccontextmanager
+async def world(server: RedisServer, **settings: Any) -> AsyncIterator[World]:
+    client = Redis.from_url(server.url, socket_timeout=5)
+    await client.set(slots_key(), msgspec.msgpack.encode(spread(1)))
+    made = World(Config(redis_url=server.url, shards=1, **settings))
+    try:
+        yield made
+    finally:
+        await made.end()
+        await client.aclose()
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The actor has a process of its own: without Ray it gets an address, and this process gets its collector back."""
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        edge, shard = await engine.connect()
+        due_ms = now_ms() + 300
+        sid = await engine.schedule(edge, "a", due_ms)
+        assert await engine.status_of(edge, sid) == batch.OK
+        await until(lambda: shard.fired() != [])
+        ((arrival, fired),) = shard.fired()
+        assert fired.sid == sid
+        assert due_ms <= arrival < due_ms + 1000
+        async with asyncio.timeout(DEADLINE_S):
+            while await redis_client.exists(f"{{t{sid.partition('-')[0]}}}timer"):
+                await asyncio.sleep(0.005)
+        assert await engine.status_of(edge, sid) == batch.ALREADY_FIRED
+        assert len(shard.fired()) == 1
+
+
+async def test_a_cancelled_message_never_fires(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        edge, shard = await engine.connect()
+        sid = await engine.schedule(edge, "a", now_ms() + 300)
+        later = await engine.schedule(edge, "b", now_ms() + 600)
+        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", sid))).status == batch.OK
+        await until(lambda: shard.fired() != [])
+        assert [fired.sid for _, fired in shard.fired()] == [later]
+
+
+async def test_what_was_scheduled_before_a_crash_fires_after_it(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        edge, shard = await engine.connect()
+        shard.confirms = False
+        first = await engine.schedule(edge, "first", now_ms() + 10)
+        second = await engine.schedule(edge, "second", now_ms() + 600)
+        await until(lambda: shard.fired() != [])
+        await engine.end()
+        engine.begin()
+        edge, shard = await engine.connect()
+        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", first))).status == batch.ALREADY_FIRED
+        await until(lambda: len(shard.fired()) == 2)
+        assert [fired.sid for _, fired in shard.fired()] == [first, second]
+        stats = await engine.scheduler.stats()
+        assert stats["ready"]
+        assert stats["caught_up"]
+
+
+async def test_volatile_timers_are_due_on_time(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        _, shard = await engine.connect()
+        start_ms = now_ms()
+        for n in range(200):
+            shard.link.send(Arm(f"k{n}", start_ms + 200 + 2 * n))
+        await until(lambda: sum(len(due.keys) for due in shard.of(Due)) == 200)
+        arrivals = [(arrival, key) for arrival, record in shard.records if isinstance(record, Due) for key in record.keys]
+        late_ms = sorted(arrival - (start_ms + 200 + 2 * int(key[1:])) for arrival, key in arrivals)
+        assert late_ms[0] >= 0
+        assert late_ms[100] < 500
+
+
+async def test_requests_get_an_answer_and_armed_timers_fire_while_redis_is_away(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    try:
+        async with world(server, commit_retry_ms=300, redis_timeout_ms=500) as engine:
+            edge, shard = await engine.connect()
+            sid = await engine.schedule(edge, "a", now_ms() + 1500)
+            server.kill()
+            refused = timer_id(KEY, "b")
+            timer = Timer(refused, KEY, now_ms() + 60_000, now_ms(), "b", b"12345678", 1, 60_000, True, b"")
+            assert (await engine.ask(edge, lambda ref: Schedule(ref, False, timer))).status == batch.UNAVAILABLE
+            await until(lambda: shard.fired() != [])
+            server.start()
+            async with asyncio.timeout(DEADLINE_S):
+                while await engine.status_of(edge, sid) != batch.ALREADY_FIRED or not engine.scheduler._core.idle:
+                    await asyncio.sleep(0.05)
+            await engine.scheduler.drain()
+            assert len(shard.fired()) == 1
+    finally:
+        server.stop()
+
+
+async def test_an_idle_scheduler_hardly_wakes(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        edge, _ = await engine.connect()
+        await engine.schedule(edge, "far", now_ms() + 3_600_000)
+        wakes = 0
+        handle = engine.scheduler._core.handle
+
+        def counted(event: Any, at_ms: int) -> Any:
+            nonlocal wakes
+            wakes += 1
+            return handle(event, at_ms)
+
+        engine.scheduler._core.handle = counted  # type: ignore[method-assign]
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 2)
+        assert wakes <= 10
