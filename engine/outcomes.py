@@ -21,6 +21,7 @@ from engine.core.batch import (
     OVERLOADED,
     PUBLISH_STATUS,
     SCHEDULED,
+    SUPPRESSED,
     UNAVAILABLE,
     Post,
     Schedule,
@@ -103,32 +104,36 @@ def check(made: Sequence[Result]) -> None:
 def _result(draft: Draft, record: Any, answer: Any) -> Result:
     if answer is None:
         return Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
-    status = answer.status
     result = Result(draft.id, draft.user, "")
     if type(answer) is TimerAnswer:
-        timer = answer.timers[0] if answer.timers else record.timer
-        if status == DUPLICATE and (timer.sid == record.timer.sid or not draft.idempotent):
-            status = SCHEDULED  # we sent it twice, the publisher only once
-        if status == SCHEDULED or (status == DUPLICATE and answer.timers):
-            result.scheduled_id, result.scheduled_at = timer.sid, timer.due_ms
-        elif status == DUPLICATE:
-            result.seq, result.scheduled_id = _first(answer.detail)
+        status = _timer_result(result, draft, record.timer, answer)
     else:
+        status = answer.status
         if status == DUPLICATE and not draft.idempotent:
-            status = ACCEPTED  # as above
+            status = ACCEPTED  # a made id is unknown to everyone: we sent it twice, the publisher once
         result.seq = answer.seq
         if status == DUPLICATE:
             result.scheduled_id = answer.detail
-    if status not in (ACCEPTED, SCHEDULED, DUPLICATE):
+    if status in _REASONS or status == SUPPRESSED:
         result.reason = answer.detail or _REASONS.get(status, "")
     result.status = PUBLISH_STATUS[status]
     return result
 
 
-def _first(detail: str) -> tuple[int, str]:
-    """The seq and scheduled id of the first result: `<digest>|<seq>|<scheduled id>`."""
-    _, seq, sid = detail.split("|", 2)
-    return int(seq), sid
+def _timer_result(result: Result, draft: Draft, asked: Timer, answer: TimerAnswer) -> int:
+    """Fill in what became of a delayed draft; returns its status."""
+    if answer.status == SCHEDULED:
+        result.scheduled_id, result.scheduled_at = asked.sid, asked.due_ms
+    elif answer.status == DUPLICATE:
+        if answer.timers:  # the first one still waits
+            result.scheduled_id, result.scheduled_at = answer.timers[0].sid, answer.timers[0].due_ms
+        elif answer.detail.startswith("seq="):  # the first one was not delayed
+            result.seq = int(answer.detail.removeprefix("seq="))
+        else:  # it has fired, or was cancelled
+            result.scheduled_id = answer.detail
+        if result.scheduled_id == asked.sid or not draft.idempotent:
+            return SCHEDULED  # we sent it twice, the publisher once
+    return answer.status
 
 
 def _problem(made: Sequence[Result], status: int) -> Problem:

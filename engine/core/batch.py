@@ -278,7 +278,8 @@ ALREADY_FIRED: Final = 22  # 409
 class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
     """Answer to Schedule, Inspect, Reschedule, Cancel or ListTimers with the same `ref`.
 
-    For DUPLICATE, `detail` is what the idempotency record holds: the first result (see `Idempotency` in store/journal.py).
+    For DUPLICATE, `detail` is the scheduled id of the first result, or `seq=<number>` when that was not delayed; `timers` has
+    the first timer while it waits.
     """
 
     ref: int

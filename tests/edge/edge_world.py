@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from engine import server
 from engine.actors.edge import clock, wall_ms
@@ -385,3 +386,14 @@ async def frame_of(socket: ClientConnection, kind: str = "messages") -> dict[str
         frame: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S))
         if frame["type"] == kind:
             return frame
+
+
+async def closed_with(socket: ClientConnection) -> tuple[int, str]:
+    """Read until the server closes; its code and reason."""
+    while True:
+        try:
+            await asyncio.wait_for(socket.recv(), DEADLINE_S)
+        except ConnectionClosed as closed:
+            if closed.rcvd is None:
+                raise  # the transport ended without a close frame
+            return closed.rcvd.code, closed.rcvd.reason

@@ -6,11 +6,11 @@ import asyncio
 import json
 
 import pytest
-from tests.edge.edge_world import DEADLINE_S, edge_world, frame_of, until
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from engine.core import batch
+from tests.edge.edge_world import DEADLINE_S, closed_with, edge_world, frame_of, until
 
 
 async def test_a_client_is_served_over_plain_asgi() -> None:
@@ -36,11 +36,7 @@ async def test_bad_tokens_and_bad_frames_end_the_same_way_over_plain_asgi() -> N
         async with world.connect() as socket:
             for _ in range(10):
                 await socket.send(b"binary")
-            with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1008
+            assert (await closed_with(socket))[0] == 1008
 
 
 async def test_a_client_that_takes_nothing_is_ended_over_plain_asgi() -> None:
@@ -59,18 +55,11 @@ async def test_a_client_that_takes_nothing_is_ended_over_plain_asgi() -> None:
 async def test_a_drain_and_an_expired_token_are_told_over_plain_asgi() -> None:
     async with edge_world(websocket_protocol=WebSocketsSansIOProtocol) as world:
         async with world.connect(token=world.token(ttl_s=1)) as socket:
-            with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 4401
+            assert (await closed_with(socket))[0] == 4401
         async with world.connect() as socket:
             await frame_of(socket, "welcome")
             draining = asyncio.ensure_future(world.gateway.drain())
             frames = [json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S))]
             assert frames[0]["type"] == "drain"
-            with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1012
+            assert (await closed_with(socket))[0] == 1012
             await draining

@@ -9,9 +9,9 @@ import logging
 from typing import Any
 
 import pytest
-from tests.edge.edge_world import DEADLINE_S, edge_world, until
 
 from engine.core import batch
+from tests.edge.edge_world import DEADLINE_S, edge_world, until
 
 ITEM = {"user": "u1", "type": "test.event"}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.edge.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of, until
 
 from engine.core import batch
+from tests.edge.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of, until
 
 
 class Event(dict[str, str]):

@@ -7,10 +7,10 @@ import json
 import logging
 
 import pytest
-from tests.edge.edge_world import DEADLINE_S, EPOCH, client_frame, edge_world, frame_of, until
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from engine.core import batch
+from tests.edge.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of, until
 
 
 async def test_a_client_is_welcomed_and_gets_what_is_published_in_one_frame_per_batch() -> None:
@@ -68,11 +68,7 @@ async def test_malformed_frames_get_an_error_and_the_tenth_closes() -> None:
             assert error["code"] == "malformed"
             assert error["detail"]
         await socket.send("once more")
-        with pytest.raises(ConnectionClosed) as closed:
-            while True:
-                await asyncio.wait_for(socket.recv(), DEADLINE_S)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1008
+        assert (await closed_with(socket))[0] == 1008
         await until(lambda: [detach.code for detach in world.shard.of(batch.Detach)] == [1008])
 
 
@@ -80,11 +76,7 @@ async def test_a_frame_over_the_limit_closes_1009_whether_it_arrives_whole_or_no
     async with edge_world() as world:
         async with world.connect() as socket:
             await socket.send("x" * (world.config.frame_bytes_max + 1))
-            with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1009
+            assert (await closed_with(socket))[0] == 1009
         client = await world.raw()
         await client.send(b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask")
         assert await client.close_code() == 1009
@@ -324,10 +316,7 @@ async def test_the_shard_can_hang_up() -> None:
     async with edge_world() as world, world.connect() as socket:
         await frame_of(socket, "welcome")
         world.shard.say(batch.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(socket.recv(), DEADLINE_S)
-        assert closed.value.rcvd is not None
-        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4409, "too many connections of this user")
+        assert await closed_with(socket) == (4409, "too many connections of this user")
         await until(lambda: [detach.code for detach in world.shard.of(batch.Detach)] == [4409])
 
 
@@ -346,38 +335,32 @@ async def test_the_end_of_a_client_is_told_with_its_code() -> None:
 
 # -- time ------------------------------------------------------------------------------------------------------------------
 async def test_an_expired_token_closes_4401_and_a_fresh_one_extends() -> None:
-    async with edge_world() as world:
-        async with world.connect(token=world.token(ttl_s=1)) as keeps, world.connect(token=world.token(ttl_s=1)) as socket:
-            await keeps.send(json.dumps({"type": "auth", "token": world.token()}))
-            with pytest.raises(ConnectionClosed) as closed:
-                while True:
-                    await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 4401
-            await keeps.send('{"type":"ping","ts":1}')
-            assert (await frame_of(keeps, "pong"))["ts"] == 1
+    async with (
+        edge_world() as world,
+        world.connect(token=world.token(ttl_s=1)) as keeps,
+        world.connect(token=world.token(ttl_s=1)) as socket,
+    ):
+        await keeps.send(json.dumps({"type": "auth", "token": world.token()}))
+        assert (await closed_with(socket))[0] == 4401
+        await keeps.send('{"type":"ping","ts":1}')
+        assert (await frame_of(keeps, "pong"))["ts"] == 1
 
 
 async def test_a_fresh_token_must_be_good_and_the_same_users() -> None:
-    async with edge_world() as world:
-        async with world.connect() as socket:
-            await socket.send('{"type":"auth","token":"nonsense"}')
-            assert (await frame_of(socket, "error"))["code"] == "unauthorized"
-            await socket.send(json.dumps({"type": "auth", "token": world.token("somebody-else")}))
-            with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(socket.recv(), DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 4403
+    async with edge_world() as world, world.connect() as socket:
+        await socket.send('{"type":"auth","token":"nonsense"}')
+        assert (await frame_of(socket, "error"))["code"] == "unauthorized"
+        await socket.send(json.dumps({"type": "auth", "token": world.token("somebody-else")}))
+        assert (await closed_with(socket))[0] == 4403
 
 
 async def test_a_peer_that_answers_no_ping_is_closed_4408_and_one_that_does_is_not() -> None:
-    async with edge_world(heartbeat_ms=200, pong_timeout_ms=200) as world:
-        async with world.connect("alive") as alive:
-            client = await world.raw("dead")
-            assert await client.close_code() == 4408
-            client.close()
-            await alive.send('{"type":"ping","ts":1}')
-            assert (await frame_of(alive, "pong"))["ts"] == 1
+    async with edge_world(heartbeat_ms=200, pong_timeout_ms=200) as world, world.connect("alive") as alive:
+        client = await world.raw("dead")
+        assert await client.close_code() == 4408
+        client.close()
+        await alive.send('{"type":"ping","ts":1}')
+        assert (await frame_of(alive, "pong"))["ts"] == 1
 
 
 async def test_text_pings_are_life_enough() -> None:
@@ -462,9 +445,6 @@ async def test_a_drain_tells_everybody_when_to_come_back_and_closes_1012() -> No
         await frame_of(socket, "welcome")
         draining = asyncio.ensure_future(world.gateway.drain())
         assert 0 <= (await frame_of(socket, "drain"))["after_ms"] < 3000
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(socket.recv(), DEADLINE_S)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
+        assert (await closed_with(socket))[0] == 1012
         await draining
         assert (await refusal(world)).response.status_code == 503

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.edge.edge_world import client_frame
 from websockets.frames import Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
@@ -20,6 +20,7 @@ from engine.core.slots import spread
 from engine.gateway import Gateway
 from engine.metrics import EdgeMetrics
 from engine.websocket import DirectWebSocket
+from tests.edge.edge_world import client_frame
 
 FRAME_BYTES_MAX = 300
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
@@ -135,7 +136,7 @@ frames = st.one_of(
 def test_any_cut_of_any_stream_of_frames_gives_what_the_library_alone_gives(stream: list[bytes], cuts: list[int]) -> None:
     data = b"".join(stream)
     edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
-    pieces = [data[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    pieces = [data[start:stop] for start, stop in itertools.pairwise(edges)]
     assert by_edge(pieces) == by_library(data)
 
 

@@ -1,0 +1,97 @@
+"""What a publisher is told, for every answer there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import outcomes
+from engine.calls import Call
+from engine.core import batch
+from engine.problems import Problem
+from engine.publishing import Draft, Result
+
+NOW_MS = 1_700_000_000_000
+
+
+def draft(*, due_ms: int = 0, idempotent: bool = True) -> Draft:
+    return Draft("t:u1", "u1", "id-1", idempotent, b"12345678", batch.NORMAL, NOW_MS + 1000, 1000, True, b'"id":"id-1"', due_ms)
+
+
+async def result(answer: object, **fields: object) -> Result:
+    """What is told of one draft with this answer."""
+    drafts = [draft(**fields)]  # type: ignore[arg-type]
+    records = outcomes.records(drafts, 7, NOW_MS, lambda: "uuid")
+    call = Call(7, records, [0], 0)
+    if answer is not None:
+        call.answer(7, answer)
+    (told,) = outcomes.results(drafts, call)
+    return told
+
+
+def timer(sid: str, due_ms: int) -> batch.Timer:
+    return batch.Timer(sid, "t:u1", due_ms, NOW_MS, "id-1", b"12345678", 1, 1000, True, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "idempotent", "told"),
+    [
+        (batch.Posted(7, batch.ACCEPTED, 5), True, ("accepted", 5, "", "")),
+        (batch.Posted(7, batch.DUPLICATE, 5), True, ("duplicate", 5, "", "")),
+        (batch.Posted(7, batch.DUPLICATE, 5, "3-x"), True, ("duplicate", 5, "3-x", "")),
+        (batch.Posted(7, batch.DUPLICATE, 5), False, ("accepted", 5, "", "")),
+        (batch.Posted(7, batch.SUPPRESSED, 0, "nobody is connected"), True, ("suppressed", 0, "", "nobody is connected")),
+        (batch.Posted(7, batch.CONFLICT), True, ("conflict", 0, "", "the same id was used with a different payload")),
+        (batch.Posted(7, batch.UNAVAILABLE), True, ("unavailable", 0, "", "durable storage did not answer")),
+        (batch.Posted(7, batch.OVERLOADED, 0, "full"), True, ("overloaded", 0, "", "full")),
+        (None, True, ("unavailable", 0, "", "no answer in time; it may have been accepted: repeat it under the same id")),
+    ],
+)
+async def test_an_immediate_draft(answer: object, idempotent: bool, told: tuple[str, int, str, str]) -> None:
+    seen = await result(answer, idempotent=idempotent)
+    assert (seen.status, seen.seq, seen.scheduled_id, seen.reason) == told
+
+
+DUE_MS = NOW_MS + 5000
+OURS = f"{outcomes.partition_of('t:u1')}-uuid"
+
+
+@pytest.mark.parametrize(
+    ("answer", "idempotent", "told"),
+    [
+        (batch.TimerAnswer(7, batch.SCHEDULED, [timer(OURS, DUE_MS)]), True, ("scheduled", 0, OURS, DUE_MS)),
+        (batch.TimerAnswer(7, batch.SCHEDULED), True, ("scheduled", 0, OURS, DUE_MS)),
+        (batch.TimerAnswer(7, batch.DUPLICATE, [timer("3-first", 9)], "3-first"), True, ("duplicate", 0, "3-first", 9)),
+        (batch.TimerAnswer(7, batch.DUPLICATE, [], "3-first"), True, ("duplicate", 0, "3-first", 0)),
+        (batch.TimerAnswer(7, batch.DUPLICATE, [], "seq=12"), True, ("duplicate", 12, "", 0)),
+        (batch.TimerAnswer(7, batch.DUPLICATE, [timer(OURS, DUE_MS)], OURS), True, ("scheduled", 0, OURS, DUE_MS)),
+        (batch.TimerAnswer(7, batch.CONFLICT), True, ("conflict", 0, "", 0)),
+        (batch.TimerAnswer(7, batch.OVERLOADED, detail="too many timers"), True, ("overloaded", 0, "", 0)),
+        (batch.TimerAnswer(7, batch.UNAVAILABLE), True, ("unavailable", 0, "", 0)),
+        (None, True, ("unavailable", 0, "", 0)),
+    ],
+)
+async def test_a_delayed_draft(answer: object, idempotent: bool, told: tuple[str, int, str, int]) -> None:
+    seen = await result(answer, due_ms=DUE_MS, idempotent=idempotent)
+    assert (seen.status, seen.seq, seen.scheduled_id, seen.scheduled_at) == told
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        (["accepted", "conflict"], 409),
+        (["conflict", "overloaded"], 429),
+        (["overloaded", "unavailable", "conflict"], 503),
+    ],
+)
+def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[str], status: int) -> None:
+    made = [Result("id", "u", word, reason="why") for word in statuses]
+    with pytest.raises(Problem) as raised:
+        outcomes.check(made)
+    assert raised.value.status == status
+    assert ("Retry-After" in raised.value.headers) == (status != 409)
+    assert [told["status"] for told in raised.value.members["results"]] == statuses
+    assert [error["index"] for error in raised.value.members["errors"]] == [i for i, word in enumerate(statuses) if word != "accepted"]
+
+
+def test_good_results_raise_nothing() -> None:
+    outcomes.check([Result("id", "u", word) for word in ("accepted", "scheduled", "merged", "duplicate", "suppressed")])
