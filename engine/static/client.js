@@ -80,7 +80,6 @@ export class Ledger {
   /** @type {Map<string, number>} id -> seq, shown and not settled */ #open = new Map();
   /** @type {Set<string>} oldest first, bounded */ #settled = new Set();
   /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
-  #toldFloor = -1;
   #high = 0; // newest sequence number shown or known to be gone
   /** @type {string | null} */ epoch = null;
   floor = 0;
@@ -92,15 +91,9 @@ export class Ledger {
     if (cursor) this.#restart(cursor.epoch, cursor.seq);
   }
 
-  /** The cursor, null before anything is known. */
+  /** The cursor to present, null before anything is known. */
   get lastEventId() {
     return this.epoch === null ? null : `${this.epoch}-${this.floor}`;
-  }
-
-  /** The cursor, about to be sent: it tells the server of everything up to the floor. */
-  present() {
-    this.#toldFloor = this.floor;
-    return this.lastEventId;
   }
 
   /** Take over where delivery starts. Returns the ids of open messages before it: they were handled on another device meanwhile.
@@ -161,9 +154,8 @@ export class Ledger {
   /** What the server must be told since the last call: all up to the floor, ids above it. @returns {({seq: number} | {ids: string[]})[]} */
   takeAcks() {
     const ids = [...this.#untold].filter(([, seq]) => seq > this.floor).map(([id]) => id);
-    const cumulative = this.floor > this.#toldFloor || this.#untold.size > ids.length;
+    const cumulative = this.#untold.size > ids.length;
     this.#untold.clear();
-    this.#toldFloor = this.floor;
     return [...(cumulative ? [{ seq: this.floor }] : []), ...(ids.length ? [{ ids }] : [])];
   }
 
@@ -176,7 +168,7 @@ export class Ledger {
   /** @param {string} epoch @param {number} seq */
   #restart(epoch, seq) {
     this.epoch = epoch;
-    this.#high = this.floor = this.#toldFloor = seq;
+    this.#high = this.floor = seq;
     this.#untold.clear();
   }
 }
@@ -414,13 +406,12 @@ export class NotifyClient extends EventTarget {
   #openLink(kind) {
     const url = new URL({ websocket: "v1/ws", sse: "v1/sse", poll: "v1/poll" }[kind], this.url);
     if (this.options.device) url.searchParams.set("device", this.options.device);
-    const cursor = this.#ledger.present();
-    if (cursor) url.searchParams.set("last_event_id", cursor);
+    if (this.lastEventId) url.searchParams.set("last_event_id", this.lastEventId);
     const late = setTimeout(() => hooks.end({ silent: true, reason: "no answer" }), OPEN_TIMEOUT_MS);
     /** @type {Link} */ const link = { kind, openedMs: 0, opened: () => clearTimeout(late), send: () => {}, close: () => {} };
     /** @type {Hooks} */
     const hooks = {
-      cursor: () => this.#ledger.present(),
+      cursor: () => this.lastEventId,
       frame: (frame) => this.#received(link, frame),
       alive: () => this.#alive(link),
       end: (end) => {
@@ -561,8 +552,10 @@ export class NotifyClient extends EventTarget {
     this.#heardMs = Date.now();
     if (frame.type === "welcome") this.#welcomed(link, frame);
     else if (frame.type === "messages") for (const message of frame.messages) this.#deliver(message);
-    else if (frame.type === "revoke") this.#revoked(frame.ids);
-    else if (frame.type === "gap") {
+    else if (frame.type === "revoke") {
+      this.#ledger.revoke(frame.ids);
+      this.#emit("revoke", frame);
+    } else if (frame.type === "gap") {
       this.#ledger.gap(frame.from, frame.to);
       this.#emit("gap", frame);
     } else if (frame.type === "drain") {
@@ -583,13 +576,7 @@ export class NotifyClient extends EventTarget {
     this.#alive(link, frame.connection);
     this.#emit("welcome", frame);
     if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
-    if (gone.length) this.#revoked(gone);
-  }
-
-  /** @param {string[]} ids */
-  #revoked(ids) {
-    this.#ledger.revoke(ids);
-    this.#emit("revoke", { ids });
+    if (gone.length) this.#emit("revoke", { ids: gone });
   }
 
   /** @param {Message} message */

@@ -6,6 +6,7 @@ const EVERY_MS = 2000;
 const POINTS = 40;
 const count = new Intl.NumberFormat("en");
 const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const rate = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 /** Polyline points of a series in a box of 60 x 20, the newest at the right edge. @param {number[]} values */
 export function sparkline(values) {
@@ -60,11 +61,11 @@ export class Counters {
     const now = performance.now();
     const seconds = (now - this.#beforeMs) / 1000;
     for (const name of ["published", "acknowledged"]) {
-      const rate = this.#before ? Math.max(0, totals[name] - this.#before[name]) / seconds : 0;
+      const perSecond = this.#before ? Math.max(0, totals[name] - this.#before[name]) / seconds : 0;
       byId(`stat-${name}`).textContent = count.format(totals[name]);
       const still = name === "published" ? "since the start" : `${count.format(totals.pending)} pending`;
-      byId(`sub-${name}`).textContent = rate >= 0.05 ? `${number.format(rate)} a second` : still;
-      this.#draw(name, rate);
+      byId(`sub-${name}`).textContent = perSecond >= 0.05 ? `${rate.format(perSecond)} a second` : still;
+      this.#draw(name, perSecond);
     }
     byId("stat-connections").textContent = count.format(totals.connections);
     this.#draw("connections", totals.connections);

@@ -222,7 +222,7 @@ async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: Scrip
     scripted.say({"type": "error", "code": "odd", "detail": "why"})
     scripted.say({"type": "of-the-future", "x": 1})
     await wait(page, "events.some(([type]) => type === 'error')")
-    assert (await events(page, "revoke"))[0] == {"ids": ["m1"]}
+    assert (await events(page, "revoke"))[0]["ids"] == ["m1"]
     assert (await events(page, "gap"))[0] | {"type": "gap"} == {"type": "gap", "from": 2, "to": 9}
     assert await page.evaluate("client.lastEventId") == "7-9"
 
