@@ -13,7 +13,6 @@ No detail of a problem ever contains a token or a part of it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import secrets
@@ -26,19 +25,15 @@ from typing import Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 import msgspec
-from jwt.algorithms import HMACAlgorithm
-from jwt.api_jws import PyJWS
-from jwt.exceptions import PyJWTError
 from msgspec import Struct
 from starlette.datastructures import Headers
 
+from engine import jws
 from engine.config import Config
 from engine.core.identity import is_tenant, is_user
 from engine.errors import ConfigError, Invalid
 from engine.keyring import SECRET_BYTES_MIN, Keyring
 from engine.problems import forbidden, unauthorized
-
-log = logging.getLogger(__name__)
 
 COOKIE: Final = b"notify_token"
 SUBPROTOCOL_PREFIX: Final = "bearer."
@@ -74,23 +69,6 @@ class _Claims(Struct, gc=False):
     topics: list[str] = []
 
 
-class _HS256(HMACAlgorithm):
-    """HS256 whose secret was judged once, at the start, not by a warning at every token."""
-
-    def __init__(self) -> None:
-        super().__init__(HMACAlgorithm.SHA256)
-
-    def check_key_length(self, key: bytes) -> str | None:
-        return None
-
-
-def _signatures() -> PyJWS:
-    """A verifier that knows the three accepted algorithms and nothing else."""
-    jws = PyJWS(algorithms=["RS256", "ES256"])
-    jws.register_algorithm("HS256", _HS256())
-    return jws
-
-
 class Authenticator:
     """Verifies tokens. One per process; call it from its event loop only.
 
@@ -101,7 +79,6 @@ class Authenticator:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._keyring = Keyring(config)
-        self._jws = _signatures()
         self._claims = msgspec.json.Decoder(_Claims)
         self._verified: dict[bytes, Principal] = {}
         self._version = self._keyring.version
@@ -145,9 +122,7 @@ class Authenticator:
             self._verified.clear()
         if len(token) > self._config.token_chars_max:
             raise unauthorized(f"a token has at most {self._config.token_chars_max} characters")
-        if not token.isascii():
-            raise unauthorized("the token is malformed")
-        digest = sha256(token.encode()).digest()
+        digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
         principal = self._verified.get(digest)
         if principal is None:
             principal = self._verify(token, now_s)
@@ -162,13 +137,14 @@ class Authenticator:
     def _verify(self, token: str, now_s: float) -> Principal:
         """Signature and claims; the expiry is the caller's."""
         try:
-            algorithm, key = self._keyring.find(self._jws.get_unverified_header(token))
-            payload = self._jws.decode_complete(token, key, [algorithm])["payload"]
-        except PyJWTError as error:
-            log.debug("a token was refused: %s", type(error).__name__)
-            raise unauthorized("the token is malformed, or its signature is not good") from None
+            signed = jws.parse(token)
+        except ValueError:
+            raise unauthorized("the token is malformed") from None
+        algorithm, key = self._keyring.find(signed.header.alg, signed.header.kid)
+        if not jws.verify(signed, algorithm, key):
+            raise unauthorized("the token's signature is not good")
         try:
-            claims = self._claims.decode(payload)
+            claims = self._claims.decode(signed.payload)
         except msgspec.ValidationError as error:
             raise unauthorized(f"a claim of the token is not valid: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -260,7 +236,7 @@ def mint(
         claims["iss"] = issuer
     if audience:
         claims["aud"] = audience
-    return _signatures().encode(msgspec.json.encode(claims), secret.encode(), "HS256")
+    return jws.make(msgspec.json.encode(claims), secret.encode())
 
 
 def load_or_create_secret(data_dir: str | Path) -> str:

@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -76,15 +76,12 @@ class Keyring:
         if not self._fixed and not self._url:
             raise ConfigError("one of jwt_secret, jwt_public_key and jwt_jwks_url is needed to verify tokens")
 
-    def find(self, header: dict[str, Any]) -> tuple[str, Key]:
-        """The algorithm and the key for a token with this header.
+    def find(self, algorithm: str, key_id: str) -> tuple[str, Key]:
+        """The algorithm and the key for a token whose header names these; `key_id` is "" when it names none.
 
         Raises:
             Problem: 401 when there is no such key, 503 while the published list has not been read.
         """
-        algorithm = header.get("alg")
-        if not isinstance(algorithm, str):
-            raise unauthorized("the token names no algorithm")
         fixed = self._fixed.get(algorithm)
         if fixed is not None:
             return algorithm, fixed
@@ -93,13 +90,12 @@ class Keyring:
         if not self._fetched_s or time.monotonic() - self._fetched_s > self._config.jwks_stale_max_s:
             self._wanted.set()
             raise unavailable("the keys for verifying tokens are not available", 1)
-        key_id = header.get("kid")
-        if key_id is None:
+        if not key_id:
             candidates = [key for (name, _), key in self._listed.items() if name == algorithm]
             if len(candidates) == 1:
                 return algorithm, candidates[0]
             raise unauthorized("the token names no key, and there is not exactly one to try")
-        listed = self._listed.get((algorithm, key_id)) if isinstance(key_id, str) else None
+        listed = self._listed.get((algorithm, key_id))
         if listed is None:
             self._wanted.set()
             raise unauthorized("the token is signed with an unknown key")

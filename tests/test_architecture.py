@@ -23,7 +23,7 @@ LAYERS = (
     ("errors", "config"),
     ("core",),
     ("problems", "metrics", "ids"),
-    ("store", "keyring", "auth", "schemas", "openapi", "link"),
+    ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "outcomes", "calls", "connection", "gateway", "session", "websocket", "server", "streams", "cors", "assets"),
     ("routes",),
     ("actors",),
@@ -48,7 +48,7 @@ def imports(path: Path) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append((node.lineno, node.module))
             if node.module in ("engine", "engine.core", "engine.store", "engine.actors"):
-                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names if alias.name != "__version__"]
     return found
 
 
