@@ -56,7 +56,7 @@ $(BIN)/python:
 $(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) (once; a minute or two)"
 	@$(PIP) --require-hashes -r requirements.txt
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed

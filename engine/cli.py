@@ -32,11 +32,11 @@ app = typer.Typer(
 
 [bold]Try it[/bold]
 
-  engine up                                      start everything here; prints a link to a live demo
-  engine listen alice                            print (and acknowledge) what alice gets
+  engine up                              prints a link to a live demo
+  engine listen alice                    prints and acknowledges
   engine publish alice post.liked --data '{"by": "bob"}'
-  engine status                                  who runs where, and how fast
-  engine down                                    drain and stop
+  engine status                          who runs where, and how fast
+  engine down                            drains and stops
 
 Settings: options, ENGINE_<NAME> in the environment, or engine.toml, in this order.""",
 )

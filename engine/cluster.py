@@ -77,43 +77,52 @@ class RayCluster:
         """
         if self._config.address.startswith("ray://"):
             raise ClusterError("address: ray:// is for remote clients; run `engine up` on a node of the cluster with --address auto")
-        if self._local:
-            self._prepare_environment()
-            self._before = _descendants()
-        import ray  # after the environment: Ray reads some of it when it is imported
+        address = self._start_local() if self._local else self._join()
+        self.address = str(address["gcs_address"])
+        self.logs = str(Path(address["session_dir"]) / "logs")
 
-        options = (
-            {
-                "address": "local",
-                "include_dashboard": False,
-                "object_store_memory": self._config.object_store_bytes,
-                "resources": LOCAL_RESOURCES,
-            }
-            if self._local
-            else {"address": self._config.address}
-        )
-        try:
-            with _without_helpers() if self._local else contextlib.nullcontext():
-                context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except Exception as error:  # Ray raises plain exceptions here
-            if self._local:
-                raise ClusterError(f"Ray does not start: {error}") from error
-            raise ClusterError(
-                f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
-                "start one with `ray start --head`, or leave --address out"
-            ) from error
-        self.address = str(context.address_info["gcs_address"])
-        self.logs = str(Path(context.address_info["session_dir"]) / "logs")
-        if self._local:
-            self._processes = _descendants() - self._before
-
-    def _prepare_environment(self) -> None:
+    def _start_local(self) -> dict[str, Any]:
+        """A Ray of our own. It gives its processes 30 s to start; a machine that is busy with other things gets another try."""
         for name, value in LOCAL_SETTINGS.items():
             os.environ.setdefault(name, value)
         package = Path(engine.__file__).resolve().parent
         if package.parent.name not in ("site-packages", "dist-packages"):
             # From a checkout: the actors' processes must find the package too.
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package.parent), os.environ.get("PYTHONPATH"))))
+        self._before = _descendants()
+        deadline = time.monotonic() + self._config.start_timeout_s
+        while True:
+            try:
+                with _without_helpers():
+                    found = self._init(
+                        address="local",
+                        include_dashboard=False,
+                        object_store_memory=self._config.object_store_bytes,
+                        resources=LOCAL_RESOURCES,
+                    )
+                self._processes = _descendants() - self._before
+                return found
+            except Exception as error:  # Ray raises plain exceptions here
+                self._end(_descendants() - self._before)
+                if "timed out during startup" not in str(error) or time.monotonic() > deadline:
+                    raise ClusterError(f"Ray does not start: {error}") from error
+                log.warning("Ray did not start within 30 s; trying again")
+
+    def _join(self) -> dict[str, Any]:
+        try:
+            return self._init(address=self._config.address)
+        except Exception as error:  # here too
+            raise ClusterError(
+                f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
+                "start one with `ray start --head`, or leave --address out"
+            ) from error
+
+    def _init(self, **options: Any) -> dict[str, Any]:
+        import ray  # after the environment is prepared: Ray reads some of it when it is imported
+
+        context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
+        found: dict[str, Any] = context.address_info
+        return found
 
     def missing_resources(self) -> list[str]:
         """Of the kinds of node that actors ask for, those that no node of the cluster offers now."""
@@ -134,21 +143,28 @@ class RayCluster:
 
     def stop(self) -> None:
         """Leave the cluster; a local one ends, and nothing of it remains. Idempotent."""
+        if not self.address:
+            return
         import ray
 
         if ray.is_initialized():
             if self._local:
                 self._processes |= _descendants() - self._before
             ray.shutdown()
+        self._end(self._processes)
+        self._processes = set()
+
+    @staticmethod
+    def _end(processes: set[psutil.Process]) -> None:
+        """These processes are gone afterwards; most are on their way already."""
         deadline = time.monotonic() + _LEFTOVER_TIMEOUT_S
-        for process in self._processes:
+        for process in processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except psutil.TimeoutExpired:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        self._processes.clear()
 
 
 @contextlib.contextmanager

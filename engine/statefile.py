@@ -32,7 +32,9 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     def runs(self) -> bool:
         """Is this engine's process still there (on this machine)?"""
         try:
-            return bool(abs(psutil.Process(self.pid).create_time() - self.pid_started_s) < 1)
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.pid_started_s) < 1
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
 
