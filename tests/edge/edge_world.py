@@ -262,6 +262,13 @@ class EdgeWorld:
         assert answer.status_code == 202, answer.text
         return [result["seq"] for result in answer.json()["results"]]
 
+    async def raw_unasked(self) -> RawClient:
+        """A TCP connection that has sent nothing yet."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        return RawClient(sock)
+
     async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0) -> RawClient:
         """A WebSocket client that sends whatever bytes it is told, and reads only when it is told."""
         sock = socket.socket()
@@ -270,7 +277,8 @@ class EdgeWorld:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         client = RawClient(sock)
-        await client.handshake(self.token(user))
+        await client.ask(self.token(user))
+        await client.accepted()
         return client
 
 
@@ -281,13 +289,17 @@ class RawClient:
         self._sock = sock
         self._buffer = b""
 
-    async def handshake(self, token: str) -> None:
+    async def ask(self, token: str) -> None:
+        """Send the handshake."""
         head = (
             "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
             f"Authorization: Bearer {token}\r\n\r\n"
         )
         await self.send(head.encode())
+
+    async def accepted(self) -> None:
+        """Read the answer to the handshake."""
         while b"\r\n\r\n" not in self._buffer:
             await self._more()
         answer, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
@@ -343,8 +355,11 @@ def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: byt
 
 
 @contextlib.asynccontextmanager
-async def edge_world(shards: int = 1, websocket_protocol: Any = None, **settings: Any) -> AsyncIterator[EdgeWorld]:
-    """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's."""
+async def edge_world(
+    shards: int = 1, websocket_protocol: Any = None, wrap: Callable[[Any], Any] = lambda application: application, **settings: Any
+) -> AsyncIterator[EdgeWorld]:
+    """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's;
+    `wrap`: put something around the application."""
     config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
     world = EdgeWorld(config, shards)
 
@@ -356,7 +371,7 @@ async def edge_world(shards: int = 1, websocket_protocol: Any = None, **settings
 
     listener = server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    world.server = server.build(app(world.gateway, Authenticator(config), config, status, ready), config)
+    world.server = server.build(wrap(app(world.gateway, Authenticator(config), config, status, ready)), config)
     if websocket_protocol is not None:
         world.server.config.ws = websocket_protocol
     ticker = asyncio.ensure_future(world.gateway.run())

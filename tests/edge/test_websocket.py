@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -144,6 +145,31 @@ async def test_fragments_pings_and_split_frames_are_understood() -> None:
             elif b"pong" in payload:
                 seen.append(json.loads(payload)["ts"])
         assert seen == ["are you there", 7, 8]
+        client.close()
+
+
+async def test_frames_sent_before_the_answer_to_the_handshake_are_not_lost() -> None:
+    begun, may_accept = asyncio.Event(), asyncio.Event()
+
+    def hesitant(application: Any) -> Any:
+        async def hesitate(scope: Any, receive: Any, send: Any) -> None:
+            begun.set()
+            await may_accept.wait()
+            await application(scope, receive, send)
+
+        return hesitate
+
+    async with edge_world(wrap=hesitant) as world:
+        client = await world.raw_unasked()
+        await client.ask(world.token())
+        await begun.wait()
+        await client.send(client_frame(b'{"type":"ping","ts":1}') + client_frame(b'{"type":"ping","ts":2}')[:9])
+        await asyncio.sleep(0)
+        may_accept.set()
+        await client.accepted()
+        await client.send(client_frame(b'{"type":"ping","ts":2}')[9:])
+        seen = [json.loads((await client.frame())[1]) for _ in range(3)]
+        assert [frame.get("ts") for frame in seen if frame["type"] == "pong"] == [1, 2]
         client.close()
 
 
