@@ -53,7 +53,7 @@ class Wheel(Generic[K]):
     Args:
         now_ms: the wheel's first moment, ms since the epoch.
 
-    Memory is two dict entries and one int per timer, about 150-250 bytes beside the key itself.
+    Memory is two dict entries and one int per timer, about 100 bytes beside the key itself.
     """
 
     __slots__ = ("_armed", "_cascade_at", "_late", "_late_at", "_now", "_slots", "_used")

@@ -756,5 +756,5 @@ class Promises(RuleBasedStateMachine):
         assert not self.asked
 
 
-Promises.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Promises.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestPromisesHoldThroughCrashesAndRaces = Promises.TestCase

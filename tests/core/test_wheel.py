@@ -106,7 +106,7 @@ class AgainstASortedList(RuleBasedStateMachine):
             assert at_ms <= min(self.model.values())[0]
 
 
-AgainstASortedList.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AgainstASortedList.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestTheWheelBehavesLikeASortedList = AgainstASortedList.TestCase
 
 

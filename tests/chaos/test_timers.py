@@ -1,0 +1,95 @@
+"""Kill a scheduler, a shard or Redis while delayed messages are due: each arrives, once, and not before its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.test_faults import redis_pid
+from tests.conftest import RedisServer, RunningEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+LATE_S = 60
+MESSAGES = 1000
+USERS = 20
+SPREAD_MS = 4000
+
+
+@pytest.fixture(scope="module")
+def victim(redis_server: RedisServer) -> Iterator[RunningEngine]:
+    folder = Path(tempfile.mkdtemp(prefix="engine-timers-"))
+    running = RunningEngine(folder)
+    try:
+        running.start()
+        yield running
+        running.stop()
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Receivers:
+    """Users that acknowledge everything, and reconnect with their cursor."""
+
+    def __init__(self, engine: RunningEngine, users: list[str]) -> None:
+        self.engine = engine
+        self.users = users
+        self.seqs: dict[str, set[int]] = {}  # message id -> numbers it came with
+        self.arrived_ms: dict[str, float] = {}
+
+    async def run(self, user: str) -> None:
+        cursor = None
+        while True:
+            try:
+                async with self.engine.connect(user, cursor=cursor) as socket:
+                    async for text in socket:
+                        frame: dict[str, Any] = json.loads(text)
+                        if frame["type"] == "messages":
+                            for message in frame["messages"]:
+                                self.seqs.setdefault(message["id"], set()).add(message["seq"])
+                                self.arrived_ms.setdefault(message["id"], time.time() * 1000)
+                                cursor = message["event_id"]
+                            await socket.send(json.dumps({"type": "ack", "seq": frame["messages"][-1]["seq"]}))
+            except Exception:  # whatever a dying engine answers: connect again
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("role", ["scheduler", "shard", "redis"])
+async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningEngine, role: str) -> None:
+    users = [f"{role}{n}" for n in range(USERS)]
+    first_ms = int(time.time() * 1000) + 3000
+    items = [
+        {"user": users[n % USERS], "type": "test.timer", "data": {}, "at": first_ms + n * SPREAD_MS // MESSAGES, "id": f"{role}-{n}"}
+        for n in range(MESSAGES)
+    ]
+    due_ms = {item["id"]: item["at"] for item in items}
+    for result in await victim.publish(*items):
+        assert result["status"] == "scheduled"
+    receivers = Receivers(victim, users)
+    tasks = [asyncio.create_task(receivers.run(user)) for user in users]
+    try:
+        async with asyncio.timeout(LATE_S):
+            while len(receivers.seqs) < MESSAGES // 4:
+                await asyncio.sleep(0.01)
+            pid = redis_pid(victim) if role == "redis" else victim.status()[f"{role}s"][0]["pid"]
+            os.kill(pid, signal.SIGKILL)
+            while len(receivers.seqs) < MESSAGES:
+                await asyncio.sleep(0.01)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(len(seqs) == 1 for seqs in receivers.seqs.values())
+    assert all(receivers.arrived_ms[id] >= due_ms[id] for id in due_ms)
