@@ -154,8 +154,8 @@ class RunningEngine:
 
     def start(self) -> None:
         """Start it and wait until it says it is ready; fails with its output when it does not."""
-        (self.data_dir / "engine.json").unlink(missing_ok=True)
         with self.output.open("ab") as output:
+            printed = output.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", str(self.data_dir), *self.options],
                 stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
@@ -164,11 +164,10 @@ class RunningEngine:
         while True:
             assert self.process.poll() is None, f"engine up ended with {self.process.returncode}:\n{self.output.read_text()}"
             assert time.monotonic() < deadline, f"engine up is not ready after {START_TIMEOUT_S} s:\n{self.output.read_text()}"
-            try:
+            if "engine down" in self.output.read_text()[printed:]:  # the last line of the announcement
                 self.state = json.loads((self.data_dir / "engine.json").read_text())
-                break
-            except FileNotFoundError:
-                time.sleep(0.05)
+                return
+            time.sleep(0.05)
 
     def stop(self, within_s: float = 20) -> int:
         """SIGTERM, as a service manager does; returns the exit code."""

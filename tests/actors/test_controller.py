@@ -1,0 +1,107 @@
+"""The controller with real actors: what its status says, and what it does about an actor that is there but silent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import RunningEngine
+
+DEADLINE_S = 90
+"""Silence is noticed after 3 s here; starting a process takes as long as the machine is busy."""
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[RunningEngine]:
+    """An engine that loses patience early, and whose parts may be stopped."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))
+    running = RunningEngine(folder, "--shards", "1", env={"ENGINE_HEALTH_TIMEOUT_MS": "3000", "ENGINE_HEALTH_MS": "500"})
+    try:
+        running.start()
+        yield running
+        running.stop()
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            found = engine.status()
+            if holds(found):
+                return found
+        except (httpx.HTTPError, AssertionError):
+            found = {}
+        assert time.monotonic() < deadline, f"the status stays {found}"
+        time.sleep(0.1)
+
+
+def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
+    found = status_when(engine, lambda status: bool(status["ready"]))
+    assert [len(found[kind]) for kind in ("shards", "schedulers", "edges")] == [2, 1, 1]
+    rows = [*found["shards"], *found["schedulers"], *found["edges"], found["controller"]]
+    for row in rows:
+        assert row["alive"]
+        assert row["ready"]
+        assert row["pid"] > 0
+        assert row["node"]
+        assert row["rss_bytes"] > 10 << 20
+        assert row["cpu_pct"] >= 0
+    assert len({row["pid"] for row in rows}) == len(rows), "each part is a process of its own"
+    assert found["redis"]["alive"]
+    assert found["redis"]["aof_enabled"]
+    assert {"connections", "published", "acknowledged", "pending", "p50_ms", "p95_ms", "p99_ms"} <= found["totals"].keys()
+
+
+async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngine) -> None:
+    before = status_when(engine, lambda status: bool(status["ready"]))["totals"]
+    async with engine.connect("controller-status") as socket:
+        await engine.publish(*({"user": "controller-status", "type": "test.message", "data": n} for n in range(20)))
+        last = 0
+        while last < 20:
+            last = (await engine.receive(socket, "messages"))["messages"][-1]["seq"]
+        await socket.send('{"type":"ack","seq":20}')
+        found = status_when(engine, lambda status: status["totals"]["acknowledged"] >= before["acknowledged"] + 20)
+    assert found["totals"]["published"] >= before["published"] + 20
+    assert found["totals"]["p50_ms"] is not None
+    assert found["totals"]["p50_ms"] <= found["totals"]["p95_ms"] <= found["totals"]["p99_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["schedulers", "shards"])
+def test_an_actor_that_is_there_but_silent_is_replaced(fragile: RunningEngine, kind: str) -> None:
+    before = status_when(fragile, lambda status: bool(status["ready"]))
+    row = before[kind][0]
+    others = {part["pid"] for name in ("shards", "schedulers", "edges") if name != kind for part in before[name]}
+    os.kill(row["pid"], signal.SIGSTOP)
+    try:
+        after = status_when(fragile, lambda status: status["ready"] and status[kind][0]["pid"] != row["pid"])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(row["pid"], signal.SIGKILL)
+    assert after[kind][0]["restarts"] == row["restarts"] + 1
+    assert others <= {part["pid"] for name in ("shards", "schedulers", "edges") for part in after[name]}, "nobody else was disturbed"
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_controller_that_dies_comes_back_and_disturbs_nobody(fragile: RunningEngine) -> None:
+    before = status_when(fragile, lambda status: bool(status["ready"]))
+    pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
+    os.kill(before["controller"]["pid"], signal.SIGKILL)
+    after = status_when(fragile, lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+    assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
