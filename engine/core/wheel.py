@@ -81,10 +81,10 @@ class Wheel(Generic[K]):
         """
         if not 0 <= at_ms <= AT_MAX_MS:
             raise ValueError(f"due time {at_ms} ms is outside 0..{AT_MAX_MS}")
-        before = self._armed.pop(key, None)
-        if before is not None:
-            self._take(key, before)
-        self._armed[key] = at_ms
+        armed = self._armed
+        if key in armed:
+            self._take(key, armed.pop(key))
+        armed[key] = at_ms
         if at_ms < self._now:
             self._late[key] = at_ms
             self._late_at = min(self._late_at, at_ms)
@@ -163,28 +163,46 @@ class Wheel(Generic[K]):
 
     def _cascade(self) -> None:
         """Move to `_cascade_at` and pull down, on every level, the slot that comes after the current one."""
-        self._now = max(self._now, self._cascade_at)
+        self._now = self._cascade_at
         nearest = _NEVER
         for level in _UPPER_LEVELS:
             shift = _BITS * level
             unit = self._now >> shift
             following = (unit + 1) & _MASK
             if self._used[level] & _BIT[following]:
-                self._used[level] ^= _BIT[following]
-                for key, at_ms in self._slots[level].pop(following).items():
-                    self._place(key, at_ms)
+                self._pull(level, following)
             used = self._used[level]
             if used:
                 nearest = min(nearest, (unit + _distance(used, unit & _MASK) - 1) << shift)
         self._cascade_at = nearest
 
+    def _pull(self, level: int, index: int) -> None:
+        """Spread a slot over the level below, where all of it belongs: it begins one slot width from now."""
+        self._used[level] ^= _BIT[index]
+        below = self._slots[level - 1]
+        used = self._used[level - 1]
+        shift = _BITS * (level - 1)
+        for key, at_ms in self._slots[level].pop(index).items():
+            to = (at_ms >> shift) & _MASK
+            slot = below.get(to)
+            if slot is not None:
+                slot[key] = at_ms
+            else:
+                below[to] = {key: at_ms}
+                used |= _BIT[to]
+        self._used[level - 1] = used
+
     def _place(self, key: K, at_ms: int) -> None:
-        level, index = self._locate(at_ms)
-        slot = self._slots[level].get(index)
+        if (at_ms >> _BITS) - (self._now >> _BITS) <= 1:  # `_locate`, without the call for the most frequent case
+            level, index = 0, at_ms & _MASK
+        else:
+            level, index = self._locate(at_ms)
+        slots = self._slots[level]
+        slot = slots.get(index)
         if slot is not None:
             slot[key] = at_ms
             return
-        self._slots[level][index] = {key: at_ms}
+        slots[index] = {key: at_ms}
         self._used[level] |= _BIT[index]
         if level:
             shift = _BITS * level
