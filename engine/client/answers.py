@@ -55,6 +55,7 @@ class PublishError(ClientError):
         errors: one entry per rejected item; an item with neither an error nor a result was not accepted.
         results: of the items that were accepted nevertheless, in order: those of earlier requests, and, as an engine's shards
             decide on their own, the others of this one when the status is 409.
+        count: how many items were rejected; `errors` of posted ones holds the first thousand.
         status: the HTTP status: 409 for an id used with another payload, 413 too large, 422 not valid.
     """
 
@@ -62,6 +63,7 @@ class PublishError(ClientError):
         shown = "; ".join(str(error) for error in errors[:3])
         hidden = len(errors) + more - 3
         super().__init__(f"{status}: {shown}{f'; and {hidden} more' if hidden > 0 else ''}")
+        self.count = len(errors) + more
         self.errors = list(errors)
         self.results = list(results)
         self.status = status

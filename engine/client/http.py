@@ -1,8 +1,8 @@
 """HTTP/1.1 requests over kept-alive connections: what publishing needs, and no more.
 
-On httptools, the C parser the engine's own server uses, so that no dependency is added. A request with a 500-item batch
-costs 0.10 ms of CPU here and 0.45 ms with httpx (measured against the same local server); publishing is the one thing
-an application does for every event, so it should not show in its profile.
+On httptools, the C parser the engine's own server uses, so that no dependency is added. A request with a batch of 500 costs
+0.16 ms of CPU here and 2.5 ms with httpx 0.28 (process time against the same local server, 76 KB out, 30 KB back); publishing
+is the one thing an application does for every event, so it should not show in its profile.
 
 A connection that breaks is reported as `ConnectionError` and never retried here: what may be repeated is for the caller
 to know.

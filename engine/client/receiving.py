@@ -274,7 +274,9 @@ class Client:
                 task.cancel()
             await asyncio.wait({writer, renewer})
             await self._leave(socket)
-        session.closed(1006 if session.closing else socket.close_code or 1006, socket.close_reason or "connection lost", self._now_ms())
+        session.closed(
+            1006 if session.closing else int(socket.close_code or 1006), socket.close_reason or "connection lost", self._now_ms()
+        )
 
     async def _leave(self, socket: ClientConnection) -> None:
         """Say what is still to be said and close; a server that does not listen is left after `CLOSE_TIMEOUT_S`."""

@@ -3,7 +3,7 @@
 A path is names joined by dots; `[]` behind a name stands for every element of a list: `requested_reviewers[].login`. Names
 that begin with `$` are not the event's but the rule's: `$event`, `$action`, `$delivery`, `$rule`, `$user`.
 
-A placeholder is `{path}`, `{path|path|"text"}` for the first that has a value, or `{path:200}` to cut a text at 200 characters.
+A placeholder is `{path}`, `{path|path|"text"}` for the first that is there and not empty, or `{path:200}` to cut a text at 200 characters.
 A template that is one placeholder and nothing else keeps the type of its value; otherwise it makes text. `{{` and `}}` are
 braces. Tables of templates give tables, without the members that have no value.
 """
@@ -52,13 +52,16 @@ class _Placeholder(Struct, frozen=True):
     chars_max: int | None
 
     def value(self, scope: Scope) -> Any:
+        found: Any = None
         for choice in self.choices:
             if isinstance(choice, str):
                 return choice
             values = choice.values(scope)
             if values:
-                return values if any(each for _, each in choice.steps) else values[0]
-        return None
+                found = values if any(each for _, each in choice.steps) else values[0]
+                if found != "":
+                    break  # an empty text is a value only when nothing better follows
+        return found
 
 
 class Template(Struct, frozen=True):

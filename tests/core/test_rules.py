@@ -197,6 +197,8 @@ def test_times_are_read_where_the_event_has_them(ts: object, expected: int | Non
         ("{missing}", None),
         ("<{missing}>", "<>"),
         ("{missing|name}", "Ann"),
+        ("{empty|name}", "Ann"),
+        ("{empty}", ""),
         ('{missing|"nobody"}', "nobody"),
         ("{name:2}", "A…"),
         ("{name:3}", "Ann"),
@@ -208,7 +210,7 @@ def test_times_are_read_where_the_event_has_them(ts: object, expected: int | Non
     ],
 )
 def test_templates_render(text: str, expected: object) -> None:
-    scope = Scope({"a": {"b": 7}, "name": "Ann", "list": [{"x": 1}, {"x": 2}, {}], "flag": True}, {"$event": "e"})
+    scope = Scope({"a": {"b": 7}, "name": "Ann", "empty": "", "list": [{"x": 1}, {"x": 2}, {}], "flag": True}, {"$event": "e"})
     assert parse_template(text).render(scope) == expected
 
 
