@@ -1,6 +1,7 @@
 """Ray underneath the engine: a small cluster of its own on this machine, or a running one that it joins.
 
-A local Ray dies with the process that started it (Ray arms a parent-death signal), so a killed engine leaves nothing behind.
+A local Ray dies with the process that started it: Ray arms a parent-death signal for its main processes, whose helpers then
+sometimes wait for ever to report the loss; a small sentinel process ends those. So a killed engine leaves nothing behind.
 Ray listens on every interface of the machine, and whoever may call it may run code: therefore its token authentication is
 switched on explicitly, whatever Ray's own default is.
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +51,24 @@ LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_
 
 _LEFTOVER_TIMEOUT_S: Final = 1.0
 
+# Waits for the end of its standard input, which the engine holds open. A byte before the end is a goodbye; without one the engine
+# was killed. A pidfd stays with its process, whoever gets the number later.
+_SENTINEL: Final = """
+import os, signal, sys
+watched = []
+for pid in sys.argv[1:]:
+    try:
+        watched.append(os.pidfd_open(int(pid)))
+    except ProcessLookupError:
+        pass
+if not sys.stdin.buffer.read():
+    for fd in watched:
+        try:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+"""
+
 
 class ClusterError(EngineError):
     """Ray cannot be started or joined; the message says what to do."""
@@ -66,6 +87,7 @@ class RayCluster:
         self._local = not config.address
         self._before: set[psutil.Process] = set()  # children that are not Ray's
         self._processes: set[psutil.Process] = set()
+        self._sentinel: subprocess.Popen[bytes] | None = None
         self.address = ""
         self.logs = ""
 
@@ -101,6 +123,7 @@ class RayCluster:
                         resources=LOCAL_RESOURCES,
                     )
                 self._processes = _descendants() - self._before
+                self._sentinel = _start_sentinel(self._processes)
                 return found
             except Exception as error:  # Ray raises plain exceptions here
                 self._end(_descendants() - self._before)
@@ -151,6 +174,9 @@ class RayCluster:
             if self._local:
                 self._processes |= _descendants() - self._before
             ray.shutdown()
+        if self._sentinel is not None:
+            self._sentinel.communicate(b".")
+            self._sentinel = None
         self._end(self._processes)
         self._processes = set()
 
@@ -197,6 +223,12 @@ def _without_helpers() -> Iterator[None]:
     finally:
         for where, name, original in originals:
             setattr(where, name, original)
+
+
+def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:
+    """A process that ends these when this one dies without a goodbye. In a session of its own: Ctrl-C is not for it."""
+    pids = [str(process.pid) for process in processes]
+    return subprocess.Popen([sys.executable, "-ISc", _SENTINEL, *pids], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _descendants() -> set[psutil.Process]:
