@@ -22,7 +22,14 @@ def test_a_plain_ack_is_recognised_however_it_is_spaced(seq: int, compact: bool)
 
 @pytest.mark.parametrize(
     "text",
-    [b'{"type":"ack","seq":-1}', b'{"type":"ack","seq":007}', b'{"type":"ack","seq":1}x', b'{"type":"ack"}', b'{"seq":1,"type":"ack"}', b""],
+    [
+        b'{"type":"ack","seq":-1}',
+        b'{"type":"ack","seq":007}',
+        b'{"type":"ack","seq":1}x',
+        b'{"type":"ack"}',
+        b'{"seq":1,"type":"ack"}',
+        b"",
+    ],
 )
 def test_what_is_not_exactly_a_plain_ack_is_left_to_the_parser(text: bytes) -> None:
     assert frames.parse_ack(text) == -1
