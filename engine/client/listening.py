@@ -67,12 +67,17 @@ def _tell(event: Event, err: Console) -> None:
     match event:
         case Connected():
             waiting = max(0, event.seq - event.from_seq + 1) if event.from_seq else 0
-            err.print(f"[dim]connected as {escape(printable(event.user))}{f', up to {waiting} waiting' if waiting else ''}[/]")
+            err.print(
+                f"[dim]connected as {escape(printable(event.user))}{f', up to {waiting} waiting' if waiting else ''}[/]", soft_wrap=True
+            )
         case Disconnected():
-            err.print(f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}; connecting again[/]")
+            err.print(
+                f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}; connecting again[/]",
+                soft_wrap=True,
+            )
         case Gap():
-            err.print(f"[yellow]messages {event.first} to {event.last} are gone: expired, or too many were waiting[/]")
+            err.print(f"[yellow]messages {event.first} to {event.last} are gone: expired, or too many were waiting[/]", soft_wrap=True)
         case Revoked():
-            err.print(f"[dim]handled on another device: {escape(printable(', '.join(event.ids)))}[/]")
+            err.print(f"[dim]handled on another device: {escape(printable(', '.join(event.ids)))}[/]", soft_wrap=True)
         case ServerError():
-            err.print(f"[yellow]{escape(printable(event.code))}: {escape(printable(event.detail))}[/]")
+            err.print(f"[yellow]{escape(printable(event.code))}: {escape(printable(event.detail))}[/]", soft_wrap=True)
