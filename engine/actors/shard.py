@@ -249,8 +249,7 @@ class Shard:
         if core.cabinet.wants_spill:
             self._spill_wanted.set()
         if core.wants_timers and not self._arms_scheduled:
-            self._arms_scheduled = True
-            asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._arm_timers)
+            self._schedule_arms()
 
     def _wake_for_acks(self) -> None:
         self._acks_scheduled = False
@@ -258,8 +257,14 @@ class Shard:
 
     def _arm_timers(self) -> None:
         self._arms_scheduled = False
-        for key, at_ms in self._core.arms():
+        for key, at_ms in self._core.arms(now_ms()):
             self._to_scheduler(partition_of(key), batch.Arm(key, at_ms))
+        if self._core.wants_timers:
+            self._schedule_arms()
+
+    def _schedule_arms(self) -> None:
+        self._arms_scheduled = True
+        asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._arm_timers)
 
     def _to_scheduler(self, partition: int, record: Struct) -> None:
         """Dropped while there is no link: a new session arms again, and an unconfirmed timer fires again."""

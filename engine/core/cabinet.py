@@ -54,8 +54,7 @@ class Cabinet:
         self._dirty: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}
         self._reads: dict[str, StreamRead] = {}
-        self._dead: list[DeadLetter] = []  # not settled yet
-        self._dead_out: list[DeadLetter] = []  # of these, to be written
+        self._dead: list[DeadLetter] = []  # to be written
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
@@ -94,7 +93,7 @@ class Cabinet:
     @property
     def wants_io(self) -> bool:
         """Is there a range to read, or a dead letter to write?"""
-        return bool(self._reads or self._dead_out)
+        return bool(self._reads or self._dead)
 
     def want_read(self, mailbox: Mailbox, first: int, count_max: int) -> None:
         """Cold messages from number `first` on are needed; one read per mailbox at a time."""
@@ -117,26 +116,19 @@ class Cabinet:
 
     def refuse(self, mailbox: Mailbox, ids: Iterable[str], reason: str) -> None:
         """A client cannot handle these: on their way to the dead-letter stream."""
-        for message in mailbox.refuse(mailbox.seqs_of(ids)):
-            letter = DeadLetter(mailbox.key, message, reason)
-            self._dead.append(letter)
-            self._dead_out.append(letter)
+        letters = [DeadLetter(mailbox.key, message, reason) for message in mailbox.refuse(mailbox.seqs_of(ids))]
+        self._dead += letters
+        self.hot_messages -= len(letters)
         self.mark(mailbox)
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
-        letters, self._dead_out = self._dead_out, []
+        letters, self._dead = self._dead, []
         return letters
 
     def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
         """They could not be written: they are wanted again."""
-        self._dead_out.extend(letters)
-
-    def dead_lettered(self, letters: Container[DeadLetter]) -> None:
-        """They are in the stream."""
-        kept = [letter for letter in self._dead if letter not in letters]
-        self.hot_messages -= len(self._dead) - len(kept)
-        self._dead = kept
+        self._dead.extend(letters)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -164,8 +156,7 @@ class Cabinet:
             for mailbox in chosen:
                 self._urgent.pop(mailbox.key, None)
                 self._dirty.pop(mailbox.key, None)
-        # A refused message lives in the journal only until it is dead-lettered, so the journal stays until then.
-        through = self._committed if full and not self._dead and self._committed > self._trimmed else None
+        through = self._committed if full and self._committed > self._trimmed else None
         if not chosen and through is None:
             return None
         self._checkpoint = Checkpoint([spill_of(m) for m in chosen], through, {m.key: m.head for m in chosen})

@@ -103,12 +103,16 @@ def message_of(stored: Stored) -> Message:
 
 
 def spill_of(mailbox: Mailbox) -> Spill:
-    """The mailbox's page and every retained pending message that is not in the stream yet."""
-    fresh = sorted(seq for seq, message in mailbox.hot.items() if seq > mailbox.spilled and message.retain)
+    """The mailbox's page and every retained pending message that is not in the stream yet.
+
+    A dying message is pending for storage: after a crash its way to the dead letters begins again.
+    """
+    bodies = mailbox.hot | mailbox.dying
+    fresh = sorted(seq for seq, message in bodies.items() if seq > mailbox.spilled and message.retain)
     entries = []
     expires_ms = 0
     for seq in fresh:
-        m = mailbox.hot[seq]
+        m = bodies[seq]
         expires_ms = max(expires_ms, m.expires_ms)
         stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, m.body, m.attempts)
         entries.append((seq, _encoder.encode(stored)))

@@ -249,11 +249,14 @@ class Callee:
         return self._requests.accept(seq, batch)
 
     def reply(self, now_ms: float) -> tuple[int, bytes] | None:
-        """The next reply to send now: (request seq, data), or `None`. Ask again until `None`."""
+        """The next reply to send now: (request seq, data), or `None`. Ask again until `None`.
+
+        Request 0 is answered at once: until then the caller may send nothing else.
+        """
         if not self._parked:
             return None
         seq = next(iter(self._parked))
-        if len(self._parked) == 1 and now_ms - self._parked[seq] < self._limits.park_ms:
+        if self._next and len(self._parked) == 1 and now_ms - self._parked[seq] < self._limits.park_ms:
             due = self._outbox.due_at(self._last_ms, self._limits)
             if due is None or due > now_ms:
                 return None

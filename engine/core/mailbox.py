@@ -107,7 +107,7 @@ class Mailbox:
         self.floor = 0
         self.acked: set[int] = set()
         self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
-        self.dying: set[int] = set()
+        self.dying: dict[int, Message] = {}
         self.hot: dict[int, Message] = {}
         self.cold: tuple[int, int] | None = None
         self.cold_attempts: dict[int, int] = {}
@@ -213,7 +213,7 @@ class Mailbox:
         if self.acked:
             self.acked = {number for number in self.acked if number > seq}
         if self.dying:
-            self.dying = {number for number in self.dying if number > seq}
+            self.dying = {number: message for number, message in self.dying.items() if number > seq}
         self._warm(seq)
         self._advance()
         return result
@@ -230,7 +230,7 @@ class Mailbox:
                 if by is not None and seq in by.flight:
                     self._measure(by, seq, now_ms, policy)
                 self._settle(message, by, result)
-            self.dying.discard(seq)
+            self.dying.pop(seq, None)
             self.acked.add(seq)
             highest = max(highest, seq)
         if by is not None and highest:
@@ -248,7 +248,7 @@ class Mailbox:
             message = self.hot.pop(seq, None)
             if message is not None:
                 self._land(message)
-                self.dying.add(seq)
+                self.dying[seq] = message
                 refused.append(message)
         return refused
 

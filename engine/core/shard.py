@@ -56,6 +56,9 @@ from engine.core.slots import SlotMap, slot_of
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
 """Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
 
+ARM_AHEAD_MS: Final = 60
+"""A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
+
 
 class ShardPolicy(Struct, frozen=True):
     """The shard's limits; see engine.config for what each is and why."""
@@ -367,15 +370,21 @@ class ShardCore:
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
-    def arms(self) -> list[tuple[str, int]]:
-        """Retry timers to arm: (key, at ms). Call it once per pacing interval: what was acknowledged since needs none."""
+    def arms(self, now_ms: int) -> list[tuple[str, int]]:
+        """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
+
+        A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
+        """
+        soon_ms = now_ms + ARM_AHEAD_MS
         arms = []
-        for key, mailbox in self._unarmed.items():
+        for key, mailbox in list(self._unarmed.items()):
             at_ms = mailbox.next_retry_ms(self.policy.retry)
+            if at_ms > soon_ms:
+                continue
+            del self._unarmed[key]
             if at_ms:
                 mailbox.timer_ms = at_ms
                 arms.append((key, at_ms))
-        self._unarmed.clear()
         return arms
 
     @property
@@ -555,11 +564,10 @@ class ShardCore:
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """They are there: now they are settled."""
+        self.counters["dead_lettered"] += len(letters)
         for letter in letters:
-            self.counters["dead_lettered"] += 1
             mailbox = self.mailboxes[letter.key]
             self._settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
-        self.cabinet.dead_lettered(letters)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""

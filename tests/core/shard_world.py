@@ -168,13 +168,16 @@ class World:
     def wait(self, ms: int) -> list[Any]:
         """Time passes; retry timers fire when they are due."""
         end_ms = self.now_ms + ms
-        armed = dict(self.core.arms())
-        while armed and min(armed.values()) <= end_ms:
-            key = min(armed, key=lambda key: armed[key])
-            self.now_ms = max(self.now_ms, armed.pop(key))
-            self.core.due([key], self.now_ms)
-            armed.update(self.core.arms())
-        self.now_ms = end_ms
+        armed: dict[str, int] = {}
+        while self.now_ms < end_ms:
+            self.now_ms = min(self.now_ms + 50, end_ms)
+            due = [key for key, at_ms in armed.items() if at_ms <= self.now_ms]
+            for key in due:
+                del armed[key]
+            self.core.due(due, self.now_ms)
+            armed.update(self.core.arms(self.now_ms))
+            if not armed and not self.core.wants_timers:
+                self.now_ms = end_ms
         self.core.scheduler_reset(lambda _: True)
         return self.settle()
 

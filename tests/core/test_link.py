@@ -27,8 +27,7 @@ def opened(now_ms: float = 0) -> tuple[Caller, Callee]:
     caller, callee = Caller("edge-0/x", LIMITS, now_ms), Callee("edge-0/x", LIMITS, now_ms)
     seq, batch = caller.call(now_ms) or pytest.fail("request 0 leaves at once")
     callee.request(seq, batch, now_ms)
-    callee.push(Ack(0, 0), now_ms)
-    answered, data = callee.reply(now_ms) or pytest.fail("the first record leaves at once")
+    answered, data = callee.reply(now_ms) or pytest.fail("request 0 is answered at once")
     caller.reply(answered, data, now_ms)
     seq, batch = caller.call(now_ms) or pytest.fail("a call is always parked")
     callee.request(seq, batch, now_ms)
@@ -95,6 +94,14 @@ def test_a_lazy_record_that_is_promoted_leaves_before_what_follows() -> None:
     call = caller.call(12)
     assert call is not None
     assert decoded(callee.request(*call, 12)) == [Ack(7, 1), Ack(7, 9)]
+
+
+def test_request_0_is_answered_at_once_so_that_the_session_opens() -> None:
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    call = caller.call(0)
+    assert call is not None
+    callee.request(*call, 0)
+    assert callee.reply(0) is not None
 
 
 def test_a_parked_call_is_answered_when_its_lease_ends() -> None:

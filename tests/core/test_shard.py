@@ -345,7 +345,7 @@ def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -
     world.nack(1, "bad")
     assert world.core.mailboxes["t:u"].floor == 0
     world.checkpoint()
-    assert world.journal, "the journal keeps a refused message until it is dead-lettered"
+    assert list(world.streams["t:u"]) == [1, 2], "for storage it is pending until it is dead-lettered"
     world.settle()
     assert [(letter.message.id, letter.reason) for letter in world.dead] == [("bad", "cannot")]
     world.ack(1, 2)
