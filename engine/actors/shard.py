@@ -33,8 +33,9 @@ from engine.config import Config
 from engine.core import batch
 from engine.core.checkpoint import decode_journal
 from engine.core.commit import Group
+from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
-from engine.core.shard import ShardCore, ShardPolicy
+from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
@@ -231,10 +232,10 @@ class Shard:
         """Carry away what the core wants, wake the tasks that have something to do."""
         core = self._core
         if core.output:
-            output, core.output = core.output, []
             send = self._links.send
-            for session, record in output:
+            for session, record in core.output:
                 send(session, record)
+            core.output.clear()
         if core.to_scheduler:
             outgoing, core.to_scheduler = core.to_scheduler, []
             for partition, record in outgoing:
@@ -248,7 +249,7 @@ class Shard:
             self._fetch_wanted.set()
         if core.cabinet.wants_spill:
             self._spill_wanted.set()
-        if core.wants_timers and not self._arms_scheduled:
+        if core.courier.wants_timers and not self._arms_scheduled:
             self._schedule_arms()
 
     def _wake_for_acks(self) -> None:
@@ -257,9 +258,9 @@ class Shard:
 
     def _arm_timers(self) -> None:
         self._arms_scheduled = False
-        for key, at_ms in self._core.arms(now_ms()):
+        for key, at_ms in self._core.courier.arms(now_ms()):
             self._to_scheduler(partition_of(key), batch.Arm(key, at_ms))
-        if self._core.wants_timers:
+        if self._core.courier.wants_timers:
             self._schedule_arms()
 
     def _schedule_arms(self) -> None:
@@ -280,7 +281,7 @@ class Shard:
             return scheduler_of(partition_of(key), schedulers) == scheduler
 
         def on_reset() -> None:
-            self._core.scheduler_reset(holds)
+            self._core.courier.scheduler_reset(holds)
             self._flush()
 
         handle = await self._find(f"scheduler-{scheduler}")
@@ -307,7 +308,7 @@ class Shard:
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
             if isinstance(record, batch.Due):
-                self._core.due(record.keys, now_ms())
+                self._core.courier.due(record.keys, now_ms())
             else:
                 self._core.fire(record.timers, now_ms())
         self._flush()

@@ -14,9 +14,8 @@ edges, which announce their connections and repeat unanswered posts, and by the 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,11 +26,9 @@ from engine.core.batch import (
     Ack,
     AckIds,
     Attach,
-    Deliver,
     Detach,
     Fault,
     FireDone,
-    Gap,
     Hangup,
     Moved,
     Nack,
@@ -39,7 +36,6 @@ from engine.core.batch import (
     Posted,
     Probe,
     Probed,
-    Revoke,
     Settle,
     Timer,
     Welcome,
@@ -49,47 +45,9 @@ from engine.core.batch import Settled as SettledRecord
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
 from engine.core.checkpoint import Handled, Page, Stored, message_of
 from engine.core.commit import Answer, Group, Intake, Pending
-from engine.core.mailbox import Connection, Mailbox, Pumped, Settled
-from engine.core.retry import RetryPolicy
+from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
+from engine.core.mailbox import Connection, Mailbox, Settled
 from engine.core.slots import SlotMap, slot_of
-
-LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
-"""Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
-
-ARM_AHEAD_MS: Final = 60
-"""A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
-
-
-class ShardPolicy(Struct, frozen=True):
-    """The shard's limits; see engine.config for what each is and why."""
-
-    retry: RetryPolicy
-    window: int
-    window_bytes: int
-    deliver_bytes_max: int
-    connections_per_user_max: int
-    offline_max: int
-    recent_ids: int
-    hot_messages_max: int
-    mailbox_idle_ms: int
-    commit_records_max: int
-    commit_bytes_max: int
-    ack_journal_ms: int
-    posts_pending_max: int
-    memory_messages_max: int
-
-
-class SessionEvent(Struct):
-    """A connection began or ended, for `session:stream`."""
-
-    event: str  # connect | disconnect
-    key: str
-    session: str
-    device: str
-    edge: str
-    transport: int
-    at_ms: int
-    code: int
 
 
 class ShardCore:
@@ -103,32 +61,17 @@ class ShardCore:
         self.cabinet = Cabinet(policy.recent_ids, policy.hot_messages_max, policy.mailbox_idle_ms, policy.retry)
         self.mailboxes = self.cabinet.mailboxes
         self.intake = Intake(self.mailboxes, policy.recent_ids)
-        self.output: list[tuple[str, Struct]] = []
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.courier = Courier(self.cabinet, policy, self.counters)
+        self.output = self.courier.output
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.session_events: list[SessionEvent] = []
         self.storage_away = False
-        self.latency = [0] * (len(LATENCY_BUCKETS_MS) + 1)
-        self.counters: dict[str, int] = dict.fromkeys(
-            (
-                "published",
-                "delivered",
-                "acknowledged",
-                "retried",
-                "stalled",
-                "dead_lettered",
-                "expired",
-                "trimmed",
-                "duplicates",
-                "commits",
-            ),
-            0,
-        )
         self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
         self._pages_wanted: dict[str, None] = {}
         self._ack_dirty: dict[str, Mailbox] = {}
         self._acked_since_ms = 0
-        self._unarmed: dict[str, Mailbox] = {}
         self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -220,7 +163,7 @@ class ShardCore:
             self._session_event("connect", mailbox, connection, now_ms, 0)
             welcome = Welcome(record.conn, mailbox.head, resumed, mailbox.oldest_pending(), self.data_epoch)
             self.output.append((session, welcome))
-        self._pump(mailbox, connection, now_ms)
+        self.courier.pump(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Connection, sent: int, now_ms: int) -> None:
         """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory."""
@@ -232,7 +175,7 @@ class ShardCore:
             connection.flight[seq] = (now_ms, 1)
             connection.flight_bytes += len(mailbox.hot[seq].body)
         if connection.flight:
-            self._unarmed[mailbox.key] = mailbox
+            self.courier.watch(mailbox)
 
     def _detach(self, session: str, record: Detach, now_ms: int) -> None:
         found = self._sessions.get(session, {}).pop(record.conn, None)
@@ -301,21 +244,9 @@ class ShardCore:
 
     def _settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
         self._ack_dirty[mailbox.key] = mailbox
-        self.cabinet.mark(mailbox)
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
-        self.counters["acknowledged"] += len(settled.messages)
-        self.cabinet.hot_messages -= len(settled.messages)
-        latency = self.latency
-        for message in settled.messages:
-            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
-        for conn, ids in settled.revoked.items():
-            self.output.append((conn[0], Revoke(conn[1], ids)))
-        if by is not None and by.stalled and settled.messages:
-            mailbox.rewind(by)
-        for connection in mailbox.connections.values():
-            if connection.sent < mailbox.head:
-                self._pump(mailbox, connection, now_ms)
+        self.courier.settled(mailbox, settled, by, now_ms)
 
     def _nack(self, session: str, record: Nack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -325,14 +256,14 @@ class ShardCore:
         self.cabinet.refuse(mailbox, record.ids, record.reason)
         if connection.stalled:
             mailbox.rewind(connection)
-        self._pump(mailbox, connection, now_ms)
+        self.courier.pump(mailbox, connection, now_ms)
 
     def _written(self, session: str, record: Written, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is not None:
             mailbox, connection = found
             mailbox.written(connection, record.seq)
-            self._pump(mailbox, connection, now_ms)
+            self.courier.pump(mailbox, connection, now_ms)
 
     def _probe(self, session: str, record: Probe, now_ms: int) -> None:
         if not self._owns(record.key):
@@ -344,78 +275,7 @@ class ShardCore:
             return
         self.output.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
 
-    # -- sending ------------------------------------------------------------------------------------------------------
-
-    def _pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
-        policy = self.policy
-        pumped = mailbox.pump(connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
-        if pumped is not None:
-            self._send(mailbox, connection, pumped)
-
-    def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped) -> None:
-        session, conn = connection.conn
-        self.counters["expired"] += pumped.expired
-        self.cabinet.hot_messages -= pumped.expired
-        for part in pumped.parts:
-            if isinstance(part, list):
-                self.counters["delivered"] += len(part)
-                self.output.append((session, Deliver(conn, part)))
-            else:
-                self.output.append((session, Gap(conn, *part)))
-                self.cabinet.mark(mailbox)
-        if pumped.parts and not mailbox.timer_ms and connection.retries:
-            self._unarmed[mailbox.key] = mailbox
-        if pumped.load_from:
-            self.cabinet.want_read(mailbox, pumped.load_from, self.policy.window)
-
     # -- timers -------------------------------------------------------------------------------------------------------
-
-    def arms(self, now_ms: int) -> list[tuple[str, int]]:
-        """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
-
-        A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
-        """
-        soon_ms = now_ms + ARM_AHEAD_MS
-        arms = []
-        for key, mailbox in list(self._unarmed.items()):
-            at_ms = mailbox.next_retry_ms(self.policy.retry)
-            if at_ms > soon_ms:
-                continue
-            del self._unarmed[key]
-            if at_ms:
-                mailbox.timer_ms = at_ms
-                arms.append((key, at_ms))
-        return arms
-
-    @property
-    def wants_timers(self) -> bool:
-        """Would `arms` look at anything?"""
-        return bool(self._unarmed)
-
-    def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
-        """A scheduler forgot the volatile timers of the keys it holds: arm them again."""
-        for key, mailbox in self.mailboxes.items():
-            if mailbox.timer_ms and holds(key):
-                mailbox.timer_ms = 0
-                self._unarmed[key] = mailbox
-
-    def due(self, keys: Iterable[str], now_ms: int) -> None:
-        """Retry timers that are due."""
-        for key in keys:
-            mailbox = self.mailboxes.get(key)
-            if mailbox is None:
-                continue
-            mailbox.timer_ms = 0
-            for connection in mailbox.connections.values():
-                stalled = connection.stalled
-                again = mailbox.overdue(connection, now_ms, self.policy.retry)
-                if again:
-                    self.counters["retried"] += len(again)
-                    self.output.append((connection.conn[0], Deliver(connection.conn[1], again)))
-                if connection.stalled and not stalled:
-                    self.counters["stalled"] += 1
-                    self.cabinet.mark_urgent(mailbox)
-            self._unarmed[key] = mailbox
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Durable timers that are due; the same one may come again until `FireDone`."""
@@ -473,7 +333,7 @@ class ShardCore:
             self.counters["trimmed"] += len(trimmed)
             self.cabinet.hot_messages -= len(trimmed)
             for connection in mailbox.connections.values():
-                self._pump(mailbox, connection, now_ms)
+                self.courier.pump(mailbox, connection, now_ms)
 
     def group_refused(self) -> None:
         """Storage is away and the group is rolled back: it never was. So are all waiting posts, until `storage_back`."""
@@ -558,7 +418,7 @@ class ShardCore:
         mailbox.loading = False
         self.cabinet.hot_messages += mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
         for connection in mailbox.connections.values():
-            self._pump(mailbox, connection, now_ms)
+            self.courier.pump(mailbox, connection, now_ms)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
@@ -582,5 +442,5 @@ class ShardCore:
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",
-            "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.latency, strict=True)],
+            "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.courier.latency, strict=True)],
         }

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from engine.core.batch import PRIORITIES, TRANSPORTS
 from engine.core.cabinet import DeadLetter
-from engine.core.shard import SessionEvent
+from engine.core.courier import SessionEvent
 from engine.core.slots import split_key
 from engine.errors import StorageUnavailable
 from engine.store.keys import dead_letter_key, session_stream_key

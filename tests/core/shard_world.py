@@ -11,8 +11,9 @@ from typing import Any
 from engine.core.batch import WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored
 from engine.core.commit import Group
+from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
-from engine.core.shard import ShardCore, ShardPolicy
+from engine.core.shard import ShardCore
 from engine.core.slots import spread
 
 EDGE = "edge-0/1"
@@ -107,8 +108,9 @@ class World:
         return self.said()
 
     def said(self) -> list[Any]:
-        output, self.core.output = self.core.output, []
-        return [record for _, record in output]
+        said = [record for _, record in self.core.output]
+        self.core.output.clear()
+        return said
 
     def fetch(self) -> bool:
         core = self.core
@@ -174,11 +176,11 @@ class World:
             due = [key for key, at_ms in armed.items() if at_ms <= self.now_ms]
             for key in due:
                 del armed[key]
-            self.core.due(due, self.now_ms)
-            armed.update(self.core.arms(self.now_ms))
-            if not armed and not self.core.wants_timers:
+            self.core.courier.due(due, self.now_ms)
+            armed.update(self.core.courier.arms(self.now_ms))
+            if not armed and not self.core.courier.wants_timers:
                 self.now_ms = end_ms
-        self.core.scheduler_reset(lambda _: True)
+        self.core.courier.scheduler_reset(lambda _: True)
         return self.settle()
 
 

@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from engine.core.cabinet import DeadLetter, StreamRead
 from engine.core.checkpoint import Spill, decode_page, restore, spill_of
+from engine.core.courier import SessionEvent
 from engine.core.mailbox import Mailbox, Message
-from engine.core.shard import SessionEvent
 from engine.core.slots import slot_of
 from engine.errors import Fenced
 from engine.store.journal import Journal

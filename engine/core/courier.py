@@ -1,0 +1,175 @@
+"""What goes out to connections, and when it goes out again.
+
+The courier pumps mailboxes into connections, hears what was settled, and watches over the retry timers. A mailbox with
+messages in flight and no armed timer is `_unarmed`; its timer is armed shortly before it would fire, because nearly
+everything is acknowledged before that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.batch import Deliver, Gap, Revoke
+from engine.core.cabinet import Cabinet
+from engine.core.mailbox import Connection, Mailbox, Pumped, Settled
+from engine.core.retry import RetryPolicy
+
+LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
+"""Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
+
+ARM_AHEAD_MS: Final = 60
+"""A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
+
+
+COUNTERS: Final = (
+    "published",
+    "delivered",
+    "acknowledged",
+    "retried",
+    "stalled",
+    "dead_lettered",
+    "expired",
+    "trimmed",
+    "duplicates",
+    "commits",
+)
+"""What a shard counts since its start."""
+
+
+class ShardPolicy(Struct, frozen=True):
+    """The shard's limits; see engine.config for what each is and why."""
+
+    retry: RetryPolicy
+    window: int
+    window_bytes: int
+    deliver_bytes_max: int
+    connections_per_user_max: int
+    offline_max: int
+    recent_ids: int
+    hot_messages_max: int
+    mailbox_idle_ms: int
+    commit_records_max: int
+    commit_bytes_max: int
+    ack_journal_ms: int
+    posts_pending_max: int
+    memory_messages_max: int
+
+
+class SessionEvent(Struct):
+    """A connection began or ended, for `session:stream`."""
+
+    event: str  # connect | disconnect
+    key: str
+    session: str
+    device: str
+    edge: str
+    transport: int
+    at_ms: int
+    code: int
+
+
+class Courier:
+    """Sends for one shard. `output` holds (link session, record) for the edges until the shell carries it away."""
+
+    def __init__(self, cabinet: Cabinet, policy: ShardPolicy, counters: dict[str, int]) -> None:
+        self.output: list[tuple[str, Struct]] = []
+        self.latency = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        self._counters = counters
+        self._cabinet = cabinet
+        self._policy = policy
+        self._unarmed: dict[str, Mailbox] = {}
+
+    def watch(self, mailbox: Mailbox) -> None:
+        """The mailbox has messages in flight."""
+        if not mailbox.timer_ms:
+            self._unarmed[mailbox.key] = mailbox
+
+    def settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
+        """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
+        self._cabinet.mark(mailbox)
+        self._counters["acknowledged"] += len(settled.messages)
+        self._cabinet.hot_messages -= len(settled.messages)
+        latency = self.latency
+        for message in settled.messages:
+            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+        for conn, ids in settled.revoked.items():
+            self.output.append((conn[0], Revoke(conn[1], ids)))
+        if by is not None and by.stalled and settled.messages:
+            mailbox.rewind(by)
+        for connection in mailbox.connections.values():
+            if connection.sent < mailbox.head:
+                self.pump(mailbox, connection, now_ms)
+
+    def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
+        """Send what the connection has not seen and has room for."""
+        policy = self._policy
+        pumped = mailbox.pump(connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
+        if pumped is not None:
+            self._send(mailbox, connection, pumped)
+
+    def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped) -> None:
+        session, conn = connection.conn
+        self._counters["expired"] += pumped.expired
+        self._cabinet.hot_messages -= pumped.expired
+        for part in pumped.parts:
+            if isinstance(part, list):
+                self._counters["delivered"] += len(part)
+                self.output.append((session, Deliver(conn, part)))
+            else:
+                self.output.append((session, Gap(conn, *part)))
+                self._cabinet.mark(mailbox)
+        if pumped.parts and connection.retries:
+            self.watch(mailbox)
+        if pumped.load_from:
+            self._cabinet.want_read(mailbox, pumped.load_from, self._policy.window)
+
+    def arms(self, now_ms: int) -> list[tuple[str, int]]:
+        """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
+
+        A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
+        """
+        soon_ms = now_ms + ARM_AHEAD_MS
+        arms = []
+        for key, mailbox in list(self._unarmed.items()):
+            at_ms = mailbox.next_retry_ms(self._policy.retry)
+            if at_ms > soon_ms:
+                continue
+            del self._unarmed[key]
+            if at_ms:
+                mailbox.timer_ms = at_ms
+                arms.append((key, at_ms))
+        return arms
+
+    @property
+    def wants_timers(self) -> bool:
+        """Would `arms` look at anything?"""
+        return bool(self._unarmed)
+
+    def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
+        """A scheduler forgot the volatile timers of the keys it holds: arm them again."""
+        for key, mailbox in self._cabinet.mailboxes.items():
+            if mailbox.timer_ms and holds(key):
+                mailbox.timer_ms = 0
+                self._unarmed[key] = mailbox
+
+    def due(self, keys: Iterable[str], now_ms: int) -> None:
+        """Retry timers that are due."""
+        for key in keys:
+            mailbox = self._cabinet.mailboxes.get(key)
+            if mailbox is None:
+                continue
+            mailbox.timer_ms = 0
+            for connection in mailbox.connections.values():
+                stalled = connection.stalled
+                again = mailbox.overdue(connection, now_ms, self._policy.retry)
+                if again:
+                    self._counters["retried"] += len(again)
+                    self.output.append((connection.conn[0], Deliver(connection.conn[1], again)))
+                if connection.stalled and not stalled:
+                    self._counters["stalled"] += 1
+                    self._cabinet.mark_urgent(mailbox)
+            self._unarmed[key] = mailbox
