@@ -27,7 +27,7 @@ test: $(VENV)/.installed-test static browser ## everything: format, lint, types,
 	@$(BIN)/python -m pytest -q --durations=10
 
 check: static ## format, lint, types and the fast tests, under a minute
-	@$(BIN)/python -m pytest -q -m "not engine and not browser and not slow"
+	@$(BIN)/python -m pytest -q --quick -m "not engine and not browser and not slow"
 
 static: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .

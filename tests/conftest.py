@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from hypothesis import settings
 from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -31,6 +32,7 @@ from engine.store.embedded import find_server
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 MISSING: list[str] = []
 START_TIMEOUT_S = 110
+QUICK_EXAMPLES = 10  # of each property, in `make check`
 REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
 
@@ -38,8 +40,22 @@ for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
     del os.environ[_name]  # a developer's settings must not decide what the tests see
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="fewer examples of each property: a first answer, not a proof")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("quick", max_examples=QUICK_EXAMPLES)
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        machine = getattr(item, "cls", None)
+        chosen = getattr(machine, "settings", None)
+        if config.getoption("--quick") and isinstance(chosen, settings) and chosen.max_examples > QUICK_EXAMPLES:
+            machine.settings = settings(chosen, max_examples=QUICK_EXAMPLES)  # type: ignore[union-attr]
         for fixture, marker in MARKER_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from engine.core.slots import SLOTS, spread
 from engine.errors import ConfigError, StorageUnavailable
@@ -47,7 +49,7 @@ async def test_controllers_that_start_at_once_agree(redis_client: Redis) -> None
 
 
 async def test_storage_that_is_away_is_an_error_that_passes() -> None:
-    client = Redis(host="127.0.0.1", port=1, socket_timeout=0.2)
+    client = Redis(host="127.0.0.1", port=1, socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
     with pytest.raises(StorageUnavailable):
         await place(client, 2)
     await client.aclose()
