@@ -110,7 +110,11 @@ class Edge:
         if self._serving is None:
             self._serving = asyncio.ensure_future(self._serve())
         base = {**vitals("edge", self._index, self._started_ms), "ready": self._ready, "port": self._port}
-        return {**base, **self._gateway.stats()} if self._ready else base
+        if not self._ready:
+            return base
+        calls = sum(link.calls for link in self._links.values())
+        links_open = all(link.open for link in self._links.values())
+        return {**base, "ready": links_open, "link_calls": calls, **self._gateway.stats()}
 
     async def drain(self) -> None:
         """Take nobody new, send everybody away with a hint when to come back, answer what was asked; within `drain_ms`."""
@@ -177,15 +181,14 @@ class Edge:
         """A link to every shard of the slot map and to every scheduler, as far as there is none yet."""
         gateway, schedulers = self._gateway, self._config.schedulers
         shards = sorted(set(gateway.slots.owners))
-        peers = len(shards) + schedulers
         for shard in shards:
             if f"shard-{shard}" not in self._links:
                 on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
-                self._open_link(f"shard-{shard}", batch.from_shard, on_records, on_reset, peers)
+                self._open_link(f"shard-{shard}", batch.from_shard, on_records, on_reset, len(shards))
         for scheduler in range(schedulers):
             if f"scheduler-{scheduler}" not in self._links:
                 on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
-                self._open_link(f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, peers)
+                self._open_link(f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, schedulers)
 
     def _open_link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int) -> None:
         handle = _Late(peer, self._config.namespace)
@@ -227,7 +230,8 @@ class Edge:
         """Read the slot map when a shard speaks of a newer one, and now and then: a map may have grown by a shard."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._slots_wanted.wait(), _SLOTS_POLL_S)
+                async with asyncio.timeout(_SLOTS_POLL_S):
+                    await self._slots_wanted.wait()
             self._slots_wanted.clear()
             try:
                 slots = await self._read_slots()

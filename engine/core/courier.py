@@ -81,12 +81,12 @@ class Courier:
         self._counters = counters
         self._cabinet = cabinet
         self._policy = policy
-        self._unarmed: dict[str, Mailbox] = {}
+        self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
 
-    def watch(self, mailbox: Mailbox) -> None:
+    def watch(self, mailbox: Mailbox, now_ms: int) -> None:
         """The mailbox has messages in flight."""
         if not mailbox.timer_ms:
-            self._unarmed[mailbox.key] = mailbox
+            self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
 
     def settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
         """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
@@ -109,9 +109,9 @@ class Courier:
         policy = self._policy
         pumped = mailbox.pump(connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
         if pumped is not None:
-            self._send(mailbox, connection, pumped)
+            self._send(mailbox, connection, pumped, now_ms)
 
-    def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped) -> None:
+    def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
         session, conn = connection.conn
         self._counters["expired"] += pumped.expired
         self._cabinet.hot_messages -= pumped.expired
@@ -123,7 +123,7 @@ class Courier:
                 self.output.append((session, Gap(conn, *part)))
                 self._cabinet.mark(mailbox)
         if pumped.parts and connection.retries:
-            self.watch(mailbox)
+            self.watch(mailbox, now_ms)
         if pumped.load_from:
             self._cabinet.want_read(mailbox, pumped.load_from, self._policy.window)
 
@@ -132,14 +132,17 @@ class Courier:
 
         A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
         """
-        soon_ms = now_ms + ARM_AHEAD_MS
+        retry = self._policy.retry
+        due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # no timer can be near for what is younger
         arms = []
-        for key, mailbox in list(self._unarmed.items()):
-            at_ms = mailbox.next_retry_ms(self._policy.retry)
-            if at_ms > soon_ms:
-                continue
+        for key, (mailbox, since_ms) in list(self._unarmed.items()):
+            if since_ms > due_since_ms:
+                break
             del self._unarmed[key]
-            if at_ms:
+            at_ms = mailbox.next_retry_ms(retry)
+            if at_ms > now_ms + ARM_AHEAD_MS:
+                self._unarmed[key] = (mailbox, now_ms)
+            elif at_ms:
                 mailbox.timer_ms = at_ms
                 arms.append((key, at_ms))
         return arms
@@ -154,7 +157,7 @@ class Courier:
         for key, mailbox in self._cabinet.mailboxes.items():
             if mailbox.timer_ms and holds(key):
                 mailbox.timer_ms = 0
-                self._unarmed[key] = mailbox
+                self._unarmed[key] = (mailbox, 0)
 
     def due(self, keys: Iterable[str], now_ms: int) -> None:
         """Retry timers that are due."""
@@ -172,4 +175,4 @@ class Courier:
                 if connection.stalled and not stalled:
                     self._counters["stalled"] += 1
                     self._cabinet.mark_urgent(mailbox)
-            self._unarmed[key] = mailbox
+            self.watch(mailbox, now_ms)

@@ -175,7 +175,7 @@ class ShardCore:
             connection.flight[seq] = (now_ms, 1)
             connection.flight_bytes += len(mailbox.hot[seq].body)
         if connection.flight:
-            self.courier.watch(mailbox)
+            self.courier.watch(mailbox, now_ms)
 
     def _detach(self, session: str, record: Detach, now_ms: int) -> None:
         found = self._sessions.get(session, {}).pop(record.conn, None)
