@@ -381,6 +381,8 @@ async def edge_world(
         yield world
     finally:
         world.server.should_exit = True
+        await asyncio.wait((serving,), timeout=3)
+        world.server.force_exit = True  # a failed test may have left clients behind
         await asyncio.wait_for(serving, DEADLINE_S)
         ticker.cancel()
         await asyncio.gather(ticker, return_exceptions=True)

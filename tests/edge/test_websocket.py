@@ -84,10 +84,20 @@ async def test_a_frame_over_the_limit_closes_1009_whether_it_arrives_whole_or_no
         client.close()
         client = await world.raw()
         half = b"y" * (world.config.frame_bytes_max // 2 + 1)
-        await client.send(client_frame(half, fin=False) + client_frame(half, 0))
+        await client.send(client_frame(half, fin=False) + client_frame(half, 0)[:8])
         assert await client.close_code() == 1009
         client.close()
         await until(lambda: not world.gateway.connections)
+
+
+async def test_the_reason_reaches_a_client_that_is_still_sending() -> None:
+    async with edge_world() as world:
+        client = await world.raw()
+        sending = asyncio.ensure_future(client.send(client_frame(b"x" * 8_000_000)))
+        await until(lambda: world.shard.of(batch.Detach))
+        await sending
+        assert await client.close_code() == 1009
+        client.close()
 
 
 async def test_a_frame_at_the_limit_is_read() -> None:
@@ -232,6 +242,8 @@ async def test_a_full_edge_refuses_with_503_and_a_time_to_retry() -> None:
 async def test_no_log_line_ever_contains_a_token(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with edge_world() as world:
+        for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets"):
+            caplog.set_level(logging.DEBUG, name)
         token = world.token()
         async with world.connect(query=f"?token={token}", additional_headers={}) as socket:
             await frame_of(socket, "welcome")
