@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -23,12 +24,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-import msgspec
 import psutil
 
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.redis import connect, wait_ready
+from engine.store.redis import check_version
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 STOP_TIMEOUT_S: Final = 10.0
 """Redis writes its append-only file on SIGTERM; past this it is killed, which the file survives too."""
 
+_PROBE_S: Final = 0.01
+_PROBE_TIMEOUT_S: Final = 0.5
 _STEADY_S: Final = 10.0  # a server that has run this long starts a new backoff
 
 # Runs before redis-server in the same process: asks for a signal when the parent dies, and checks that it has not already.
@@ -119,7 +121,7 @@ class EmbeddedRedis:
         self._pid_path = self._dir / "redis.pid"
         self._short_dir: Path | None = None
         self._socket = self._socket_path()
-        self._config = msgspec.structs.replace(config, redis_url=self.url)
+        self._config = config
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self.restarts = 0
@@ -165,13 +167,13 @@ class EmbeddedRedis:
                 return  # the number belongs to somebody else by now
         except (OSError, ValueError, psutil.Error):
             return
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         with contextlib.suppress(psutil.NoSuchProcess):
             leftover.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while leftover.is_running() and leftover.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                leftover.kill()
-            await asyncio.sleep(0.01)
+            while leftover.is_running() and leftover.status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() > deadline:
+                    leftover.kill()
+                await asyncio.sleep(_PROBE_S)
 
     async def _launch(self) -> str:
         with contextlib.suppress(FileNotFoundError):
@@ -181,24 +183,41 @@ class EmbeddedRedis:
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the engine, which stops the server last
         )  # fmt: skip
-        client = connect(self._config)
-        ready = asyncio.ensure_future(wait_ready(client, self._config, self._config.start_timeout_s))
-        exited = asyncio.ensure_future(self._process.wait())
+        deadline = time.monotonic() + self._config.start_timeout_s
         try:
-            await asyncio.wait((ready, exited), return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                return ready.result()
-            raise StorageUnavailable(
-                f"redis-server ended with code {exited.result()} while starting; end of {self._log_path}:\n{self._log_tail()}"
-            )
+            while (version := self._version()) is None:
+                if self._process.returncode is not None:
+                    raise StorageUnavailable(
+                        f"redis-server ended with code {self._process.returncode} while starting; "
+                        f"end of {self._log_path}:\n{self._log_tail()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise StorageUnavailable(f"redis-server does not answer after {self._config.start_timeout_s} s; see {self._log_path}")
+                await asyncio.sleep(_PROBE_S)
+            check_version(version, str(self._server))
         except BaseException:
             await self._end_process()
             raise
-        finally:
-            for task in (ready, exited):
-                task.cancel()
-            await asyncio.gather(ready, exited, return_exceptions=True)
-            await client.aclose()
+        return version
+
+    def _version(self) -> str | None:
+        """What the server says it is; None while it does not answer or loads its data. A client of its own, for one question."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                client.connect(str(self._socket))
+                client.sendall(b"PING\r\nINFO server\r\n")
+                answer = b""
+                while b"redis_version:" not in answer or not answer.endswith(b"\n"):
+                    part = client.recv(4096)
+                    if not part:
+                        return None
+                    answer += part
+            except OSError:
+                return None
+        if not answer.startswith(b"+PONG"):
+            return None
+        return answer.partition(b"redis_version:")[2].split(b"\r\n")[0].decode()
 
     async def _end_process(self) -> None:
         if self._process is None or self._process.returncode is not None:

@@ -72,9 +72,14 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
     """
     where = display_url(config.redis_url)
     version = await _first_answer(client, where, time.monotonic() + timeout_s)
+    check_version(version, where)
+    return version
+
+
+def check_version(version: str, where: str) -> None:
+    """Raises StorageUnavailable when a Redis of this version is too old; `where` says which Redis."""
     if tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
         raise StorageUnavailable(f"Redis at {where} is {version}; {VERSION_MIN[0]}.{VERSION_MIN[1]} or newer is needed")
-    return version
 
 
 async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str:
