@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
+_WATCH_S: Final = 5.0  # of Ray's processes and everybody's restarts while the engine runs
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
 
@@ -304,7 +305,7 @@ class _Run:
                 self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
                 return 1
             await self._tell_restarts(told)
-            await self._pause(self._config.health_ms / 1000)
+            await self._pause(_WATCH_S)
         return 0
 
     async def _tell_restarts(self, told: dict[str, int]) -> None:
