@@ -1,9 +1,10 @@
 """One edge's state, and the only thing its routes, sockets and links talk to.
 
-    routes  --post, settle, probe, timers-->  Gateway  --records-->  links to shards and schedulers
-    sockets --attach, ack, nack, detach---->  Gateway  <--records--  (`from_shard`, `from_scheduler`)
+    routes  --post, settle, probe, ...----->  Requests, Calls  --records-->  links to shards and schedulers
+    sockets --attach, ack, nack, detach---->  Gateway          --records-->
+    routes, sockets  <--answers, messages---  Gateway, Calls   <--records--  (`from_shard`, `from_scheduler`)
 
-It keeps connections by number, calls that await an answer (`engine.calls`), and the slot map that routes both. No message
+It keeps connections by number, calls that await an answer, and the slot map that routes both. No message
 is kept here: what is in flight lives in the shard's mailbox, what is unsent in the connection's buffer.
 
 Order: records of a shard are handled in arrival order, so what one connection sees is in order. Messages for the same
@@ -30,16 +31,15 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from engine import outcomes
-from engine.calls import Call, Calls
+from engine.calls import Calls
 from engine.config import Config
 from engine.connection import Connection
 from engine.core import batch
 from engine.core.heartbeat import HeartbeatLimits
-from engine.core.slots import TIMER_PARTITIONS, SlotMap, partition_of, scheduler_of
+from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import Unavailable
 from engine.metrics import EdgeMetrics
-from engine.publishing import Draft, Result
+from engine.requests import Requests, timer_partition
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class Gateway:
         self._send_shard = send_shard
         self._send_scheduler = send_scheduler
         self._need_slots = need_slots
-        self.new_id = new_id
         self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
         self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._send)
+        self.requests = Requests(config, self.calls, metrics, wall_ms, clock, new_id)
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
@@ -145,7 +145,6 @@ class Gateway:
             Unavailable: the edge is full, or going away.
         """
         if self.draining or len(self.connections) >= self.config.connections_max:
-            self.metrics.refused[503] += 1
             raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
 
     def attach(self, connection: Connection) -> None:
@@ -206,71 +205,6 @@ class Gateway:
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
         """The client cannot handle these messages."""
         self._send_shard(connection.shard, batch.Nack(connection.id, ids, reason), True)
-
-    # -- Requests that await an answer. ------------------------------------------------------------------------------------
-    async def _ask(self, build: Callable[[int], Struct]) -> tuple[Any, Call]:
-        call = self.calls.begin(1, lambda ref: [build(ref)])
-        await call.done
-        if call.answers[0] is None:
-            raise Unavailable("no answer in time")
-        return call.answers[0], call
-
-    async def post(self, drafts: Sequence[Draft]) -> list[Result]:
-        """Publish: immediate drafts to their shards, delayed ones to their scheduler. One future for all of them.
-
-        Raises:
-            Overloaded: too many records await answers; nothing was sent.
-            Problem: at least one draft was not accepted (see `engine.outcomes`).
-        """
-        started_ms = self.clock()
-        call = self.calls.begin(len(drafts), lambda base: outcomes.records(drafts, base, self.wall_ms(), self.new_id))
-        await call.done
-        self.metrics.publish_took(self.clock() - started_ms)
-        results = outcomes.results(drafts, call)
-        self.metrics.published.update([result.status for result in results])
-        outcomes.check(results)
-        return results
-
-    async def settle(self, key: str, seq: int, ids: list[str]) -> str:
-        """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged.
-
-        Raises:
-            Overloaded, Unavailable: as every request here.
-        """
-        self.metrics.acks += 1
-        answer, _ = await self._ask(lambda ref: batch.Settle(ref, key, seq, ids))
-        return str(answer.error)
-
-    async def probe(self, key: str, client: str, seq: int) -> batch.Probed:
-        """Is the user online, and what is its newest sequence number?"""
-        answer, _ = await self._ask(lambda ref: batch.Probe(ref, key, client, seq))
-        return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
-
-    async def inspect(self, tenant: str, sid: str) -> batch.TimerAnswer:
-        """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""
-        return await self._ask_timer(sid, lambda ref: batch.Inspect(ref, tenant, sid))
-
-    async def reschedule(self, tenant: str, sid: str, due_ms: int) -> batch.TimerAnswer:
-        """Move one timer."""
-        return await self._ask_timer(sid, lambda ref: batch.Reschedule(ref, tenant, sid, due_ms))
-
-    async def cancel(self, tenant: str, sid: str) -> batch.TimerAnswer:
-        """Cancel one timer."""
-        return await self._ask_timer(sid, lambda ref: batch.Cancel(ref, tenant, sid))
-
-    async def list_timers(self, key: str) -> batch.TimerAnswer:
-        """The armed timers of one user, soonest first."""
-        answer, _ = await self._ask(lambda ref: batch.ListTimers(ref, key, self.config.list_timers_max))
-        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
-
-    async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> batch.TimerAnswer:
-        if timer_partition(sid) < 0:
-            return batch.TimerAnswer(-1, batch.NOT_FOUND)
-        answer, call = await self._ask(build)
-        if answer.status == batch.NOT_FOUND and call.repeated and type(call.records[0]) is batch.Cancel:
-            # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
-            answer = batch.TimerAnswer(answer.ref, batch.OK)
-        return answer  # type: ignore[no-any-return]
 
     # -- What links bring. -------------------------------------------------------------------------------------------------
     def from_shard(self, index: int, records: Sequence[Any]) -> None:
@@ -418,12 +352,3 @@ class Gateway:
 
 def _size(messages: Sequence[tuple[int, int, bytes]]) -> int:
     return sum(len(body) for _, _, body in messages)
-
-
-def timer_partition(sid: str) -> int:
-    """The partition that a scheduled id names (`<partition>-<uuid>`), -1 when it names none."""
-    number, separator, _ = sid.partition("-")
-    if not separator or not (number.isascii() and number.isdigit()) or len(number) > 2:
-        return -1
-    partition = int(number)
-    return partition if partition < TIMER_PARTITIONS else -1

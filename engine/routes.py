@@ -8,15 +8,13 @@ An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
@@ -24,12 +22,14 @@ from starlette.websockets import WebSocket
 
 from engine import assets, auth, metrics, openapi, publishing
 from engine.auth import Authenticator, Principal
+from engine.body import read_body
 from engine.config import Config
 from engine.connection import parse_cursor
 from engine.core import batch
 from engine.core.slots import mailbox_key, split_key
 from engine.cors import CrossOrigin
 from engine.errors import Overloaded, Unavailable
+from engine.faults import handlers
 from engine.gateway import Gateway
 from engine.outcomes import RETRY_AFTER_S
 from engine.problems import (
@@ -38,10 +38,7 @@ from engine.problems import (
     bad_request,
     conflict,
     forbidden,
-    method_not_allowed,
     not_found,
-    problem_response,
-    too_many_requests,
     unavailable,
 )
 from engine.session import AsgiWebSocket
@@ -94,11 +91,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
     application = Starlette(
         routes=routes,
         middleware=[Middleware(CrossOrigin, config=config)],
-        exception_handlers={
-            **dict.fromkeys((Problem, Overloaded, Unavailable, HTTPException), cast("Any", _answer_problem)),
-            ClientDisconnect: _answer_nobody,
-            Exception: _answer_bug,
-        },
+        exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
     return application
@@ -139,13 +132,13 @@ class _Api:
         user = request.query_params.get("user", "")
         if not user:
             raise bad_request("the query parameter `user` is needed")
-        answer = _timer_answer(await self.gateway.list_timers(mailbox_key(principal.tenant, user)))
+        answer = _timer_answer(await self.gateway.requests.list_timers(mailbox_key(principal.tenant, user)))
         return _json({"scheduled": [_timer(timer) for timer in answer.timers]})
 
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
-        answer = _timer_answer(await self.gateway.inspect(principal.tenant, request.path_params["sid"]))
+        answer = _timer_answer(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
         return _json(_timer(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
@@ -153,14 +146,14 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         due_ms = publishing.parse_patch(body, self.config, self.gateway.wall_ms())
-        answer = _timer_answer(await self.gateway.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        answer = _timer_answer(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
         return _json(_timer(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         sid = request.path_params["sid"]
-        _timer_answer(await self.gateway.cancel(principal.tenant, sid))
+        _timer_answer(await self.gateway.requests.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
@@ -169,7 +162,7 @@ class _Api:
         principal = self.authenticate(request, "connect")
         body = await read_body(request.scope, request.receive, self.config)
         seq, ids = publishing.parse_ack(body, self.config)
-        error = await self.gateway.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
+        error = await self.gateway.requests.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
         if error:
             raise Problem(409, error)
         return _json({"acknowledged": True})
@@ -181,7 +174,7 @@ class _Api:
         last = request.headers.get("x-last-seq", "0")
         if not (last.isascii() and last.isdigit() and len(last) <= 18):
             raise bad_request("X-Last-Seq: a sequence number is needed")
-        probed = await self.gateway.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
+        probed = await self.gateway.requests.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
         return _json({"online": probed.online, "seq": probed.seq})
 
     async def websocket(self, websocket: WebSocket) -> None:
@@ -262,8 +255,8 @@ class _Publish:
         body = await read_body(scope, receive, api.config)
         content_type = request.headers.get("content-type")
         gateway = api.gateway
-        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.new_id)
-        answer = publishing.results_body(await gateway.post(drafts))
+        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.requests.new_id)
+        answer = publishing.results_body(await gateway.requests.post(drafts))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})
@@ -297,35 +290,6 @@ def _route(path: str, **endpoints: Endpoint) -> Route:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
     return Route(path, dispatch, methods=list(endpoints))
-
-
-async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
-    """The request's body, at most `body_bytes_max`, whatever Content-Length says or does not say.
-
-    Raises:
-        Problem: 413, before more than the limit is kept; 408, when it takes longer than `request_timeout_s`.
-        ClientDisconnect: the client left.
-    """
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > config.body_bytes_max:
-            raise publishing.too_large(config)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(config.request_timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnect
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > config.body_bytes_max:
-                    raise publishing.too_large(config)
-                if not message.get("more_body", False):
-                    return b"".join([*chunks, chunk]) if chunks else chunk
-                chunks.append(chunk)
-    except TimeoutError:
-        raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
 
 
 def _cursor_text(request: Request) -> str:
@@ -367,42 +331,3 @@ def _timer_answer(answer: batch.TimerAnswer) -> batch.TimerAnswer:
 
 def _json(value: Any) -> Response:
     return Response(_encode(value), 200, {"Cache-Control": "no-store"}, "application/json")
-
-
-async def _answer_problem(request: Request | WebSocket, error: Exception) -> Response | None:
-    """What was raised, as the answer to a request, or to a WebSocket's handshake."""
-    if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
-        await request.close()  # all that this server can say is 403
-        return None
-    return problem_response(_problem(error))
-
-
-def _problem(error: Exception) -> Problem:
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, Overloaded):
-        return too_many_requests(str(error), RETRY_AFTER_S)
-    if isinstance(error, Unavailable):
-        return unavailable(str(error), RETRY_AFTER_S)
-    if not isinstance(error, HTTPException):
-        return Problem(500, "the engine failed to answer; the operator's log says why")
-    headers: Mapping[str, str] = error.headers or {}
-    if error.status_code == 405:
-        return method_not_allowed(_allowed(headers.get("Allow", "")))
-    if error.status_code == 404:
-        return not_found("nothing is here")
-    return Problem(error.status_code, error.detail, headers=headers)
-
-
-def _allowed(text: str) -> Sequence[str]:
-    return sorted(part.strip() for part in text.split(",") if part.strip())
-
-
-async def _answer_nobody(_request: Request, _error: Exception) -> Response:
-    """The client has left; uvicorn throws the answer away."""
-    return Response(status_code=400)
-
-
-async def _answer_bug(_request: Request, error: Exception) -> Response:
-    """A bug: uvicorn logs it with its traceback, the client learns nothing of it."""
-    return problem_response(_problem(RuntimeError(type(error).__name__)))

@@ -235,6 +235,8 @@ async def test_metrics_and_the_description_are_served() -> None:
         answer = await client.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         assert 'engine_edge_published_total{edge="edge-0",status="accepted"} 1.0' in answer.text
+        problem(await client.get("/v1/nothing"), 404)
+        assert 'engine_edge_refused_total{code="404",edge="edge-0"} 1.0' in (await client.get("/metrics")).text
         document = (await client.get("/openapi.json")).json()
         assert document["openapi"].startswith("3.1")
         for path in document["paths"]:

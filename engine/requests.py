@@ -1,0 +1,120 @@
+"""What routes ask of shards and schedulers: publish, acknowledge, probe, inspect and move timers.
+
+Each is one call (`engine.calls`): its records go out, its answer is awaited, repeats and deadlines are the calls' matter.
+
+Every request raises `Overloaded` when too many records await answers (nothing was sent then), and all but `post` raise
+`Unavailable` when no answer came in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from engine import outcomes
+from engine.calls import Call, Calls
+from engine.config import Config
+from engine.core import batch
+from engine.core.slots import TIMER_PARTITIONS
+from engine.errors import Unavailable
+from engine.metrics import EdgeMetrics
+from engine.publishing import Draft, Result
+
+
+class Requests:
+    """The requests of one edge.
+
+    Args:
+        config: the engine's settings.
+        calls: where records await their answers.
+        metrics: counted into.
+        wall_ms: milliseconds since the epoch.
+        clock: milliseconds that never step.
+        new_id: UUIDs, for messages and timers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        calls: Calls,
+        metrics: EdgeMetrics,
+        wall_ms: Callable[[], int],
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._metrics = metrics
+        self._wall_ms = wall_ms
+        self._clock = clock
+        self.new_id = new_id
+
+    async def post(self, drafts: Sequence[Draft]) -> list[Result]:
+        """Publish: immediate drafts to their shards, delayed ones to their scheduler. One future for all of them.
+
+        Raises:
+            Problem: at least one draft was not accepted, or not in time (see `engine.outcomes`).
+        """
+        started_ms = self._clock()
+        call = self._calls.begin(len(drafts), lambda base: outcomes.records(drafts, base, self._wall_ms(), self.new_id))
+        await call.done
+        self._metrics.publish_took(self._clock() - started_ms)
+        results = outcomes.results(drafts, call)
+        self._metrics.published.update([result.status for result in results])
+        outcomes.check(results)
+        return results
+
+    async def settle(self, key: str, seq: int, ids: list[str]) -> str:
+        """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
+        self._metrics.acks += 1
+        answer, _ = await self._ask(lambda ref: batch.Settle(ref, key, seq, ids))
+        return str(answer.error)
+
+    async def probe(self, key: str, client: str, seq: int) -> batch.Probed:
+        """Is the user online, and what is its newest sequence number?"""
+        answer, _ = await self._ask(lambda ref: batch.Probe(ref, key, client, seq))
+        return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
+
+    async def inspect(self, tenant: str, sid: str) -> batch.TimerAnswer:
+        """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""
+        return await self._ask_timer(sid, lambda ref: batch.Inspect(ref, tenant, sid))
+
+    async def reschedule(self, tenant: str, sid: str, due_ms: int) -> batch.TimerAnswer:
+        """Move one timer."""
+        return await self._ask_timer(sid, lambda ref: batch.Reschedule(ref, tenant, sid, due_ms))
+
+    async def cancel(self, tenant: str, sid: str) -> batch.TimerAnswer:
+        """Cancel one timer."""
+        return await self._ask_timer(sid, lambda ref: batch.Cancel(ref, tenant, sid))
+
+    async def list_timers(self, key: str) -> batch.TimerAnswer:
+        """The armed timers of one user, soonest first."""
+        answer, _ = await self._ask(lambda ref: batch.ListTimers(ref, key, self._config.list_timers_max))
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> batch.TimerAnswer:
+        if timer_partition(sid) < 0:
+            return batch.TimerAnswer(-1, batch.NOT_FOUND)
+        answer, call = await self._ask(build)
+        if answer.status == batch.NOT_FOUND and call.repeated and type(call.records[0]) is batch.Cancel:
+            # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
+            answer = batch.TimerAnswer(answer.ref, batch.OK)
+        return answer  # type: ignore[no-any-return]
+
+    async def _ask(self, build: Callable[[int], Struct]) -> tuple[Any, Call]:
+        call = self._calls.begin(1, lambda ref: [build(ref)])
+        await call.done
+        if call.answers[0] is None:
+            raise Unavailable("no answer in time")
+        return call.answers[0], call
+
+
+def timer_partition(sid: str) -> int:
+    """The partition that a scheduled id names (`<partition>-<uuid>`), -1 when it names none."""
+    number, separator, _ = sid.partition("-")
+    if not separator or not (number.isascii() and number.isdigit()) or len(number) > 2:
+        return -1
+    partition = int(number)
+    return partition if partition < TIMER_PARTITIONS else -1
