@@ -16,8 +16,9 @@ Numbers. Requests are numbered by the caller, replies by the callee, each from 0
 arrive in any order. Every request gets exactly one reply. Because request 0 travels alone, a callee that sees another
 number first knows that it has lost the session (it was restarted) and says so at once.
 
-Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed; a
-reply counts as a call. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
+Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed. The
+callee waits twice as long as the caller, since every request that arrives meanwhile takes its records along for free: two
+busy directions then cost one call per interval, not two. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
 whatever leaves earlier; only the latest per key is kept.
 
 What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
@@ -38,6 +39,7 @@ RESET: Final = b""
 """The reply to a request of a session the callee does not know."""
 
 _HEADER_BYTES: Final = 8
+_CALLEE_INTERVALS: Final = 2
 _EMPTY_BATCH: Final = encode([])
 _encoder = msgspec.msgpack.Encoder()
 
@@ -118,10 +120,10 @@ class _Outbox:
                 self.eager_since = None
         return b"\xdd" + len(records).to_bytes(4, "big") + b"".join(records)
 
-    def due_at(self, last_ms: float, limits: LinkLimits) -> float | None:
+    def due_at(self, last_ms: float, limits: LinkLimits, intervals: int = 1) -> float | None:
         """When the next batch may leave, `None` when nothing waits."""
         if self.eager_since is not None:
-            return max(self.eager_since, last_ms + limits.pacing_ms)
+            return max(self.eager_since, last_ms + intervals * limits.pacing_ms)
         if self.latest_since is not None:
             return max(self.latest_since, last_ms) + limits.lazy_pacing_ms
         return None
@@ -257,7 +259,7 @@ class Callee:
             return None
         seq = next(iter(self._parked))
         if self._next and len(self._parked) == 1 and now_ms - self._parked[seq] < self._limits.park_ms:
-            due = self._outbox.due_at(self._last_ms, self._limits)
+            due = self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
             if due is None or due > now_ms:
                 return None
         del self._parked[seq]
@@ -275,5 +277,5 @@ class Callee:
         if not self._parked:
             return deadline
         lease = next(iter(self._parked.values())) + self._limits.park_ms
-        due = self._outbox.due_at(self._last_ms, self._limits)
+        due = self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
         return min(lease, deadline) if due is None else min(due, lease, deadline)
