@@ -36,10 +36,10 @@ from engine.config import Config
 from engine.connection import Connection
 from engine.core import batch
 from engine.core.heartbeat import HeartbeatLimits
-from engine.core.slots import SlotMap, partition_of, scheduler_of
+from engine.core.slots import SlotMap, partition_of, partition_of_timer, scheduler_of
 from engine.errors import Unavailable
 from engine.metrics import EdgeMetrics
-from engine.requests import Requests, timer_partition
+from engine.requests import Requests
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Gateway:
         elif kind is batch.ListTimers:
             partition = partition_of(record.key)
         else:
-            partition = timer_partition(record.sid)
+            partition = partition_of_timer(record.sid) or 0  # `Requests` has looked at the id
         return ~scheduler_of(partition, self.config.schedulers)
 
     def _send(self, route: int, record: Struct) -> None:

@@ -17,7 +17,7 @@ from engine import outcomes
 from engine.calls import Call, Calls
 from engine.config import Config
 from engine.core import batch
-from engine.core.slots import TIMER_PARTITIONS
+from engine.core.slots import partition_of_timer
 from engine.errors import Unavailable
 from engine.metrics import EdgeMetrics
 from engine.publishing import Draft, Result
@@ -95,7 +95,7 @@ class Requests:
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> batch.TimerAnswer:
-        if timer_partition(sid) < 0:
+        if partition_of_timer(sid) is None:
             return batch.TimerAnswer(-1, batch.NOT_FOUND)
         answer, call = await self._ask(build)
         if answer.status == batch.NOT_FOUND and call.repeated and type(call.records[0]) is batch.Cancel:
@@ -109,12 +109,3 @@ class Requests:
         if call.answers[0] is None:
             raise Unavailable("no answer in time")
         return call.answers[0], call
-
-
-def timer_partition(sid: str) -> int:
-    """The partition that a scheduled id names (`<partition>-<uuid>`), -1 when it names none."""
-    number, separator, _ = sid.partition("-")
-    if not separator or not (number.isascii() and number.isdigit()) or len(number) > 2:
-        return -1
-    partition = int(number)
-    return partition if partition < TIMER_PARTITIONS else -1

@@ -157,7 +157,12 @@ class Intake:
             if value is None:
                 left.append(pending)
                 continue
-            digest, seq, timer = parse_idempotency_value(value)
+            try:
+                digest, seq, timer = parse_idempotency_value(value)
+            except ValueError:
+                # Nobody can tell what the first payload was; refusing the id is the one answer that repeats nothing.
+                answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
+                continue
             answers.append(_repeated(pending, seq, digest, "" if pending.timer else timer))
         followers = [answer.pending for answer in group.answers if answer.status != ACCEPTED]
         rebuilt, at_once = self._assemble([*left, *followers], group.handled, now_ms)

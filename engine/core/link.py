@@ -18,8 +18,8 @@ number first knows that it has lost the session (it was restarted) and says so a
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed. The
 callee waits twice as long as the caller, since every request that arrives meanwhile takes its records along for free: two
-busy directions then cost one call per interval, not two. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
-whatever leaves earlier; only the latest per key is kept.
+busy directions then cost one call per interval, not two. Records given with `push_latest` (ACKs) wait for the longer
+interval, or ride along with whatever leaves earlier; only the latest per key is kept.
 
 What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
 caller announces its state again and repeats unanswered requests under their ids.

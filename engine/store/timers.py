@@ -43,6 +43,7 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
+from engine.core.commit import idempotency_value
 from engine.core.timers import Page, PageRead, Request, StoreDone, StoreRequest, StoreWork
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import (
@@ -70,11 +71,6 @@ _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Timer).decode
-
-
-def idempotency_value(digest: bytes, seq: int, sid: str) -> bytes:
-    """What is kept under an id given by the caller: `<16 hex digits>|<seq>|<scheduled id or empty>`."""
-    return b"%b|%d|%b" % (digest.hex().encode(), seq, sid.encode())
 
 
 @contextmanager

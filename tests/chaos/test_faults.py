@@ -7,37 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.chaos.traffic import Traffic
-from tests.conftest import RedisServer, RunningEngine
+from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 60
 """Far beyond the 3 s that are the aim: this machine may be doing anything else."""
-
-
-@pytest.fixture(scope="module")
-def victim(redis_server: RedisServer) -> Iterator[RunningEngine]:
-    """An engine whose parts may be killed."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-chaos-"))
-    running = RunningEngine(folder)
-    try:
-        running.start()
-        yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

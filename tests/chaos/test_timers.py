@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chaos.test_faults import redis_pid
-from tests.conftest import RedisServer, RunningEngine
+from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -24,20 +20,6 @@ LATE_S = 60
 MESSAGES = 1000
 USERS = 20
 SPREAD_MS = 4000
-
-
-@pytest.fixture(scope="module")
-def victim(redis_server: RedisServer) -> Iterator[RunningEngine]:
-    folder = Path(tempfile.mkdtemp(prefix="engine-timers-"))
-    running = RunningEngine(folder)
-    try:
-        running.start()
-        yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Receivers:

@@ -97,6 +97,15 @@ def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_gr
     assert {record.ref: (record.status, record.seq) for record in said} == {3: (DUPLICATE, 1), 4: (ACCEPTED, 3)}
 
 
+def test_an_id_whose_record_cannot_be_read_is_a_conflict_and_does_no_harm() -> None:
+    world = World()
+    world.ids["t:u", "a"] = b"garbage"
+    world.post("u", "a")
+    world.post("u", "b")
+    said = of(world.settle(), Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {1: (CONFLICT, 0), 2: (ACCEPTED, 1)}
+
+
 def test_at_most_a_window_of_messages_is_in_flight() -> None:
     world = World(window=3)
     world.attach(1)

@@ -27,11 +27,12 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
+from engine.core.commit import idempotency_value
 from engine.core.slots import TIMER_PARTITIONS, partition_of, partition_of_timer, timer_id
 from engine.core.timers import BEGINNING, Page, PageRead, StoreDone, StoreRequest, StoreWork
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.keys import idempotency_key, timer_due_key, timer_fired_key, timer_key, timer_quarantine_key, timer_user_prefix
-from engine.store.timers import TimerStore, idempotency_value
+from engine.store.timers import TimerStore
 from tests.conftest import start_redis
 
 NOW = 1_790_000_000_000
