@@ -143,6 +143,10 @@ class ShardCore:
         connections = self._sessions.get(session)
         if connections is None:
             return  # the link session ended while the page was read
+        if record.resume and record.cursor_epoch != self.data_epoch:
+            # Storage has lost data: a new connection with the old cursor is told of the gap.
+            self.output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
+            return
         mailbox.active_ms = now_ms
         resumed = "new"
         if record.cursor_epoch:

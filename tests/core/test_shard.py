@@ -345,6 +345,13 @@ def test_an_edge_that_announces_its_connections_again_does_not_get_everything_ag
     assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
 
 
+def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
+    world = World()
+    world.tell(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5))
+    assert [(h.conn, h.code) for h in of(world.settle(), Hangup)] == [(1, 1012)]
+    assert world.core.mailboxes["t:u"].connections == {}
+
+
 def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -> None:
     world = World()
     world.attach(1)
