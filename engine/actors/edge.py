@@ -18,10 +18,9 @@ import socket
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import uuid4
 
-import msgspec
 import ray
 from msgspec import Struct
 from redis.asyncio import Redis
@@ -29,7 +28,7 @@ from redis.exceptions import RedisError
 
 from engine import server
 from engine.actors.link import LinkCaller
-from engine.actors.process import vitals
+from engine.actors.process import await_actor, find_actor, vitals
 from engine.auth import Authenticator
 from engine.config import Config
 from engine.core import batch
@@ -39,7 +38,7 @@ from engine.gateway import Gateway
 from engine.ids import IdSource
 from engine.metrics import EdgeMetrics
 from engine.routes import app
-from engine.store.keys import slots_key
+from engine.store.placement import placed
 from engine.store.redis import connect
 
 log = logging.getLogger(__name__)
@@ -209,19 +208,10 @@ class Edge:
         self._links[f"scheduler-{index}"].send(record)
 
     # -- The slot map. -----------------------------------------------------------------------------------------------------
-    async def _read_slots(self) -> SlotMap:
-        try:
-            packed = await self._redis.get(slots_key())
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(str(error)) from error
-        if packed is None:
-            raise StorageUnavailable("the slot map is not written yet")
-        return msgspec.msgpack.decode(cast("bytes", packed), type=SlotMap)  # the client is not asked to decode
-
     async def _first_slots(self) -> SlotMap:
         while True:
             try:
-                return await self._read_slots()
+                return await placed(self._redis)
             except StorageUnavailable as error:
                 log.warning("edge %d waits for storage: %s", self._index, error)
                 await asyncio.sleep(_RETRY_S)
@@ -234,7 +224,7 @@ class Edge:
                     await self._slots_wanted.wait()
             self._slots_wanted.clear()
             try:
-                slots = await self._read_slots()
+                slots = await placed(self._redis)
             except StorageUnavailable as error:
                 log.warning("edge %d keeps its slot map: %s", self._index, error)
             else:
@@ -250,7 +240,7 @@ class Edge:
 
     async def _ask_controller(self) -> Mapping[str, Any]:
         try:
-            controller = await _find("controller", self._config.namespace)
+            controller = await find_actor("controller", self._config.namespace)
             answer: Mapping[str, Any] = await asyncio.wait_for(controller.status.remote(), _STATUS_TIMEOUT_S)
             return answer
         except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
@@ -285,13 +275,4 @@ class _Late:
 
     async def found(self) -> None:
         """Wait until it exists."""
-        while self.exchange is None:
-            try:
-                self.exchange = (await _find(self._name, self._namespace)).exchange
-            except ValueError:
-                await asyncio.sleep(_RETRY_S)
-
-
-async def _find(name: str, namespace: str) -> Any:
-    """The handle of a named actor. Raises ValueError when there is none."""
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=namespace))
+        self.exchange = (await await_actor(self._name, self._namespace)).exchange

@@ -20,16 +20,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.actors.link import LinkServer
 from engine.actors.process import vitals
 from engine.config import Config
 from engine.core import batch
 from engine.core.scheduler import SchedulerCore
-from engine.core.slots import SlotMap, partitions_of
+from engine.core.slots import partitions_of
 from engine.core.timers import (
     Closed,
     Effect,
@@ -46,7 +44,7 @@ from engine.core.timers import (
     Ticked,
 )
 from engine.errors import StorageUnavailable
-from engine.store.keys import slots_key
+from engine.store.placement import placed
 from engine.store.redis import connect
 from engine.store.timers import TimerStore
 
@@ -163,7 +161,7 @@ class Scheduler:
         self._failure = asyncio.get_running_loop().create_future()
         self._client = connect(config)
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
-        slots = await self._patiently(self._read_slots)
+        slots = await self._patiently(lambda: placed(self._client))
         await self._patiently(self._store.take_over)
         self._core = SchedulerCore(config, self._index, slots, now_ms())
         self._links = LinkServer(
@@ -182,16 +180,6 @@ class Scheduler:
             except StorageUnavailable as error:
                 log.warning("scheduler %d waits for storage: %s", self._index, error)
                 await asyncio.sleep(_RETRY_S)
-
-    async def _read_slots(self) -> SlotMap:
-        try:
-            packed = await self._client.get(slots_key())
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"slot map: {error}") from error
-        if packed is None:
-            raise StorageUnavailable("the slot map is not written yet")
-        assert isinstance(packed, bytes)
-        return msgspec.msgpack.decode(packed, type=SlotMap)
 
     # -- Between core, links and storage. ------------------------------------------------------------------------------
     def _on_open(self, session: str) -> None:
@@ -262,7 +250,7 @@ class Scheduler:
                 pass
             self._slots_wanted.clear()
             try:
-                slots = await self._read_slots()
+                slots = await placed(self._client)
             except StorageUnavailable as error:
                 log.warning("scheduler %d keeps slot map %d: %s", self._index, self._core.slots_version, error)
                 continue

@@ -23,12 +23,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import ray
 from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.process import vitals
+from engine.actors.process import await_actor, vitals
 from engine.config import Config
 from engine.core import batch
 from engine.core.checkpoint import decode_journal
@@ -39,9 +38,10 @@ from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
-from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
+from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
+from engine.store.placement import placed
 from engine.store.redis import connect
 from engine.store.streams import write_dead_letters, write_session_events
 
@@ -189,13 +189,14 @@ class Shard:
                 await asyncio.sleep(_RETRY_S)
 
     async def _read_placement(self, client: Any) -> tuple[SlotMap, str]:
+        slot_map = await placed(client)
         try:
-            packed, data_epoch = await client.get(slots_key()), await client.hget(meta_key(), EPOCH_FIELD)
+            data_epoch = await client.hget(meta_key(), EPOCH_FIELD)
         except (RedisError, OSError) as error:
-            raise StorageUnavailable(str(error)) from error
-        if packed is None or data_epoch is None:
-            raise StorageUnavailable("the slot map is not written yet")
-        return msgspec.msgpack.decode(packed, type=SlotMap), data_epoch.decode()
+            raise StorageUnavailable(f"data epoch: {error}") from error
+        if data_epoch is None:
+            raise StorageUnavailable("the data epoch is not written yet")
+        return slot_map, data_epoch.decode()
 
     async def _replay(self) -> None:
         """Pages of everyone in the journal, then the journal. Starts over when storage fails on the way."""
@@ -284,7 +285,7 @@ class Shard:
             self._core.courier.scheduler_reset(holds)
             self._flush()
 
-        handle = await self._find(f"scheduler-{scheduler}")
+        handle = await await_actor(f"scheduler-{scheduler}", self._config.namespace)
         caller = LinkCaller(
             handle,
             f"shard-{self._index}",
@@ -296,14 +297,6 @@ class Shard:
         )
         self._callers[scheduler] = caller
         await caller.run()
-
-    async def _find(self, name: str) -> Any:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return await loop.run_in_executor(None, lambda: ray.get_actor(name, namespace=self._config.namespace))
-            except ValueError:
-                await asyncio.sleep(_RETRY_S)
 
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:

@@ -29,6 +29,14 @@ async def read_slot_map(client: redis.Redis) -> SlotMap | None:
     return None if packed is None else _decoder.decode(packed)
 
 
+async def placed(client: redis.Redis) -> SlotMap:
+    """The slot map of an engine that is starting or running. Raises StorageUnavailable, also while it is not written yet."""
+    slot_map = await read_slot_map(client)
+    if slot_map is None:
+        raise StorageUnavailable("the slot map is not written yet")
+    return slot_map
+
+
 async def place(client: redis.Redis, shards: int) -> SlotMap:
     """The slot map for `shards` shards: the one in Redis when it fits, else a new one, spread evenly. No shard may run yet.
 
