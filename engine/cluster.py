@@ -132,12 +132,16 @@ class RayCluster:
                 log.warning("Ray did not start within 30 s; trying again")
 
     def _join(self) -> dict[str, Any]:
+        if _auth_token_is_at_hand():
+            # `ray start` protects a cluster with this token unless told otherwise, but `ray.init` would not present it.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             return self._init(address=self._config.address)
         except Exception as error:  # here too
             raise ClusterError(
                 f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
-                "start one with `ray start --head`, or leave --address out"
+                "start one with `ray start --head`, or leave --address out; if it asks for a token, "
+                "copy its ~/.ray/auth_token to this machine and set RAY_AUTH_MODE=token"
             ) from error
 
     def _init(self, **options: Any) -> dict[str, Any]:
@@ -229,6 +233,12 @@ def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:
     """A process that ends these when this one dies without a goodbye. In a session of its own: Ctrl-C is not for it."""
     pids = [str(process.pid) for process in processes]
     return subprocess.Popen([sys.executable, "-ISc", _SENTINEL, *pids], stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _auth_token_is_at_hand() -> bool:
+    """Does Ray find a cluster token where it looks for one?"""
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _descendants() -> set[psutil.Process]:
