@@ -101,11 +101,15 @@ class Courier:
         if by is not None and by.stalled and settled.messages:
             mailbox.rewind(by)
         for connection in mailbox.connections.values():
-            if connection.sent < mailbox.head:
+            if connection.stalled or connection.sent < mailbox.head:
                 self.pump(mailbox, connection, now_ms)
 
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
-        """Send what the connection has not seen and has room for."""
+        """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
+        if connection.stalled and not any(
+            tries >= self._policy.retry.tries and mailbox.hot[seq].expires_ms > now_ms for seq, (_, tries) in connection.flight.items()
+        ):
+            mailbox.rewind(connection)
         policy = self._policy
         pumped = mailbox.pump(connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
         if pumped is not None:

@@ -148,6 +148,30 @@ def test_a_stalled_connection_goes_on_from_the_oldest_pending_after_an_acknowled
     assert delivered(world.settle()) == [(1, 4), (3, 1)]
 
 
+def test_a_stall_ends_when_its_message_is_acknowledged_on_another_device() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a")
+    world.settle()
+    world.wait(10_000)
+    world.tell(Settle(9, "t:u", -1, ["a"]))
+    world.settle()
+    world.post("u", "b")
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_stall_ends_when_its_message_expires_and_the_gap_is_said() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a", ttl_ms=5000)
+    world.settle()
+    world.wait(10_000)
+    world.post("u", "b")
+    said = world.settle()
+    assert [(gap.first, gap.last) for gap in of(said, Gap)] == [(1, 1)]
+    assert delivered(said) == [(2, 1)]
+
+
 def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
     world = World()
     world.attach(1)
