@@ -1,12 +1,23 @@
-"""`python -m bench NAME`: measure a running engine; one JSON line per result."""
+"""`python -m bench NAME [--json]`: measure an engine; one JSON line per result.
+
+A benchmark is a module with a docstring, `arguments(parser)` and `run(args)` that yields one dictionary per result. Its name
+is entered in `NAMES`, nothing else.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
 import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+NAMES = ("delivery", "wheel")
 
 
 def machine() -> dict[str, object]:
@@ -23,29 +34,46 @@ def machine() -> dict[str, object]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """One sub-command per benchmark; `delivery` when none is named."""
+    top = argparse.ArgumentParser(
         prog="python -m bench",
         description="Starts an engine of its own on loopback, loads it, and prints one JSON line per result. "
         "Figures are CPU microseconds per message, by process, so that they hold on a noisy machine; quote ratios taken in one run.",
     )
-    parser.add_argument(
-        "name", nargs="?", default="delivery", choices=["delivery"], help="delivery: full load, then latency at fixed rates"
-    )
-    parser.add_argument("--messages", type=int, default=50_000, help="messages at full load (default %(default)s)")
-    parser.add_argument("--rates", default="500,2000,5000,10000", help="messages per second for the latency runs (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each latency run (default %(default)s)")
-    parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
-    parser.add_argument("--edges", type=int, default=1, help="edges (default %(default)s)")
-    parser.add_argument("--repeat", type=int, default=1, help="runs, each with a fresh engine (default %(default)s)")
-    args = parser.parse_args()
+    commands = top.add_subparsers(dest="name", metavar="NAME")
+    for name in NAMES:
+        module = importlib.import_module(f"bench.{name}")
+        summary, _, rest = (module.__doc__ or "").partition("\n")
+        command = commands.add_parser(
+            name, help=summary, description=f"{summary}\n{rest}", formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.arguments(command)
+        command.add_argument("--repeat", type=int, default=1, help="runs, each from the start (default %(default)s)")
+        command.add_argument("--json", action="store_true", help="JSON lines on a terminal too, instead of tables")
+    return top
 
-    from bench import delivery
 
-    rates = tuple(int(rate) for rate in args.rates.split(",") if rate)
+def table(result: dict[str, Any]) -> Table:
+    """A result for people."""
+    shown = Table("figure", "value", title=str(result.get("bench", "")), title_justify="left")
+    for key, value in result.items():
+        if key not in ("bench", "machine"):
+            shown.add_row(key, json.dumps(value) if isinstance(value, dict | list) else str(value))
+    return shown
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    args = parser().parse_args(arguments if arguments and not arguments[0].startswith("--") else ["delivery", *arguments])
+    module = importlib.import_module(f"bench.{args.name}")
+    console = Console() if sys.stdout.isatty() and not args.json else None
     for _ in range(args.repeat):
-        for result in delivery.run(args.messages, rates, args.seconds, shards=args.shards, edges=args.edges):
-            print(json.dumps(result | {"machine": machine()}), flush=True)
+        for result in module.run(args):
+            if console is not None:
+                console.print(table(result))
+            else:
+                print(json.dumps(result | {"machine": machine()}), flush=True)
     return 0
 
 

@@ -7,6 +7,8 @@ leaves out: TLS, networks, clients slower than the server; generator and engine 
 from __future__ import annotations
 
 import asyncio
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from bench.load import Books, Publisher, connect_all, now_s
@@ -123,11 +125,18 @@ def _line(name: str, books: Books, received: int, sent: int, meter: Meter) -> di
     }
 
 
-def run(
-    messages: int = 50_000, rates: tuple[int, ...] = (500, 2000, 5000, 10_000), seconds: float = 5.0, **options: Any
-) -> list[dict[str, Any]]:
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=50_000, help="messages at full load (default %(default)s)")
+    parser.add_argument("--rates", default="500,2000,5000,10000", help="messages per second for the latency runs (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each latency run (default %(default)s)")
+    parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
+    parser.add_argument("--edges", type=int, default=1, help="edges (default %(default)s)")
+
+
+def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """Start an engine, measure, stop it; one dictionary per result."""
     import uvloop
 
-    with engine(**options) as running:
-        return uvloop.run(measure(running, messages, list(rates), seconds))
+    rates = [int(rate) for rate in args.rates.split(",") if rate]
+    with engine(shards=args.shards, edges=args.edges) as running:
+        yield from uvloop.run(measure(running, args.messages, rates, args.seconds))

@@ -1,18 +1,17 @@
 """Cost of the timing wheel: microseconds to arm, cancel and fire, bytes per timer, and the longest single advance.
 
-    python -m bench.wheel [timers]
-
-Timers are spread over the next minute and the clock runs in 1 ms ticks, as at a scheduler under full load. Prints JSON.
+Timers are spread over the next minute and the clock runs in 1 ms ticks, as at a scheduler under full load.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import random
-import sys
 import time
 import tracemalloc
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
 
 from engine.core.wheel import Wheel
 
@@ -20,7 +19,7 @@ START = 1_790_000_000_123
 SPREAD_MS = 60_000
 
 
-def run(timers: int) -> dict[str, float]:
+def measure(timers: int) -> dict[str, float]:
     chance = random.Random(1)
     keys = [f"default:user-{n}" for n in range(timers)]
     dues = [START + 10 + chance.randrange(SPREAD_MS) for _ in keys]
@@ -68,5 +67,10 @@ def run(timers: int) -> dict[str, float]:
     }
 
 
-if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]) if len(sys.argv) > 1 else 500_000)))
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--timers", type=int, default=500_000, help="timers armed at once (default %(default)s)")
+
+
+def run(args: Namespace) -> Iterator[dict[str, Any]]:
+    """No engine: the wheel alone, in this process."""
+    yield {"bench": "wheel", **measure(args.timers)}
