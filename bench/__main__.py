@@ -65,7 +65,8 @@ def table(result: dict[str, Any]) -> Table:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    args = parser().parse_args(arguments if arguments and not arguments[0].startswith("--") else ["delivery", *arguments])
+    named = bool(arguments) and (arguments[0] in ("-h", "--help") or not arguments[0].startswith("-"))
+    args = parser().parse_args(arguments if named else ["delivery", *arguments])
     module = importlib.import_module(f"bench.{args.name}")
     console = Console() if sys.stdout.isatty() and not args.json else None
     for _ in range(args.repeat):
