@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 from ray.exceptions import RayError
 
+from engine.actors.process import REAL, Surroundings
 from engine.config import Config
 from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
 
@@ -43,11 +42,6 @@ def link_limits(config: Config, peers: int = 1) -> LinkLimits:
     )
 
 
-def monotonic_ms() -> float:
-    """Milliseconds of a clock that never steps."""
-    return time.monotonic() * 1000
-
-
 class LinkCaller:
     """The calling end of a link to one actor: opens sessions, one after another, for as long as `run` runs.
 
@@ -57,6 +51,7 @@ class LinkCaller:
         decoder: of the callee's records.
         on_records: gets the callee's records, in order.
         on_reset: a new session begins (the first one too): announce everything again, in `send` calls.
+        surroundings: the clock, and names for sessions.
     """
 
     def __init__(
@@ -69,7 +64,10 @@ class LinkCaller:
         on_records: Callable[[list[Any]], None],
         on_reset: Callable[[], None],
         peers: int = 1,
+        surroundings: Surroundings = REAL,
     ) -> None:
+        self._clock_ms = surroundings.monotonic_ms
+        self._session_name = surroundings.session_name
         self._handle = handle
         self._name = name
         self._decoder = decoder
@@ -95,7 +93,7 @@ class LinkCaller:
         caller = self._caller
         if caller is None:
             return
-        now_ms = monotonic_ms()
+        now_ms = self._clock_ms()
         try:
             if eager:
                 conn = getattr(record, "conn", None)
@@ -119,7 +117,7 @@ class LinkCaller:
         try:
             while True:
                 self._ended.clear()
-                self._caller = Caller(f"{self._name}/{uuid4().hex}", self._limits, monotonic_ms())
+                self._caller = Caller(f"{self._name}/{self._session_name()}", self._limits, self._clock_ms())
                 self.sessions += 1
                 self._on_reset()
                 self._pump()
@@ -146,7 +144,7 @@ class LinkCaller:
         caller = self._caller
         if caller is None:
             return
-        now_ms = monotonic_ms()
+        now_ms = self._clock_ms()
         if not caller.check(now_ms):
             log.warning("link %s: no reply in time", caller.session)
             self._end(caller)
@@ -181,7 +179,7 @@ class LinkCaller:
             return
         if caller is not self._caller:
             return
-        batches = caller.reply(seq, data, monotonic_ms())
+        batches = caller.reply(seq, data, self._clock_ms())
         if caller.over:
             self._end(caller)
             return
@@ -214,6 +212,7 @@ class LinkServer:
         on_open: a session began. A new session of the same caller comes after `on_close` of its old one.
         on_records: records of a session, in order.
         on_close: the session is over: the caller went silent, was replaced, or could not keep up.
+        surroundings: the clock.
     """
 
     def __init__(
@@ -224,7 +223,9 @@ class LinkServer:
         on_open: Callable[[str], None],
         on_records: Callable[[str, list[Any]], None],
         on_close: Callable[[str], None],
+        surroundings: Surroundings = REAL,
     ) -> None:
+        self._clock_ms = surroundings.monotonic_ms
         self._decoder = decoder
         self._config = config
         self._on_open = on_open
@@ -238,7 +239,7 @@ class LinkServer:
 
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
         """The body of the actor's `exchange` method: returns when the core says so."""
-        now_ms = monotonic_ms()
+        now_ms = self._clock_ms()
         state = self._sessions.get(session)
         if state is None:
             if seq != 0:
@@ -259,7 +260,7 @@ class LinkServer:
         if state is None:
             return
         try:
-            state.callee.push(record, monotonic_ms())
+            state.callee.push(record, self._clock_ms())
         except LinkOverflow as error:
             log.warning("link %s: %s", session, error)
             self._close(state)
@@ -277,7 +278,7 @@ class LinkServer:
         """Notice callers that went silent. Runs until cancelled."""
         while True:
             await asyncio.sleep(self._config.link_park_ms / 2000)
-            now_ms = monotonic_ms()
+            now_ms = self._clock_ms()
             for state in list(self._sessions.values()):
                 if not state.callee.alive(now_ms):
                     log.warning("link %s: the caller went silent", state.callee.session)
@@ -311,7 +312,7 @@ class LinkServer:
         state.scheduled = False
         if self._sessions.get(state.callee.session) is not state:
             return
-        now_ms = monotonic_ms()
+        now_ms = self._clock_ms()
         while (reply := state.callee.reply(now_ms)) is not None:
             seq, data = reply
             waiting = state.waiting.pop(seq)

@@ -1,16 +1,49 @@
-"""What all actors of the engine share: what their process costs, read by itself, and how they find each other by name."""
+"""What the engine's actors share: the world around their process, how they start and end, what they cost.
+
+An actor takes everything that is not computation from its `Surroundings`: clocks, the connection to Redis, the handles of other
+actors, names for link sessions, and how its process ends. The simulator gives it others.
+
+States of a `Server`:
+    created    nothing runs: Ray gives an actor its event loop only with the first call
+    starting   the first call began `_serve`; what others ask waits, `stats` says "not ready"
+    serving    `_recover` is through; the tasks of `_tasks` run until one of them ends
+    ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and a new
+               incarnation recovers everything
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from uuid import uuid4
 
 import psutil
 import ray
+import redis.asyncio as redis
 
-_FIND_S = 0.1  # between two looks for an actor that is being created
+from engine.config import Config
+from engine.errors import StorageUnavailable
+from engine.store.redis import connect
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_S: Final = 0.1
+"""Pause before storage is asked again after it failed."""
+
+_FIND_S: Final = 0.1  # between two looks for an actor that is being created
+
+_GC_THRESHOLD: Final = 50_000
+"""Allocations between collections: records are acyclic and die young; the default 700 costs about 5 % of a shard's CPU, and a
+full collection over 200 000 timers would make others late."""
+
 _self = psutil.Process()
 
 
@@ -43,3 +76,117 @@ async def await_actor(name: str, namespace: str) -> Any:
             return await find_actor(name, namespace)
         except ValueError:
             await asyncio.sleep(_FIND_S)
+
+
+def monotonic_ms() -> float:
+    """Milliseconds of a clock that never steps."""
+    return time.monotonic() * 1000
+
+
+def session_name() -> str:
+    """Unique among all link sessions of all incarnations."""
+    return uuid4().hex
+
+
+def tune_memory() -> None:
+    """Collect garbage less often, and never what lives for ever."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 100)
+
+
+def end_process() -> NoReturn:
+    """End this process at once, without a word to anyone: what is not in storage by now is lost, as in any crash."""
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The ports of an actor's process. Each default is the real thing."""
+
+    wall_ns: Callable[[], int] = time.time_ns  # since the epoch; may step
+    monotonic_ms: Callable[[], float] = monotonic_ms
+    session_name: Callable[[], str] = session_name
+    connect: Callable[[Config], redis.Redis] = connect
+    await_actor: Callable[[str, str], Awaitable[Any]] = await_actor  # (name, namespace) -> handle
+    tune_memory: Callable[[], None] = tune_memory
+    end_process: Callable[[], None] = end_process
+
+
+REAL: Final = Surroundings()
+
+
+class Server:
+    """An actor that serves links: its start, its wait for storage, its end. Subclasses say what they recover and run.
+
+    Args:
+        config: the engine's settings.
+        index: which of its kind it is; the same in every incarnation.
+        surroundings: the process it lives in.
+    """
+
+    role: ClassVar[str]
+
+    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._config = config
+        self._index = index
+        self._surroundings = surroundings
+        self._started_ms = self._now_ms()
+        self._serving: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    def _now_ms(self) -> int:
+        """Milliseconds since the epoch, rounded down: a timer is never seen as due early."""
+        return self._surroundings.wall_ns() // 1_000_000
+
+    # -- For subclasses to implement. ----------------------------------------------------------------------------------
+    async def _recover(self) -> str:
+        """Fence older incarnations, rebuild the state; returns what the log says about it. May wait for storage for ever."""
+        raise NotImplementedError
+
+    def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """What runs while it serves. None of them ever returns."""
+        raise NotImplementedError
+
+    # -- Start and end. ------------------------------------------------------------------------------------------------
+    def _begin(self) -> None:
+        """Start serving, if that has not begun."""
+        if self._serving is None:
+            self._serving = asyncio.ensure_future(self._serve())
+
+    async def _started(self) -> None:
+        """Wait until it serves."""
+        self._begin()
+        if not self._ready.is_set():
+            await self._ready.wait()
+
+    def _vitals(self) -> dict[str, Any]:
+        """The common part of `stats()`. Starts serving, because it is the first thing anyone asks."""
+        self._begin()
+        return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
+
+    async def _serve(self) -> None:
+        try:
+            recovered = await self._recover()
+            self._surroundings.tune_memory()
+            self._ready.set()
+            log.info("%s %d serves: %s", self.role, self._index, recovered)
+            async with asyncio.TaskGroup() as tasks:
+                for task in self._tasks():
+                    tasks.create_task(task)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)
+            self._surroundings.end_process()
+            raise
+
+    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The action's result, however long storage is away."""
+        while True:
+            try:
+                return await action()
+            except StorageUnavailable as error:
+                log.warning("%s %d waits for storage: %s", self.role, self._index, error)
+                await asyncio.sleep(RETRY_S)

@@ -13,17 +13,14 @@ due soon is read ahead from then on, oldest first. Losing the epoch ends the pro
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, ClassVar, Final
 
 import redis.asyncio as redis
 
 from engine.actors.link import LinkServer
-from engine.actors.process import vitals
+from engine.actors.process import REAL, Server, Surroundings
 from engine.config import Config
 from engine.core import batch
 from engine.core.scheduler import SchedulerCore
@@ -45,38 +42,21 @@ from engine.core.timers import (
 )
 from engine.errors import StorageUnavailable
 from engine.store.placement import placed
-from engine.store.redis import connect
 from engine.store.timers import TimerStore
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_RETRY_S: Final = 0.1
-"""Pause before storage is asked again while the scheduler starts."""
-
 _SLEEP_MAX_MS: Final = 1000
 """Timers are due by the wall clock, but sleeping goes by the monotonic one: a step of the wall clock is noticed after this."""
 
-_GC_THRESHOLD: Final = 50_000
-"""Allocations between collections: records are acyclic, and a full collection over 200 000 timers would make others late."""
 
-
-def now_ms() -> int:
-    """Wall-clock milliseconds, rounded down: a timer is never seen as due early."""
-    return time.time_ns() // 1_000_000
-
-
-class Scheduler:
+class Scheduler(Server):
     """One scheduler. Its name, index and configuration are the same in every incarnation."""
 
-    def __init__(self, config: Config, index: int) -> None:
-        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._config = config
-        self._index = index
-        self._started_ms = now_ms()
-        self._serving: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
+    role: ClassVar[str] = "scheduler"
+
+    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+        super().__init__(config, index, surroundings)
         self._work: list[StoreWork] = []
         self._work_wanted = asyncio.Event()
         self._slots_wanted = asyncio.Event()
@@ -92,15 +72,12 @@ class Scheduler:
     # -- What other actors call. ---------------------------------------------------------------------------------------
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
         """The link; see engine.core.link. Waits while the scheduler starts."""
-        self._serve_in_background()
-        if not self._ready.is_set():
-            await self._ready.wait()
+        await self._started()
         return await self._links.exchange(session, seq, batch)
 
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap. `lateness` is [[upper bound in ms, timers handed out], ...], -1 for what is later."""
-        self._serve_in_background()
-        base = {**vitals("scheduler", self._index, self._started_ms), "ready": self._ready.is_set()}
+        base = self._vitals()
         if not self._ready.is_set():
             return base
         core = self._core
@@ -108,7 +85,7 @@ class Scheduler:
             **base,
             "epoch": self._store.epoch,
             "caught_up": core.caught_up,
-            "lag_ms": core.lag_ms(now_ms()),
+            "lag_ms": core.lag_ms(self._now_ms()),
             "quarantined": self._quarantined,
             **core.stats(),
         }
@@ -123,63 +100,36 @@ class Scheduler:
                 log.warning("scheduler %d drains while storage is away", self._index)
 
     # -- Start. --------------------------------------------------------------------------------------------------------
-    def _serve_in_background(self) -> None:
-        if self._serving is None:
-            self._serving = asyncio.ensure_future(self._serve())
+    def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
+        self._handle(Ticked())
+        return self._links.run(), self._store_loop(), self._slots_loop(), self._watch()
 
-    async def _serve(self) -> None:
+    async def _watch(self) -> None:
+        """Bring what failed in a callback to where failures end the process."""
         try:
-            await self._take_over()
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_GC_THRESHOLD, 20, 100)
-            self._ready.set()
-            log.info("scheduler %d serves under epoch %d", self._index, self._store.epoch)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._links.run())
-                tasks.create_task(self._store_loop())
-                tasks.create_task(self._slots_loop())
-                tasks.create_task(self._watch())
-                self._handle(Ticked())
-        except BaseException as error:
-            # A scheduler that half works would hold timers back: let Ray start a new incarnation, which reads them all.
-            if not isinstance(error, asyncio.CancelledError):
-                log.critical("scheduler %d ends: %r", self._index, error, exc_info=True)
-                os._exit(1)
-            raise
+            await self._failure
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _watch(self) -> None:
-        """Bring what failed in a callback to where failures end the process."""
-        await self._failure
-
-    async def _take_over(self) -> None:
+    async def _recover(self) -> str:
         """Fence older incarnations off and begin with an empty memory."""
         config = self._config
         self._failure = asyncio.get_running_loop().create_future()
-        self._client = connect(config)
+        self._client = self._surroundings.connect(config)
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
         slots = await self._patiently(lambda: placed(self._client))
         await self._patiently(self._store.take_over)
-        self._core = SchedulerCore(config, self._index, slots, now_ms())
+        self._core = SchedulerCore(config, self._index, slots, self._now_ms())
         self._links = LinkServer(
             batch.to_scheduler,
             config,
             on_open=self._on_open,
             on_records=lambda session, records: self._handle(Received(session, records)),
             on_close=lambda session: self._handle(Closed(session)),
+            surroundings=self._surroundings,
         )
-
-    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The action's result, however long storage is away."""
-        while True:
-            try:
-                return await action()
-            except StorageUnavailable as error:
-                log.warning("scheduler %d waits for storage: %s", self._index, error)
-                await asyncio.sleep(_RETRY_S)
+        return f"epoch {self._store.epoch}"
 
     # -- Between core, links and storage. ------------------------------------------------------------------------------
     def _on_open(self, session: str) -> None:
@@ -189,7 +139,7 @@ class Scheduler:
     def _handle(self, event: Event) -> None:
         """Feed the core, carry out what it wants, arm the timer again. What fails in here ends the process."""
         try:
-            self._carry_out(self._core.handle(event, now_ms()))
+            self._carry_out(self._core.handle(event, self._now_ms()))
         except Exception as error:
             if not self._failure.done():
                 self._failure.set_exception(error)
@@ -216,7 +166,7 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
         at_ms = self._core.next_at()
-        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - time.time_ns() / 1_000_000, _SLEEP_MAX_MS)
+        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._surroundings.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
         self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, 0) / 1000, self._wake)
 
     def _wake(self) -> None:
@@ -229,7 +179,7 @@ class Scheduler:
             await self._work_wanted.wait()
             self._work_wanted.clear()
             try:
-                done = await self._store.apply(self._work, now_ms())
+                done = await self._store.apply(self._work, self._now_ms())
             except StorageUnavailable as error:
                 if not failing:
                     log.error("scheduler %d: storage is away: %s", self._index, error)

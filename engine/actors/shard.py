@@ -14,20 +14,17 @@ through the core, then answer. Losing the epoch ends the process: someone else i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.process import await_actor, vitals
+from engine.actors.process import REAL, RETRY_S, Server, Surroundings
 from engine.config import Config
 from engine.core import batch
 from engine.core.checkpoint import decode_journal
@@ -42,27 +39,15 @@ from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
 from engine.store.placement import placed
-from engine.store.redis import connect
 from engine.store.streams import write_dead_letters, write_session_events
 
 log = logging.getLogger(__name__)
-
-_RETRY_S = 0.1
-"""Pause before storage is asked again after it failed."""
 
 _SESSION_EVENTS_MAX = 100_000
 """Session events held while storage is away; older ones are dropped and counted: they are a log, not a promise."""
 
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
-
-_GC_THRESHOLD = 50_000
-"""Allocations between collections: messages are acyclic and die young; the default 700 costs about 5 % of a shard's CPU."""
-
-
-def now_ms() -> int:
-    """Wall-clock milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def shard_policy(config: Config) -> ShardPolicy:
@@ -87,16 +72,13 @@ def shard_policy(config: Config) -> ShardPolicy:
     )
 
 
-class Shard:
+class Shard(Server):
     """One shard. Its name, index and configuration are the same in every incarnation."""
 
-    def __init__(self, config: Config, index: int) -> None:
-        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._config = config
-        self._index = index
-        self._started_ms = now_ms()
-        self._serving: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
+    role: ClassVar[str] = "shard"
+
+    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+        super().__init__(config, index, surroundings)
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
         self._spill_wanted = asyncio.Event()
@@ -120,11 +102,10 @@ class Shard:
 
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap."""
-        self._serve_in_background()
-        base = {**vitals("shard", self._index, self._started_ms), "ready": self._ready.is_set()}
+        base = self._vitals()
         if not self._ready.is_set():
             return base
-        return {**base, "epoch": self._journal.epoch, "quarantined": self._quarantined, **self._core.stats(now_ms())}
+        return {**base, "epoch": self._journal.epoch, "quarantined": self._quarantined, **self._core.stats(self._now_ms())}
 
     async def drain(self) -> None:
         """Write everything: the next start has nothing to replay."""
@@ -133,60 +114,31 @@ class Shard:
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    def _serve_in_background(self) -> None:
-        if self._serving is None:
-            self._serving = asyncio.ensure_future(self._serve())
+    def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
+        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._links.run)
+        return [*(loop() for loop in loops), *(self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))]
 
-    async def _started(self) -> None:
-        self._serve_in_background()
-        if not self._ready.is_set():
-            await self._ready.wait()
-
-    async def _serve(self) -> None:
-        try:
-            await self._recover()
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_GC_THRESHOLD, 20, 100)
-            self._ready.set()
-            log.info("shard %d serves under epoch %d, data epoch %s", self._index, self._journal.epoch, self._core.data_epoch)
-            async with asyncio.TaskGroup() as tasks:
-                for loop in (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop):
-                    tasks.create_task(loop())
-                tasks.create_task(self._links.run())
-                for scheduler in range(self._config.schedulers):
-                    tasks.create_task(self._scheduler_loop(scheduler))
-        except BaseException as error:
-            # Half a shard would be worse than none: let Ray start a new incarnation, which recovers everything.
-            if not isinstance(error, asyncio.CancelledError):
-                log.critical("shard %d ends: %r", self._index, error, exc_info=True)
-                os._exit(1)
-            raise
-
-    async def _recover(self) -> None:
+    async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
-        client = connect(self._config)
+        client = self._surroundings.connect(self._config)
         slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
         self._core = ShardCore(self._index, shard_policy(self._config), slot_map, data_epoch)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000)
         self._client = client
         self._offline = Offline(client)
         self._links = LinkServer(
-            batch.to_shard, self._config, on_open=self._core.opened, on_records=self._on_edge_records, on_close=self._on_edge_close
+            batch.to_shard,
+            self._config,
+            on_open=self._core.opened,
+            on_records=self._on_edge_records,
+            on_close=self._on_edge_close,
+            surroundings=self._surroundings,
         )
         slots = slot_map.slots_of(self._index)
         await self._patiently(lambda: self._journal.take_over(slots))
         self._pages = Pages(client, self._journal.epoch, self._config.offline_max)
         await self._patiently(self._replay)
-
-    async def _patiently(self, action: Callable[[], Awaitable[Any]]) -> Any:
-        """The action's result, however long storage is away."""
-        while True:
-            try:
-                return await action()
-            except StorageUnavailable as error:
-                log.warning("shard %d waits for storage: %s", self._index, error)
-                await asyncio.sleep(_RETRY_S)
+        return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
     async def _read_placement(self, client: Any) -> tuple[SlotMap, str]:
         slot_map = await placed(client)
@@ -212,8 +164,8 @@ class Shard:
                 continue
             unseen = {record.key for record in records} - self._core.mailboxes.keys()
             if unseen:
-                self._core.pages_loaded(await self._pages.read(list(unseen)), now_ms())
-            self._core.cabinet.replay(records, now_ms())
+                self._core.pages_loaded(await self._pages.read(list(unseen)), self._now_ms())
+            self._core.cabinet.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
         if groups:
@@ -222,11 +174,11 @@ class Shard:
     # -- between core and links ---------------------------------------------------------------------------------------
 
     def _on_edge_records(self, session: str, records: list[Any]) -> None:
-        self._core.handle(session, records, now_ms())
+        self._core.handle(session, records, self._now_ms())
         self._flush()
 
     def _on_edge_close(self, session: str) -> None:
-        self._core.closed(session, now_ms())
+        self._core.closed(session, self._now_ms())
         self._flush()
 
     def _flush(self) -> None:
@@ -259,7 +211,7 @@ class Shard:
 
     def _arm_timers(self) -> None:
         self._arms_scheduled = False
-        for key, at_ms in self._core.courier.arms(now_ms()):
+        for key, at_ms in self._core.courier.arms(self._now_ms()):
             self._to_scheduler(partition_of(key), batch.Arm(key, at_ms))
         if self._core.courier.wants_timers:
             self._schedule_arms()
@@ -285,7 +237,7 @@ class Shard:
             self._core.courier.scheduler_reset(holds)
             self._flush()
 
-        handle = await await_actor(f"scheduler-{scheduler}", self._config.namespace)
+        handle = await self._surroundings.await_actor(f"scheduler-{scheduler}", self._config.namespace)
         caller = LinkCaller(
             handle,
             f"shard-{self._index}",
@@ -294,6 +246,7 @@ class Shard:
             on_records=self._on_scheduler_records,
             on_reset=on_reset,
             peers=schedulers,
+            surroundings=self._surroundings,
         )
         self._callers[scheduler] = caller
         await caller.run()
@@ -301,9 +254,9 @@ class Shard:
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
             if isinstance(record, batch.Due):
-                self._core.courier.due(record.keys, now_ms())
+                self._core.courier.due(record.keys, self._now_ms())
             else:
-                self._core.fire(record.timers, now_ms())
+                self._core.fire(record.timers, self._now_ms())
         self._flush()
 
     # -- journal ------------------------------------------------------------------------------------------------------
@@ -312,20 +265,20 @@ class Shard:
         while True:
             await self._commit_wanted.wait()
             self._commit_wanted.clear()
-            while (group := self._core.take_group(now_ms())) is not None:
+            while (group := self._core.take_group(self._now_ms())) is not None:
                 await self._commit(group)
             self._flush()
 
     async def _commit(self, group: Group) -> None:
         """Append until it is durable; after `commit_retry_ms` of silence tell the publishers and undo it."""
-        deadline_ms = now_ms() + self._config.commit_retry_ms
+        deadline_ms = self._now_ms() + self._config.commit_retry_ms
         current: Group | None = group
         while current is not None:
             try:
                 known = await self._journal.append(current)
             except StorageUnavailable as error:
-                if now_ms() < deadline_ms:
-                    await asyncio.sleep(_RETRY_S)
+                if self._now_ms() < deadline_ms:
+                    await asyncio.sleep(RETRY_S)
                     continue
                 log.error("shard %d: storage is away: %s", self._index, error)
                 self._core.group_refused()
@@ -335,10 +288,10 @@ class Shard:
                 log.info("shard %d: storage is back", self._index)
                 return
             if not known:
-                self._core.group_committed(now_ms())
+                self._core.group_committed(self._now_ms())
                 self._flush()
                 return
-            current = self._core.group_known(known, now_ms())
+            current = self._core.group_known(known, self._now_ms())
             self._flush()
 
     # -- storage beside the journal -----------------------------------------------------------------------------------
@@ -351,7 +304,7 @@ class Shard:
                 await self._fetch()
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(RETRY_S)
                 self._fetch_wanted.set()
             self._flush()
 
@@ -363,7 +316,7 @@ class Shard:
             except StorageUnavailable:
                 core.pages_failed(keys)
                 raise
-            core.pages_loaded(pages, now_ms())
+            core.pages_loaded(pages, self._now_ms())
             self._flush()
         if reads := core.cabinet.take_reads_wanted():
             try:
@@ -373,7 +326,7 @@ class Shard:
                     core.cabinet.read_failed(read)
                 raise
             for read, entries in zip(reads, answers, strict=True):
-                core.read_done(read, entries, now_ms())
+                core.read_done(read, entries, self._now_ms())
             self._flush()
         await self._quarantine()
         if letters := core.cabinet.take_dead_letters():
@@ -382,7 +335,7 @@ class Shard:
             except StorageUnavailable:
                 core.cabinet.dead_letters_failed(letters)
                 raise
-            core.dead_lettered(letters, now_ms())
+            core.dead_lettered(letters, self._now_ms())
         if events := core.take_session_events(_SESSION_EVENTS_MAX):
             try:
                 await write_session_events(self._client, events, self._config.session_stream_max)
@@ -415,26 +368,26 @@ class Shard:
             if checkpoint is None:
                 return
             try:
-                await self._pages.write(checkpoint.spills, now_ms())
+                await self._pages.write(checkpoint.spills, self._now_ms())
                 if checkpoint.through_commit is not None:
                     await self._journal.trim(checkpoint.through_commit)
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._index, error)
                 self._core.cabinet.checkpoint_failed()
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(RETRY_S)
             else:
                 self._core.cabinet.checkpoint_done()
         self._flush()
 
     async def _sweep_loop(self) -> None:
         """Idle mailboxes leave memory; expired messages of offline users leave storage."""
-        swept_ms = now_ms()
+        swept_ms = self._now_ms()
         while True:
             await asyncio.sleep(self._config.mailbox_idle_ms / 10_000)
-            self._core.evict(now_ms())
-            if now_ms() - swept_ms < self._config.sweep_ms:
+            self._core.evict(self._now_ms())
+            if self._now_ms() - swept_ms < self._config.sweep_ms:
                 continue
-            swept_ms = now_ms()
+            swept_ms = self._now_ms()
             try:
                 for slot in self._core.slot_map.slots_of(self._index):
                     async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.edge import wall_ms as now_ms
 from engine.actors.link import LinkCaller
-from engine.actors.scheduler import Scheduler, now_ms
+from engine.actors.scheduler import Scheduler
 from engine.config import Config
 from engine.core import batch
 from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
