@@ -17,9 +17,11 @@ arrive in any order. Every request gets exactly one reply. Because request 0 tra
 number first knows that it has lost the session (it was restarted) and says so at once.
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed. The
-callee waits twice as long as the caller, since every request that arrives meanwhile takes its records along for free: two
-busy directions then cost one call per interval, not two. Records given with `push_latest` (ACKs) wait for the longer
-interval, or ride along with whatever leaves earlier; only the latest per key is kept.
+callee keeps up to `_PARKED_MAX` calls without an answer. One of them stays parked, so using the others costs no call: what
+is to be said takes the oldest at once while there is more than one, and so what a request brings about (a commit, a delivery)
+usually leaves with the call before it, without an empty reply and a call to park anew. The last one is used up
+sparingly: after twice the interval, since every request that arrives meanwhile makes room. Records given with `push_latest` (ACKs)
+wait for the longer interval, or ride along with whatever leaves earlier; only the latest per key is kept.
 
 What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
 caller announces its state again and repeats unanswered requests under their ids.
@@ -40,6 +42,9 @@ RESET: Final = b""
 
 _HEADER_BYTES: Final = 8
 _CALLEE_INTERVALS: Final = 2
+_PARKED_MAX: Final = 2
+"""Calls the callee holds when it has nothing to say. More would keep the caller from making calls at all (`inflight_max`)."""
+
 _EMPTY_BATCH: Final = encode([])
 _encoder = msgspec.msgpack.Encoder()
 
@@ -258,14 +263,21 @@ class Callee:
         if not self._parked:
             return None
         seq = next(iter(self._parked))
-        if self._next and len(self._parked) == 1 and now_ms - self._parked[seq] < self._limits.park_ms:
-            due = self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
+        if self._next and len(self._parked) <= _PARKED_MAX and now_ms - self._parked[seq] < self._limits.park_ms:
+            due = self._due_at()
             if due is None or due > now_ms:
                 return None
         del self._parked[seq]
-        self._last_ms = now_ms
+        if self._outbox:
+            self._last_ms = now_ms
         number, self._next = self._next, self._next + 1
         return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
+
+    def _due_at(self) -> float | None:
+        """When what waits may leave, `None` when nothing waits."""
+        if len(self._parked) > 1:
+            return self._outbox.eager_since
+        return self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
 
     def alive(self, now_ms: float) -> bool:
         """Has a request arrived within `timeout_ms`, or is one parked within its lease?"""
@@ -277,5 +289,5 @@ class Callee:
         if not self._parked:
             return deadline
         lease = next(iter(self._parked.values())) + self._limits.park_ms
-        due = self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
+        due = self._due_at()
         return min(lease, deadline) if due is None else min(due, lease, deadline)

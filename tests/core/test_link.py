@@ -110,14 +110,42 @@ def test_a_parked_call_is_answered_when_its_lease_ends() -> None:
     assert callee.reply(1000) is not None
 
 
-def test_an_older_parked_call_is_released_by_a_newer_one() -> None:
+def requested(caller: Caller, callee: Callee, now_ms: float) -> None:
+    """One more call with a record arrives."""
+    caller.push(Ack(1, 1), now_ms)
+    callee.request(*(caller.call(now_ms) or pytest.fail("the record leaves")), now_ms)
+
+
+def test_what_a_request_brings_about_leaves_at_once_with_the_call_before_it() -> None:
     caller, callee = opened()
-    caller.push(Ack(1, 1), 10)
-    call = caller.call(10)
-    assert call is not None
-    callee.request(*call, 10)
-    assert callee.reply(10) is not None
-    assert callee.reply(10) is None, "one stays parked"
+    requested(caller, callee, 10)
+    assert callee.reply(10) is None, "no empty reply"
+    callee.push(Ack(2, 1), 11)
+    answered, data = callee.reply(11) or pytest.fail("it leaves at once")
+    assert answered == 1, "with the oldest call"
+    assert decoded(caller.reply(answered, data, 12)) == [Ack(2, 1)]
+    assert caller.call(12) is None, "one is parked still, none has to be made for that"
+
+
+def test_a_third_parked_call_is_answered_without_a_word_so_that_the_caller_may_go_on() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    requested(caller, callee, 20)
+    assert callee.reply(20) is not None
+    assert callee.reply(20) is None
+
+
+def test_the_last_parked_call_is_used_after_two_intervals_and_an_empty_reply_does_not_count() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    requested(caller, callee, 20)
+    assert callee.reply(20) is not None, "empty"
+    callee.push(Ack(2, 1), 20)
+    assert callee.reply(20) is not None, "the second"
+    callee.push(Ack(2, 2), 21)
+    assert callee.reply(21) is None
+    assert callee.wake_at(21) == 24
+    assert callee.reply(24) is not None
 
 
 def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
