@@ -5,6 +5,7 @@ Precedence, highest first: command line, environment (`ENGINE_<NAME>`), `engine.
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -200,7 +201,7 @@ def load(
     if path.is_file():
         try:
             merged.update(tomllib.loads(path.read_text("utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # unreadable; no TOML, no UTF-8, a number without end; nested without end
             raise ConfigError(f"{path}: {error}") from error
         for name in merged:
             if name not in _FIELDS:
@@ -219,7 +220,11 @@ def load(
 
 
 def _check(config: Config) -> None:
-    """Rules that concern several settings at once."""
+    """Rules that a type does not say, or that concern several settings at once."""
+    for name in _FIELDS:
+        value = getattr(config, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
     if config.redis_fsync not in ("always", "everysec"):
         raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
     if config.ack_timeout_factor <= 1:

@@ -1,0 +1,102 @@
+"""Any configuration is a `Config` or a `ConfigError` that names the setting: from the environment, a file or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from engine.config import _FIELDS, Config, load
+from engine.errors import ConfigError
+from tests.fuzz.hostile import texts
+
+names = st.sampled_from(sorted(_FIELDS))
+odd_values = st.sampled_from(
+    [
+        "",
+        "0",
+        "-1",
+        "1",
+        "1.5",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "9" * 400,
+        "0x10",
+        "true",
+        "None",
+        "\x00",
+        "1,2,3",
+        ",",
+        "1,,2",
+        "a=b",
+        " 5 ",
+        "5 ",
+        "٣",
+    ]
+)
+
+
+def load_or_reason(options: dict[str, Any] | None, env: dict[str, str], path: Path) -> Config | None:
+    try:
+        return load(options, env, path)
+    except ConfigError:
+        return None
+
+
+def check(config: Config | None) -> None:
+    """Numbers of a configuration are finite: every limit is one."""
+    if config is not None:
+        for name in _FIELDS:
+            value = getattr(config, name)
+            for number in value if isinstance(value, tuple) else [value]:
+                assert not isinstance(number, float) or abs(number) < float("inf"), name
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(names, st.one_of(odd_values, texts), max_size=4))
+@example({"link_pacing_ms": "nan"})
+@example({"link_calls_share": "nan"})
+@example({"ack_timeout_factor": "inf"})
+@example({"reconnect_jitter": "nan"})
+@example({"port": "9" * 5000})
+def test_any_environment_is_a_configuration_or_a_reason(tmp_path_factory: pytest.TempPathFactory, given_values: dict[str, str]) -> None:
+    env = {f"ENGINE_{name.upper()}": text for name, text in given_values.items()}
+    check(load_or_reason(None, env, tmp_path_factory.getbasetemp() / "none.toml"))
+
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text("ab"), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(names, scalars, max_size=4))
+def test_any_option_is_a_configuration_or_a_reason(tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]) -> None:
+    check(load_or_reason(options, {}, tmp_path_factory.getbasetemp() / "none.toml"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.builds(lambda name, value: f"{name} = {value}".encode("utf-8", "replace"), names, st.one_of(odd_values, texts)),
+    )
+)
+@example(b"x = " + b"[" * 5000 + b"]" * 5000)
+@example(b"port = " + b"9" * 5000)
+@example(b"a." * 5000 + b"a = 1")
+@example(b"link_pacing_ms = nan")
+def test_any_file_is_a_configuration_or_a_reason(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "engine.toml"
+    path.write_bytes(text)
+    check(load_or_reason(None, {}, path))

@@ -1,0 +1,149 @@
+"""Whatever bytes a WebSocket client sends, the edge stays whole: well-formed answers, bounded memory, sane records for the shard."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from websockets.client import ClientProtocol
+from websockets.frames import Opcode
+from websockets.protocol import OPEN
+from websockets.uri import parse_uri
+
+from engine.auth import Principal
+from engine.config import Config
+from engine.connection import NO_CURSOR
+from engine.core import batch
+from engine.core.slots import spread
+from engine.gateway import Gateway
+from engine.metrics import EdgeMetrics
+from engine.problems import unauthorized
+from engine.websocket import DirectWebSocket
+from tests.edge.edge_world import client_frame
+from tests.edge.test_websocket_reading import Transport
+from tests.fuzz.hostile import encoded, json_tokens, mutated, objects, strict_json, texts, values
+
+FRAME_BYTES_MAX = 1000
+CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
+HEADER_BYTES_MAX = 14
+SAID_BY_CLIENTS = (batch.Ack, batch.AckIds, batch.Nack, batch.Detach, batch.Attach)
+
+seqs = st.sampled_from([b"0", b"1", b"-1", b"1.0", b"1e3", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b'"1"'])
+ids = st.one_of(st.lists(texts, max_size=4).map(encoded), values.map(encoded))
+client_messages = st.one_of(
+    objects({"type": st.just(b'"ack"'), "seq": seqs, "ids": ids, "ts": json_tokens}, ["type"]),
+    objects({"type": st.just(b'"nack"'), "ids": ids, "reason": texts.map(encoded)}, ["type", "ids"]),
+    objects({"type": st.just(b'"ping"'), "ts": json_tokens}, ["type"]),
+    objects({"type": st.just(b'"auth"'), "token": texts.map(encoded)}, ["type", "token"]),
+    objects({"type": json_tokens}, ["type"]),
+    seqs.map(lambda seq: b'{"type":"ack","seq":%b}' % seq),
+    json_tokens,
+    st.binary(max_size=30),
+)
+masks = st.binary(min_size=4, max_size=4)
+opcodes = st.sampled_from([0, 1, 1, 1, 2, 3, 7, 8, 9, 10, 11, 15])
+codes = st.integers(0, 65535).map(lambda code: struct.pack("!H", code))
+sizes = (125, 126, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 70_000)
+frames = st.one_of(
+    st.builds(client_frame, mutated(client_messages), mask=masks),
+    st.builds(client_frame, mutated(client_messages), opcodes, fin=st.booleans(), mask=masks),
+    st.builds(lambda code, reason, mask: client_frame(code + reason, 8, mask=mask), codes, st.binary(max_size=130), masks),
+    st.builds(lambda head, rest: head + rest, st.binary(min_size=2, max_size=14), st.binary(max_size=20)),
+    st.sampled_from([client_frame(b"x" * size, opcode) for size in sizes for opcode in (1, 2, 9)]),
+    st.sampled_from([b"\x81\xff" + struct.pack("!Q", size) for size in (0, 1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1)]),
+)  # fmt: skip
+
+
+class Edge:
+    """A gateway that keeps what it would send, and one attached client."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.gateway = Gateway(
+            CONFIG,
+            spread(1),
+            incarnation="e",
+            wall_ms=lambda: 1_000_000,
+            clock=lambda: 0,
+            send_shard=lambda _index, record, _eager: self.records.append(record),
+            send_scheduler=lambda _index, record: self.records.append(record),
+            need_slots=lambda _version: None,
+            new_id=lambda: "id",
+            metrics=EdgeMetrics("e"),
+        )
+        self.transport = Transport()
+        self.client = DirectWebSocket(self.gateway, Principal("t", "u", frozenset(), 1 << 40), NO_CURSOR, "", self.verify)
+        self.client.begin(self.transport, set())  # type: ignore[arg-type]
+        self.gateway.from_shard(0, [batch.Welcome(self.client.id, 5, "new", 1, "e1")])
+
+    def verify(self, _token: str) -> Principal:
+        raise unauthorized("the token is malformed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop() -> Iterator[None]:
+    """A loop for the timers of closing handshakes."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        asyncio.events._set_running_loop(runner.get_loop())
+        yield
+        asyncio.events._set_running_loop(None)
+        asyncio.set_event_loop(None)
+
+
+def check_written(written: bytes) -> list[Any]:
+    """What the edge wrote is valid frames of valid JSON, as an independent client reads it."""
+    library = ClientProtocol(parse_uri("ws://h/"), state=OPEN, max_size=None)
+    library.receive_data(written)
+    assert library.parser_exc is None, library.parser_exc
+    told = []
+    for frame in library.events_received():
+        if frame.opcode is Opcode.TEXT:  # type: ignore[union-attr]
+            told.append(strict_json(frame.data))  # type: ignore[union-attr]
+            assert told[-1]["type"] in ("welcome", "pong", "error"), told[-1]
+    return told
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(frames, min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=10))
+def test_any_bytes_leave_the_edge_whole(stream: list[bytes], cuts: list[int]) -> None:
+    edge = Edge()
+    data = b"".join(stream)
+    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
+    for start, stop in itertools.pairwise(edges):
+        edge.client.data_received(data[start:stop])
+        assert len(edge.client._tail) <= FRAME_BYTES_MAX + HEADER_BYTES_MAX
+        assert sum(len(frame.data) for frame in edge.client._fragments) <= FRAME_BYTES_MAX
+    told = check_written(edge.transport.written)
+    malformed = sum(frame["type"] == "error" and frame["code"] == "malformed" for frame in told)
+    assert malformed <= CONFIG.malformed_frames_max
+    for record in edge.records:
+        assert type(record) in SAID_BY_CLIENTS
+        if isinstance(record, batch.Ack):
+            assert 0 <= record.seq < 1 << 63
+    batch.to_shard.decode(batch.encode(edge.records))
+    assert edge.client.ended == (edge.client.id not in edge.gateway.connections)
+    event("ended" if edge.client.ended else "goes on")
+    edge.client.connection_lost(None)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(mutated(client_messages), min_size=1, max_size=12))
+def test_any_text_frames_are_understood_ignored_or_told_to_be_malformed(messages: list[bytes]) -> None:
+    edge = Edge()
+    for message in messages:
+        if len(message) <= FRAME_BYTES_MAX:
+            edge.client.data_received(client_frame(message))
+    check_written(edge.transport.written)
+    for record in edge.records:
+        if isinstance(record, batch.AckIds | batch.Nack):
+            assert all(isinstance(id_, str) for id_ in record.ids)
+        msgspec.msgpack.decode(batch.encode([record]))
+    edge.client.connection_lost(None)
