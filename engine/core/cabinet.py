@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from engine.core.checkpoint import Checkpoint, Handled, Page, Stored, restore, spill_of
 from engine.core.commit import apply_stored
-from engine.core.mailbox import Mailbox, Message
+from engine.core.mailbox import Mailbox
+from engine.core.message import Message
 from engine.core.retry import RetryPolicy
 
 

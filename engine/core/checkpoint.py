@@ -13,7 +13,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from engine.core.mailbox import Mailbox, Message
+from engine.core.mailbox import Mailbox
+from engine.core.message import Message
 
 PAGE_RECENT_IDS = 32
 """Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""

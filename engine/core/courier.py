@@ -15,7 +15,9 @@ from msgspec import Struct
 
 from engine.core.batch import Deliver, Gap, Revoke
 from engine.core.cabinet import Cabinet
-from engine.core.mailbox import Connection, Mailbox, Pumped, Settled
+from engine.core.flight import Connection
+from engine.core.mailbox import Mailbox, Settled
+from engine.core.pump import Pumped, pump
 from engine.core.retry import RetryPolicy
 
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
@@ -106,12 +108,10 @@ class Courier:
 
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
-        if connection.stalled and not any(
-            tries >= self._policy.retry.tries and mailbox.hot[seq].expires_ms > now_ms for seq, (_, tries) in connection.flight.items()
-        ):
+        if connection.stalled and not connection.exhausted(mailbox.hot, now_ms, self._policy.retry):
             mailbox.rewind(connection)
         policy = self._policy
-        pumped = mailbox.pump(connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
+        pumped = pump(mailbox, connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
         if pumped is not None:
             self._send(mailbox, connection, pumped, now_ms)
 
@@ -172,7 +172,7 @@ class Courier:
             mailbox.timer_ms = 0
             for connection in mailbox.connections.values():
                 stalled = connection.stalled
-                again = mailbox.overdue(connection, now_ms, self._policy.retry)
+                again = connection.overdue(mailbox.hot, now_ms, self._policy.retry)
                 if again:
                     self._counters["retried"] += len(again)
                     self.output.append((connection.conn[0], Deliver(connection.conn[1], again)))

@@ -11,8 +11,7 @@ Every sequence number from 1 to `head` is in exactly one state:
 Numbers leave `cold` only by a range read of the stream. What such a read does not find and nobody acknowledged is gone:
 trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
 
-A connection is sent numbers in order: `sent` is the last one it has passed. `flight` holds what it was sent and has
-not been settled; its size is the in-flight window. A message that used up its tries stalls the connection.
+Connections are sent numbers in order (`engine.core.pump`); a message that used up its tries stalls the connection.
 """
 
 from __future__ import annotations
@@ -21,55 +20,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from engine.core.batch import POLL, SSE
+from engine.core.flight import Conn, Connection
+from engine.core.message import Message
 from engine.core.retry import RetryPolicy
-
-Conn = tuple[str, int]
-"""A connection, as its link session and the number the edge gave it."""
-
-
-class Message(Struct, gc=False):
-    """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
-
-    seq: int
-    id: str
-    priority: int
-    expires_ms: int
-    retain: bool
-    accepted_ms: int
-    body: bytes
-    attempts: int = 0
-
-
-class Connection:
-    """What one connection of the user has been sent."""
-
-    __slots__ = ("conn", "device", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
-
-    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int) -> None:
-        self.conn = conn
-        self.kind = kind
-        self.session = session
-        self.device = device
-        self.sent = sent
-        self.since_ms = now_ms
-        self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
-        self.flight_bytes = 0
-        self.rtt_ms = 0.0
-        self.stalled = False
-
-    @property
-    def retries(self) -> bool:
-        """Is a message sent again on this connection? Not on plain SSE, and a poll ends with its first batch."""
-        return self.kind not in (SSE, POLL)
-
-
-class Pumped(Struct):
-    """What to send on one connection: `Gap` ranges and messages in the order they go out, and whether a read is needed."""
-
-    parts: list[tuple[int, int] | list[tuple[int, int, bytes]]]
-    load_from: int = 0
-    expired: int = 0
 
 
 class Settled(Struct):
@@ -187,8 +140,7 @@ class Mailbox:
     def _land(self, message: Message) -> None:
         """The message leaves every flight it is in."""
         for connection in self.connections.values():
-            if connection.flight.pop(message.seq, None) is not None:
-                connection.flight_bytes -= len(message.body)
+            connection.land(message)
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +152,7 @@ class Mailbox:
             return result
         hot = self.hot
         if by is not None:
-            self._measure(by, seq, now_ms, policy)
+            by.measure(seq, now_ms, policy)
         if seq - self.floor <= len(hot) + 8:
             numbers: Iterable[int] = range(self.floor + 1, seq + 1)
         else:
@@ -228,7 +180,7 @@ class Mailbox:
                 continue
             if message is not None:
                 if by is not None and seq in by.flight:
-                    self._measure(by, seq, now_ms, policy)
+                    by.measure(seq, now_ms, policy)
                 self._settle(message, by, result)
             self.dying.pop(seq, None)
             self.acked.add(seq)
@@ -264,17 +216,9 @@ class Mailbox:
         seq = message.seq
         result.messages.append(message)
         for connection in self.connections.values():
-            flew = connection.flight.pop(seq, None) is not None
-            if flew:
-                connection.flight_bytes -= len(message.body)
+            flew = connection.land(message)
             if connection is not by and (flew or seq <= connection.sent):
                 result.revoked.setdefault(connection.conn, []).append(message.id)
-
-    def _measure(self, by: Connection, seq: int, now_ms: int, policy: RetryPolicy) -> None:
-        """One round trip per ACK, and none of a repeated message (Karn's algorithm)."""
-        flown = by.flight.get(seq)
-        if flown is not None and flown[1] == 1:
-            by.rtt_ms = policy.smooth(by.rtt_ms, now_ms - flown[0])
 
     def _advance(self) -> None:
         while self.floor + 1 in self.acked:
@@ -286,52 +230,7 @@ class Mailbox:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def pump(self, connection: Connection, now_ms: int, window: int, window_bytes: int, batch_bytes: int) -> Pumped | None:
-        """What can be sent on the connection now; `None` when nothing. Marks it as sent."""
-        seq = max(connection.sent, self.floor) + 1
-        if connection.stalled or seq > self.head:
-            return None
-        flight, hot = connection.flight, self.hot
-        result = Pumped([])
-        batch: list[tuple[int, int, bytes]] = []
-        size = 0
-        while seq <= self.head:
-            message = hot.get(seq)
-            if message is not None:
-                if message.expires_ms > now_ms:
-                    length = len(message.body)
-                    if flight and (len(flight) >= window or connection.flight_bytes + length > window_bytes):
-                        break
-                    if batch and size + length > batch_bytes:
-                        result.parts.append(batch)
-                        batch, size = [], 0
-                    batch.append((seq, message.attempts + 1, message.body))
-                    size += length
-                    flight[seq] = (now_ms, 1)
-                    connection.flight_bytes += length
-                    connection.sent = seq
-                    seq += 1
-                    continue
-                result.expired += self._expire(seq, now_ms)
-            elif self.cold and self.cold[0] <= seq <= self.cold[1]:
-                result.load_from = seq
-                break
-            gap = next(((first, last) for first, last in self.gone if first <= seq <= last), None)
-            if gap is None:
-                connection.sent = seq  # settled or dying
-                seq += 1
-                continue
-            if batch:
-                result.parts.append(batch)
-                batch, size = [], 0
-            result.parts.append((seq, gap[1]))
-            connection.sent = gap[1]
-            seq = gap[1] + 1
-        if batch:
-            result.parts.append(batch)
-        return result if result.parts or result.load_from else None
-
-    def _expire(self, first: int, now_ms: int) -> int:
+    def expire(self, first: int, now_ms: int) -> int:
         """Expired messages from `first` on, one after another, are gone; returns how many."""
         seq = first
         while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
@@ -341,67 +240,22 @@ class Mailbox:
         self.lose(first, seq - 1)
         return seq - first
 
-    def overdue(self, connection: Connection, now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
-        """Messages of the connection to send again now. May stall it instead."""
-        if connection.stalled or not connection.retries:
-            return []
-        again: list[tuple[int, int, bytes]] = []
-        for seq, (sent_ms, tries) in connection.flight.items():
-            if sent_ms + policy.wait_ms(connection.rtt_ms, tries) > now_ms:
-                continue
-            if tries >= policy.tries:
-                connection.stalled = True
-                return []
-            message = self.hot[seq]
-            if message.expires_ms > now_ms:
-                again.append((seq, message.attempts + tries + 1, message.body))
-        for seq, _, _ in again:
-            connection.flight[seq] = (now_ms, connection.flight[seq][1] + 1)
-        return again
-
     def next_retry_ms(self, policy: RetryPolicy) -> int:
-        """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight.
-
-        Only the oldest of each connection is looked at, as TCP does: later ones are checked when it is due.
-        """
-        earliest = 0
-        for connection in self.connections.values():
-            if connection.flight and connection.retries and not connection.stalled:
-                sent_ms, tries = next(iter(connection.flight.values()))
-                at_ms = int(sent_ms + policy.wait_ms(connection.rtt_ms, tries)) + 1
-                earliest = at_ms if not earliest else min(earliest, at_ms)
-        return earliest
+        """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
+        return min((at_ms for connection in self.connections.values() if (at_ms := connection.next_retry_ms(policy))), default=0)
 
     def rewind(self, connection: Connection) -> None:
         """Delivery on the connection starts again from the oldest pending message."""
-        self._spend(connection)
+        connection.spend(self.hot)
         connection.sent = self.floor
         connection.stalled = False
-
-    def written(self, connection: Connection, seq: int) -> None:
-        """The transport has taken everything up to `seq`: it makes room in the window, and acknowledges nothing.
-
-        For transports that do not acknowledge as they go (plain SSE).
-        """
-        for number in [number for number in connection.flight if number <= seq]:
-            _, tries = connection.flight.pop(number)
-            message = self.hot[number]
-            message.attempts += tries
-            connection.flight_bytes -= len(message.body)
 
     def detach(self, conn: Conn) -> Connection | None:
         """The connection ended: what it was sent is pending again."""
         connection = self.connections.pop(conn, None)
         if connection is not None:
-            self._spend(connection)
+            connection.spend(self.hot)
         return connection
-
-    def _spend(self, connection: Connection) -> None:
-        for seq, (_, tries) in connection.flight.items():
-            message = self.hot[seq]
-            message.attempts += tries
-        connection.flight.clear()
-        connection.flight_bytes = 0
 
     # -- memory -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 ID_PREFIX = b'"id":"'
+
+
+class Message(Struct, gc=False):
+    """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
+
+    seq: int
+    id: str
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: bytes
+    attempts: int = 0
 
 
 def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:

@@ -4,6 +4,8 @@ The shell (engine/actors/shard.py) feeds it records of edges and schedulers and 
 what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges to read, one journal group at a time,
 checkpoints, dead letters, session events.
 
+`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal groups.
+
 A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user waits in
 `_waiting` in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
 unwritten, and it has been idle.
@@ -27,26 +29,21 @@ from engine.core.batch import (
     AckIds,
     Attach,
     Detach,
-    Fault,
     FireDone,
-    Hangup,
     Moved,
     Nack,
     Post,
     Posted,
     Probe,
-    Probed,
     Settle,
     Timer,
-    Welcome,
     Written,
 )
-from engine.core.batch import Settled as SettledRecord
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
-from engine.core.checkpoint import Handled, Page, Stored, message_of
+from engine.core.checkpoint import Page, Stored, message_of
 from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
-from engine.core.mailbox import Connection, Mailbox, Settled
+from engine.core.hub import Hub
 from engine.core.slots import SlotMap, slot_of
 
 
@@ -63,39 +60,34 @@ class ShardCore:
         self.intake = Intake(self.mailboxes, policy.recent_ids)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
+        self.hub = Hub(self.cabinet, self.courier, policy, data_epoch)
         self.output = self.courier.output
         self.to_scheduler: list[tuple[int, Struct]] = []
-        self.session_events: list[SessionEvent] = []
         self.storage_away = False
-        self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
         self._pages_wanted: dict[str, None] = {}
-        self._ack_dirty: dict[str, Mailbox] = {}
-        self._acked_since_ms = 0
         self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
             Attach: self._attach,
             Detach: self._detach,
-            Ack: self._ack,
-            AckIds: self._ack_ids,
-            Nack: self._nack,
-            Settle: self._settle,
-            Probe: self._probe,
-            Written: self._written,
+            Ack: self.hub.ack,
+            AckIds: self.hub.ack_ids,
+            Nack: self.hub.nack,
+            Settle: self._ask,
+            Probe: self._ask,
+            Written: self.hub.written,
         }
 
     # -- edges --------------------------------------------------------------------------------------------------------
 
     def opened(self, session: str) -> None:
         """An edge's link session began."""
-        self._sessions[session] = {}
+        self.hub.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session is over: its connections are no more, until it announces them again."""
-        for conn in list(self._sessions.get(session, ())):
-            self._detach(session, Detach(conn, 1006), now_ms)
-        self._sessions.pop(session, None)
+        self.hub.closed(session, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
         """Records of an edge, in order."""
@@ -135,63 +127,14 @@ class ShardCore:
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if not self._owns(record.key):
             self.output.append((session, Moved(-1, record.conn, self.slot_map.version)))
-            return
-        mailbox = self.mailboxes.get(record.key)
-        if mailbox is None:
+        elif (mailbox := self.mailboxes.get(record.key)) is None:
             self._wait_for_page(record.key, session, record)
-            return
-        connections = self._sessions.get(session)
-        if connections is None:
-            return  # the link session ended while the page was read
-        if record.resume and record.cursor_epoch != self.data_epoch:
-            # Storage has lost data: a new connection with the old cursor is told of the gap.
-            self.output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
-            return
-        mailbox.active_ms = now_ms
-        resumed = "new"
-        if record.cursor_epoch:
-            resumed = "gap"
-            if record.cursor_epoch == self.data_epoch and 0 <= record.cursor_seq <= mailbox.head:
-                resumed = "ok"
-                self._settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self.policy.retry), None, now_ms)
-        connection = Connection((session, record.conn), record.kind, record.session, record.device, mailbox.floor, now_ms)
-        while len(mailbox.connections) >= self.policy.connections_per_user_max:
-            oldest = next(iter(mailbox.connections))
-            self.output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
-            self._detach(oldest[0], Detach(oldest[1], 4409), now_ms)
-        mailbox.connections[connection.conn] = connection
-        connections[record.conn] = (mailbox, connection)
-        if record.resume:
-            self._readopt(mailbox, connection, record.sent, now_ms)
         else:
-            self._session_event("connect", mailbox, connection, now_ms, 0)
-            welcome = Welcome(record.conn, mailbox.head, resumed, mailbox.oldest_pending(), self.data_epoch)
-            self.output.append((session, welcome))
-        self.courier.pump(mailbox, connection, now_ms)
-
-    def _readopt(self, mailbox: Mailbox, connection: Connection, sent: int, now_ms: int) -> None:
-        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory."""
-        sent = min(sent, mailbox.head)
-        if mailbox.cold:
-            sent = min(sent, mailbox.cold[0] - 1)
-        connection.sent = max(connection.sent, sent)
-        for seq in sorted(seq for seq in mailbox.hot if seq <= sent):
-            connection.flight[seq] = (now_ms, 1)
-            connection.flight_bytes += len(mailbox.hot[seq].body)
-        if connection.flight:
-            self.courier.watch(mailbox, now_ms)
+            self.hub.attach(mailbox, session, record, now_ms)
 
     def _detach(self, session: str, record: Detach, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).pop(record.conn, None)
-        if found is None:
+        if not self.hub.detach(session, record, now_ms):
             self._forget_waiting(session, record.conn)
-            return
-        mailbox, connection = found
-        mailbox.detach(connection.conn)
-        mailbox.active_ms = now_ms
-        self._session_event("disconnect", mailbox, connection, now_ms, record.code)
-        if not mailbox.connections and mailbox.hot:
-            self.cabinet.mark_urgent(mailbox)
 
     def _forget_waiting(self, session: str, conn: int) -> None:
         """The connection ended before its user's page was read."""
@@ -201,83 +144,17 @@ class ShardCore:
                     waiting.remove(entry)
                     return
 
-    def _session_event(self, event: str, mailbox: Mailbox, connection: Connection, now_ms: int, code: int) -> None:
-        edge = connection.conn[0].partition("/")[0]
-        self.session_events.append(
-            SessionEvent(event, mailbox.key, connection.session, connection.device, edge, connection.kind, now_ms, code)
-        )
-
-    # -- acknowledgements ---------------------------------------------------------------------------------------------
-
-    def _ack(self, session: str, record: Ack, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
-        if found is None:
-            return
-        mailbox, connection = found
-        if not 0 <= record.seq <= mailbox.head:
-            detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
-            self.output.append((session, Fault(record.conn, "unknown_seq", detail)))
-            return
-        self._settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self.policy.retry), connection, now_ms)
-
-    def _ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
-        if found is not None:
-            mailbox, connection = found
-            seqs = mailbox.seqs_of(record.ids)
-            self._settled(mailbox, mailbox.settle(seqs, connection, now_ms, self.policy.retry), connection, now_ms)
-
-    def _settle(self, session: str, record: Settle, now_ms: int) -> None:
+    def _ask(self, session: str, record: Settle | Probe, now_ms: int) -> None:
+        """What needs a mailbox and no connection."""
         if not self._owns(record.key):
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
-            return
-        mailbox = self.mailboxes.get(record.key)
-        if mailbox is None:
+        elif (mailbox := self.mailboxes.get(record.key)) is None:
             self._wait_for_page(record.key, session, record)
-            return
-        mailbox.active_ms = now_ms
-        if record.seq > mailbox.head:
-            self.output.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
-            return
-        if record.seq >= 0:
-            self._settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self.policy.retry), None, now_ms)
-        if record.ids:
-            seqs = mailbox.seqs_of(record.ids)
-            self._settled(mailbox, mailbox.settle(seqs, None, now_ms, self.policy.retry), None, now_ms)
-        self.output.append((session, SettledRecord(record.ref)))
-
-    def _settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
-        self._ack_dirty[mailbox.key] = mailbox
-        if not self._acked_since_ms:
-            self._acked_since_ms = now_ms
-        self.courier.settled(mailbox, settled, by, now_ms)
-
-    def _nack(self, session: str, record: Nack, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
-        if found is None:
-            return
-        mailbox, connection = found
-        self.cabinet.refuse(mailbox, record.ids, record.reason)
-        if connection.stalled:
-            mailbox.rewind(connection)
-        self.courier.pump(mailbox, connection, now_ms)
-
-    def _written(self, session: str, record: Written, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
-        if found is not None:
-            mailbox, connection = found
-            mailbox.written(connection, record.seq)
-            self.courier.pump(mailbox, connection, now_ms)
-
-    def _probe(self, session: str, record: Probe, now_ms: int) -> None:
-        if not self._owns(record.key):
-            self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
-            return
-        mailbox = self.mailboxes.get(record.key)
-        if mailbox is None:
-            self._wait_for_page(record.key, session, record)
-            return
-        self.output.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
+        elif isinstance(record, Settle):
+            mailbox.active_ms = now_ms
+            self.hub.settle(mailbox, session, record, now_ms)
+        else:
+            self.hub.probe(mailbox, session, record, now_ms)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -307,13 +184,9 @@ class ShardCore:
         """The next group to append, if none is under way and there is something to write."""
         if self.intake.group is not None or self.storage_away:
             return None
-        acks_due = bool(self._ack_dirty) and now_ms - self._acked_since_ms >= self.policy.ack_journal_ms
-        if not len(self.intake) and not acks_due:
+        if not len(self.intake) and not self.hub.handled_due(now_ms):
             return None
-        handled = [Handled(key, mailbox.floor, sorted(mailbox.acked)) for key, mailbox in self._ack_dirty.items()]
-        self._ack_dirty.clear()
-        self._acked_since_ms = 0
-        group, answers = self.intake.build(handled, self.policy.commit_records_max, self.policy.commit_bytes_max, now_ms)
+        group, answers = self.intake.build(self.hub.take_handled(), self.policy.commit_records_max, self.policy.commit_bytes_max, now_ms)
         self._answer(answers)
         return group
 
@@ -343,10 +216,7 @@ class ShardCore:
         """Storage is away and the group is rolled back: it never was. So are all waiting posts, until `storage_back`."""
         group = self.intake.refused()
         self.storage_away = True
-        for handled in group.handled:
-            mailbox = self.mailboxes.get(handled.key)
-            if mailbox is not None:
-                self._ack_dirty[handled.key] = mailbox
+        self.hub.handled_again(group.handled)
         refused = [answer.pending for answer in group.answers] + self.intake.drop_waiting()
         for key, waiting in list(self._waiting.items()):
             refused.extend(what for _, what in waiting if isinstance(what, Pending))
@@ -376,7 +246,7 @@ class ShardCore:
     @property
     def wants_ack_commit(self) -> bool:
         """Are there acknowledgements that no group carries yet?"""
-        return bool(self._ack_dirty)
+        return bool(self.hub.acked_keys)
 
     # -- pages and streams --------------------------------------------------------------------------------------------
 
@@ -385,9 +255,15 @@ class ShardCore:
         """Is there anything to read, or to write beside journal and checkpoints?"""
         return bool(self._pages_wanted or self.session_events or self.cabinet.wants_io)
 
+    @property
+    def session_events(self) -> list[SessionEvent]:
+        """Connects and disconnects to write, oldest first."""
+        return self.hub.session_events
+
     def take_session_events(self, kept_max: int) -> list[SessionEvent]:
         """Session events to write, the newest `kept_max` of them."""
-        events, self.session_events = self.session_events[-kept_max:], []
+        events = self.hub.session_events[-kept_max:]
+        self.hub.session_events.clear()
         return events
 
     def take_pages_wanted(self) -> list[str]:
@@ -431,18 +307,18 @@ class ShardCore:
         self.counters["dead_lettered"] += len(letters)
         for letter in letters:
             mailbox = self.mailboxes[letter.key]
-            self._settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
+            self.hub.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
-        return self.cabinet.evict(self.intake.busy() | self._ack_dirty.keys(), now_ms)
+        return self.cabinet.evict(self.intake.busy() | self.hub.acked_keys, now_ms)
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Plain numbers for status and metrics."""
         return {
             **self.counters,
             "users": len(self.mailboxes),
-            "connections": sum(map(len, self._sessions.values())),
+            "connections": self.hub.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",

@@ -1,0 +1,104 @@
+"""One connection of a user: what it was sent, what of it is unanswered, and when that goes out again.
+
+`sent` is the last number the connection has passed. `flight` holds what it was sent and has not been settled, in sequence order; its size
+is the in-flight window. Retries look at the oldest message in flight only, as TCP does: later ones are checked when it is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.core.batch import POLL, SSE
+from engine.core.message import Message
+from engine.core.retry import RetryPolicy
+
+Conn = tuple[str, int]
+"""A connection, as its link session and the number the edge gave it."""
+
+
+class Connection:
+    """What one connection of the user has been sent."""
+
+    __slots__ = ("conn", "device", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
+
+    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int) -> None:
+        self.conn = conn
+        self.kind = kind
+        self.session = session
+        self.device = device
+        self.sent = sent
+        self.since_ms = now_ms
+        self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
+        self.flight_bytes = 0
+        self.rtt_ms = 0.0
+        self.stalled = False
+
+    @property
+    def retries(self) -> bool:
+        """Is a message sent again on this connection? Not on plain SSE, and a poll ends with its first batch."""
+        return self.kind not in (SSE, POLL)
+
+    def fly(self, message: Message, now_ms: int) -> None:
+        """The message goes out for the first time on this connection."""
+        self.flight[message.seq] = (now_ms, 1)
+        self.flight_bytes += len(message.body)
+
+    def land(self, message: Message) -> bool:
+        """The message is settled or gone: it leaves the flight. Returns whether it was in it."""
+        if self.flight.pop(message.seq, None) is None:
+            return False
+        self.flight_bytes -= len(message.body)
+        return True
+
+    def measure(self, seq: int, now_ms: int, policy: RetryPolicy) -> None:
+        """One round trip per ACK, and none of a repeated message (Karn's algorithm)."""
+        flown = self.flight.get(seq)
+        if flown is not None and flown[1] == 1:
+            self.rtt_ms = policy.smooth(self.rtt_ms, now_ms - flown[0])
+
+    def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
+        """Messages to send again now. May stall the connection instead."""
+        if self.stalled or not self.retries:
+            return []
+        again: list[tuple[int, int, bytes]] = []
+        for seq, (sent_ms, tries) in self.flight.items():
+            if sent_ms + policy.wait_ms(self.rtt_ms, tries) > now_ms:
+                continue
+            if tries >= policy.tries:
+                self.stalled = True
+                return []
+            message = hot[seq]
+            if message.expires_ms > now_ms:
+                again.append((seq, message.attempts + tries + 1, message.body))
+        for seq, _, _ in again:
+            self.flight[seq] = (now_ms, self.flight[seq][1] + 1)
+        return again
+
+    def exhausted(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> bool:
+        """Is a living message in flight that has used up its tries?"""
+        return any(tries >= policy.tries and hot[seq].expires_ms > now_ms for seq, (_, tries) in self.flight.items())
+
+    def next_retry_ms(self, policy: RetryPolicy) -> int:
+        """When the oldest message in flight is due again; 0 when nothing is."""
+        if not self.flight or not self.retries or self.stalled:
+            return 0
+        sent_ms, tries = next(iter(self.flight.values()))
+        return int(sent_ms + policy.wait_ms(self.rtt_ms, tries)) + 1
+
+    def written(self, hot: Mapping[int, Message], seq: int) -> None:
+        """The transport has taken everything up to `seq`: it makes room in the window, and acknowledges nothing.
+
+        For transports that do not acknowledge as they go (plain SSE).
+        """
+        for number in [number for number in self.flight if number <= seq]:
+            _, tries = self.flight.pop(number)
+            message = hot[number]
+            message.attempts += tries
+            self.flight_bytes -= len(message.body)
+
+    def spend(self, hot: Mapping[int, Message]) -> None:
+        """What is in flight is pending again; its tries count as attempts."""
+        for seq, (_, tries) in self.flight.items():
+            hot[seq].attempts += tries
+        self.flight.clear()
+        self.flight_bytes = 0

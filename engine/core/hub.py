@@ -1,0 +1,195 @@
+"""The connections attached to one shard, and what their clients acknowledge, refuse and ask.
+
+An edge announces its connections under its link session; when the session ends they are no more, until the edge's next session announces
+them again (`Attach.resume`), with what they were sent. Their mailboxes are in memory: `engine.core.shard` sees to that first.
+
+Whatever is settled here, by ACK, cursor or dead letter, waits in `_acked` for a journal group to carry it (`take_handled`). A crash before
+that loses it, and the message comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from engine.core.batch import Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Probe, Probed, Settle, Welcome, Written
+from engine.core.batch import Settled as SettledRecord
+from engine.core.cabinet import Cabinet
+from engine.core.checkpoint import Handled
+from engine.core.courier import Courier, SessionEvent, ShardPolicy
+from engine.core.flight import Connection
+from engine.core.mailbox import Mailbox, Settled
+
+
+class Hub:
+    """All attached connections of one shard. Answers go into the courier's output."""
+
+    def __init__(self, cabinet: Cabinet, courier: Courier, policy: ShardPolicy, data_epoch: str) -> None:
+        self.session_events: list[SessionEvent] = []
+        self._cabinet = cabinet
+        self._courier = courier
+        self._output = courier.output
+        self._policy = policy
+        self._data_epoch = data_epoch
+        self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
+        self._acked: dict[str, Mailbox] = {}  # settled since the last group
+        self._acked_since_ms = 0
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def opened(self, session: str) -> None:
+        """An edge's link session began."""
+        self._sessions[session] = {}
+
+    def closed(self, session: str, now_ms: int) -> None:
+        """An edge's link session is over."""
+        for conn in list(self._sessions.get(session, ())):
+            self.detach(session, Detach(conn, 1006), now_ms)
+        self._sessions.pop(session, None)
+
+    @property
+    def count(self) -> int:
+        """Connections attached."""
+        return sum(map(len, self._sessions.values()))
+
+    def attach(self, mailbox: Mailbox, session: str, record: Attach, now_ms: int) -> None:
+        """A connection begins, or has outlived its link session."""
+        connections = self._sessions.get(session)
+        if connections is None:
+            return  # the link session ended while the page was read
+        if record.resume and record.cursor_epoch != self._data_epoch:
+            # Storage has lost data: a new connection with the old cursor is told of the gap.
+            self._output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
+            return
+        mailbox.active_ms = now_ms
+        resumed = "new"
+        if record.cursor_epoch:
+            resumed = "gap"
+            if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
+                resumed = "ok"
+                self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._policy.retry), None, now_ms)
+        connection = Connection((session, record.conn), record.kind, record.session, record.device, mailbox.floor, now_ms)
+        while len(mailbox.connections) >= self._policy.connections_per_user_max:
+            oldest = next(iter(mailbox.connections))
+            self._output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
+            self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
+        mailbox.connections[connection.conn] = connection
+        connections[record.conn] = (mailbox, connection)
+        if record.resume:
+            self._readopt(mailbox, connection, record.sent, now_ms)
+        else:
+            self._session_event("connect", mailbox, connection, now_ms, 0)
+            welcome = Welcome(record.conn, mailbox.head, resumed, mailbox.oldest_pending(), self._data_epoch)
+            self._output.append((session, welcome))
+        self._courier.pump(mailbox, connection, now_ms)
+
+    def _readopt(self, mailbox: Mailbox, connection: Connection, sent: int, now_ms: int) -> None:
+        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory."""
+        sent = min(sent, mailbox.head)
+        if mailbox.cold:
+            sent = min(sent, mailbox.cold[0] - 1)
+        connection.sent = max(connection.sent, sent)
+        for seq in sorted(seq for seq in mailbox.hot if seq <= sent):
+            connection.fly(mailbox.hot[seq], now_ms)
+        if connection.flight:
+            self._courier.watch(mailbox, now_ms)
+
+    def detach(self, session: str, record: Detach, now_ms: int) -> bool:
+        """A connection ended. False when it never was attached."""
+        found = self._sessions.get(session, {}).pop(record.conn, None)
+        if found is None:
+            return False
+        mailbox, connection = found
+        mailbox.detach(connection.conn)
+        mailbox.active_ms = now_ms
+        self._session_event("disconnect", mailbox, connection, now_ms, record.code)
+        if not mailbox.connections and mailbox.hot:
+            self._cabinet.mark_urgent(mailbox)
+        return True
+
+    def _session_event(self, event: str, mailbox: Mailbox, connection: Connection, now_ms: int, code: int) -> None:
+        edge = connection.conn[0].partition("/")[0]
+        self.session_events.append(
+            SessionEvent(event, mailbox.key, connection.session, connection.device, edge, connection.kind, now_ms, code)
+        )
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
+
+    def ack(self, session: str, record: Ack, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is None:
+            return
+        mailbox, connection = found
+        if not 0 <= record.seq <= mailbox.head:
+            detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
+            self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
+            return
+        self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
+
+    def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is not None:
+            mailbox, connection = found
+            seqs = mailbox.seqs_of(record.ids)
+            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
+
+    def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
+        """An acknowledgement without a connection."""
+        if record.seq > mailbox.head:
+            self._output.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
+            return
+        if record.seq >= 0:
+            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._policy.retry), None, now_ms)
+        if record.ids:
+            seqs = mailbox.seqs_of(record.ids)
+            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._policy.retry), None, now_ms)
+        self._output.append((session, SettledRecord(record.ref)))
+
+    def settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
+        self._acked[mailbox.key] = mailbox
+        if not self._acked_since_ms:
+            self._acked_since_ms = now_ms
+        self._courier.settled(mailbox, settled, by, now_ms)
+
+    def nack(self, session: str, record: Nack, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is None:
+            return
+        mailbox, connection = found
+        self._cabinet.refuse(mailbox, record.ids, record.reason)
+        if connection.stalled:
+            mailbox.rewind(connection)
+        self._courier.pump(mailbox, connection, now_ms)
+
+    def written(self, session: str, record: Written, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is not None:
+            mailbox, connection = found
+            connection.written(mailbox.hot, record.seq)
+            self._courier.pump(mailbox, connection, now_ms)
+
+    def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
+        """Is the user online?"""
+        self._output.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
+
+    # -- to be journalled ---------------------------------------------------------------------------------------------
+
+    def handled_due(self, now_ms: int) -> bool:
+        """Have acknowledgements waited long enough to be worth a group of their own?"""
+        return bool(self._acked) and now_ms - self._acked_since_ms >= self._policy.ack_journal_ms
+
+    @property
+    def acked_keys(self) -> Set[str]:
+        """Keys of the mailboxes with acknowledgements that no group carries yet."""
+        return self._acked.keys()
+
+    def take_handled(self) -> list[Handled]:
+        """What the next group carries; give it back with `handled_again` when the group is refused."""
+        handled = [Handled(key, mailbox.floor, sorted(mailbox.acked)) for key, mailbox in self._acked.items()]
+        self._acked.clear()
+        self._acked_since_ms = 0
+        return handled
+
+    def handled_again(self, handled: Sequence[Handled]) -> None:
+        """The group that carried these was refused."""
+        mailboxes = self._cabinet.mailboxes
+        self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
