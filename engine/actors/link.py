@@ -2,6 +2,10 @@
 
 Both classes are loops around the state machines of `engine.core.link`: feed, take what is to be sent, re-arm one timer.
 They must be used from one event loop.
+
+A batch is applied whole or not at all: it is decoded first, all of it. One that cannot be read, or that its receiver cannot
+take, ends the session at both ends, with nothing of a later batch applied; the next session announces everything again. The actor
+lives on: what one peer sends must not take the others' service away.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from ray.exceptions import RayError
 
 from engine.actors.process import REAL, Surroundings
 from engine.config import Config
+from engine.core.batch import UNREADABLE
 from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
 
@@ -184,10 +190,17 @@ class LinkCaller:
             self._end(caller)
             return
         self.open = True
-        for received in batches:
-            records = self._decoder.decode(received)
-            if records:
-                self._on_records(records)
+        try:
+            for received in batches:
+                records = self._decoder.decode(received)
+                if records:
+                    self._on_records(records)
+        except (*UNREADABLE, CorruptRecord) as error:
+            log.error("link %s: the callee sent what cannot be read: %s", caller.session, error)
+            self._end(caller)
+        except Exception:
+            self._end(caller)
+            log.exception("link %s: a batch could not be applied", caller.session)
         self._pump()
 
 
@@ -247,10 +260,17 @@ class LinkServer:
             state = self._open(session, now_ms)
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         state.waiting[seq] = waiting
-        for received in state.callee.request(seq, batch, now_ms):
-            records = self._decoder.decode(received)
-            if records:
-                self._on_records(session, records)
+        try:
+            for received in state.callee.request(seq, batch, now_ms):
+                records = self._decoder.decode(received)
+                if records:
+                    self._on_records(session, records)
+        except (*UNREADABLE, CorruptRecord) as error:
+            log.error("link %s: the caller sent what cannot be read: %s", session, error)
+            self._close(state)
+        except Exception:
+            self._close(state)
+            log.exception("link %s: a batch could not be applied", session)
         self._pump(state)
         return await waiting
 

@@ -40,7 +40,7 @@ from engine.core.timers import (
     StoreWork,
     Ticked,
 )
-from engine.errors import StorageUnavailable
+from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.placement import placed
 from engine.store.timers import TimerStore
 
@@ -140,6 +140,8 @@ class Scheduler(Server):
         """Feed the core, carry out what it wants, arm the timer again. What fails in here ends the process."""
         try:
             self._carry_out(self._core.handle(event, self._now_ms()))
+        except CorruptRecord:
+            raise  # by a peer: the link ends that session
         except Exception as error:
             if not self._failure.done():
                 self._failure.set_exception(error)

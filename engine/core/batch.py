@@ -15,10 +15,12 @@ Directions:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from engine.core.wheel import AT_MAX_MS
 
 # -- Status of a published item, as PROTOCOL names them (PUBLISH_STATUS maps the code to the word). ---------------------
 ACCEPTED: Final = 0
@@ -44,6 +46,12 @@ SSE_EXPLICIT: Final = 2  # `?ack=explicit`: treated as a WebSocket
 POLL: Final = 3  # one batch, then it detaches
 TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
+# -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
+Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, as far as a wheel reaches
+Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
+Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
+Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
+
 
 # -- Edge -> Shard -----------------------------------------------------------------------------------------------------
 class Post(Struct, array_like=True, tag=1, gc=False):
@@ -54,8 +62,8 @@ class Post(Struct, array_like=True, tag=1, gc=False):
     id: str
     idempotent: bool  # the caller gave the id: remembered for 24 h, not only while it is recent
     digest: bytes  # 8 bytes over the payload: the same id with another digest is a conflict
-    priority: int
-    expires_ms: int
+    priority: Priority
+    expires_ms: Instant
     retain: bool
     body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
 
@@ -65,7 +73,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
 
     conn: int
     key: str
-    kind: int
+    kind: Kind
     cursor_epoch: str  # "" when no cursor was presented
     cursor_seq: int
     session: str  # for session:stream
@@ -152,7 +160,7 @@ class Deliver(Struct, array_like=True, tag=33, gc=False):
     """Messages for one connection, in sequence order: [(seq, attempt, body)]."""
 
     conn: int
-    messages: list[tuple[int, int, bytes]]
+    messages: Annotated[list[tuple[int, int, bytes]], Meta(min_length=1)]
 
 
 class Revoke(Struct, array_like=True, tag=34, gc=False):
@@ -218,12 +226,12 @@ class Timer(Struct, array_like=True, gc=False):
 
     sid: str  # scheduled id; `<partition>-<uuid>` so that it routes itself
     key: str
-    due_ms: int
-    created_ms: int
+    due_ms: Instant
+    created_ms: Instant
     id: str
     digest: bytes
-    priority: int
-    ttl_ms: int  # counts from when it is due
+    priority: Priority
+    ttl_ms: Span  # counts from when it is due
     retain: bool
     body: bytes
 
@@ -250,7 +258,7 @@ class Reschedule(Struct, array_like=True, tag=63, gc=False):
     ref: int
     tenant: str
     sid: str
-    due_ms: int
+    due_ms: Instant
 
 
 class Cancel(Struct, array_like=True, tag=64, gc=False):
@@ -293,7 +301,7 @@ class Arm(Struct, array_like=True, tag=81, gc=False):
     """Volatile timer: say `Due` for this mailbox at `at_ms`. One per (link session, key); arming again replaces it."""
 
     key: str
-    at_ms: int
+    at_ms: Instant
 
 
 class FireDone(Struct, array_like=True, tag=82, gc=False):
@@ -320,6 +328,9 @@ EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | ListTimers
 SchedulerToEdge = TimerAnswer
 ShardToScheduler = Arm | FireDone
 SchedulerToShard = Due | Fire
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on bytes that are not the record they should be: malformed, of a wrong type, no UTF-8, nested without end."""
 
 _encoder = msgspec.msgpack.Encoder()
 

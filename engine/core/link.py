@@ -16,12 +16,12 @@ Numbers. Requests are numbered by the caller, replies by the callee, each from 0
 arrive in any order. Every request gets exactly one reply. Because request 0 travels alone, a callee that sees another
 number first knows that it has lost the session (it was restarted) and says so at once.
 
-Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call has passed. The
-callee keeps up to `_PARKED_MAX` calls without an answer. One of them stays parked, so using the others costs no call: what
-is to be said takes the oldest at once while there is more than one, and so what a request brings about (a commit, a delivery)
-usually leaves with the call before it, without an empty reply and a call to park anew. The last one is used up
-sparingly: after twice the interval, since every request that arrives meanwhile makes room. Records given with `push_latest` (ACKs)
-wait for the longer interval, or ride along with whatever leaves earlier; only the latest per key is kept.
+Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last
+reply that said something, has passed. The callee keeps up to `_PARKED_MAX` calls without an answer, and while there was
+something to hear lately the caller keeps two under way: so what a request brings about (a commit, a delivery) usually leaves
+with a call that is there already, and neither an empty reply nor a call to park anew is made for it. The last parked call is used up
+sparingly, after two intervals. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
+whatever leaves earlier; only the latest per key is kept.
 
 What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
 caller announces its state again and repeats unanswered requests under their ids.
@@ -41,11 +41,11 @@ RESET: Final = b""
 """The reply to a request of a session the callee does not know."""
 
 _HEADER_BYTES: Final = 8
-_CALLEE_INTERVALS: Final = 2
-_PARKED_MAX: Final = 2
-"""Calls the callee holds when it has nothing to say. More would keep the caller from making calls at all (`inflight_max`)."""
+_PARKED_MAX: Final = 3
+"""Calls the callee holds when it has nothing to say: far enough below `inflight_max` that the caller can make more."""
 
 _EMPTY_BATCH: Final = encode([])
+_EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -162,7 +162,7 @@ class _InOrder:
 class Caller:
     """The calling end of one session. Feed it records and replies, make the calls it asks for."""
 
-    __slots__ = ("_inflight", "_last_ms", "_limits", "_next", "_opened_ms", "_outbox", "_replies", "over", "session")
+    __slots__ = ("_heard_ms", "_inflight", "_last_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
         self.session = session
@@ -173,7 +173,7 @@ class Caller:
         self._inflight: dict[int, float] = {}
         self._next = 0
         self._last_ms = float("-inf")
-        self._opened_ms = now_ms
+        self._heard_ms = float("-inf")  # when a reply last said something
 
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
@@ -192,8 +192,8 @@ class Caller:
         if self.over:
             return None
         under_way = len(self._inflight)
-        if under_way:
-            if self._next == 1 and self._replies.next == 0:
+        if under_way >= self._wanted(now_ms):
+            if self._opening:
                 return None
             due = self._outbox.due_at(self._last_ms, self._limits)
             if due is None or due > now_ms or under_way >= self._limits.inflight_max:
@@ -205,11 +205,21 @@ class Caller:
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
         """The callee's answer to request `seq`: batches that are now in order. An over session gives none."""
-        if data == RESET:
+        if len(data) < _HEADER_BYTES:  # RESET, or no reply at all
             self.over = True
         if self.over or self._inflight.pop(seq, None) is None:
             return []
+        if len(data) > _EMPTY_BYTES:
+            self._heard_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
+
+    @property
+    def _opening(self) -> bool:
+        return self._next == 1 and self._replies.next == 0
+
+    def _wanted(self, now_ms: float) -> int:
+        """How many calls are to be under way even if there is nothing to say."""
+        return 2 if now_ms - self._heard_ms < self._limits.park_ms and not self._opening else 1
 
     def check(self, now_ms: float) -> bool:
         """Is the session alive? A request without an answer for `timeout_ms` ends it."""
@@ -219,10 +229,10 @@ class Caller:
 
     def wake_at(self, now_ms: float) -> float:
         """When `call` or `check` may have something new to say, if nothing happens before."""
-        if not self._inflight:
+        if len(self._inflight) < self._wanted(now_ms):
             return now_ms
         deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
-        if (self._next == 1 and self._replies.next == 0) or len(self._inflight) >= self._limits.inflight_max:
+        if self._opening or len(self._inflight) >= self._limits.inflight_max:
             return deadline
         due = self._outbox.due_at(self._last_ms, self._limits)
         return deadline if due is None else min(due, deadline)
@@ -275,9 +285,7 @@ class Callee:
 
     def _due_at(self) -> float | None:
         """When what waits may leave, `None` when nothing waits."""
-        if len(self._parked) > 1:
-            return self._outbox.eager_since
-        return self._outbox.due_at(self._last_ms, self._limits, _CALLEE_INTERVALS)
+        return self._outbox.due_at(self._last_ms, self._limits, 1 if len(self._parked) > 1 else 2)
 
     def alive(self, now_ms: float) -> bool:
         """Has a request arrived within `timeout_ms`, or is one parked within its lease?"""

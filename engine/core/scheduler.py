@@ -83,6 +83,7 @@ from engine.core.timers import (
     Ticked,
 )
 from engine.core.wheel import Wheel
+from engine.errors import CorruptRecord
 
 LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
 """Upper bounds of the lateness histogram; what is later counts in one more bucket."""
@@ -185,7 +186,11 @@ class SchedulerCore:
 
     # -- What happens. -------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event; returns what is to be done, in order."""
+        """Take one event; returns what is to be done, in order.
+
+        Raises:
+            CorruptRecord: `Received` holds what this session may not say; nothing of it was taken.
+        """
         match event:
             case Received(session, records):
                 self._received(session, records, now_ms)
@@ -230,9 +235,11 @@ class SchedulerCore:
 
     def _received(self, session: str, records: Sequence[Request | Arm | FireDone], now_ms: int) -> None:
         wheel = self._sessions[session]
+        if wheel is None and any(isinstance(record, Arm | FireDone) for record in records):
+            raise CorruptRecord(f"{session} is no shard, and speaks as one")
         for record in records:
             if isinstance(record, Arm):
-                assert wheel is not None, "only shards arm volatile timers"
+                assert wheel is not None
                 wheel.arm(record.key, record.at_ms)
             elif isinstance(record, FireDone):
                 self._fire_done(record.sids)
