@@ -150,20 +150,20 @@ class Server:
         raise NotImplementedError
 
     # -- Start and end. ------------------------------------------------------------------------------------------------
-    def _begin(self) -> None:
-        """Start serving, if that has not begun."""
+    def begin(self) -> None:
+        """Start serving, if that has not begun. To be called from the event loop."""
         if self._serving is None:
             self._serving = asyncio.ensure_future(self._serve())
 
     async def _started(self) -> None:
         """Wait until it serves."""
-        self._begin()
+        self.begin()
         if not self._ready.is_set():
             await self._ready.wait()
 
     def _vitals(self) -> dict[str, Any]:
         """The common part of `stats()`. Starts serving, because it is the first thing anyone asks."""
-        self._begin()
+        self.begin()
         return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
 
     async def _serve(self) -> None:
