@@ -153,7 +153,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
     link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
     link_timeout_ms: Positive = 3000  # no reply, or no request, for this long: the session is over
-    link_inflight_max: Positive = 4  # calls of one link under way at once
+    link_inflight_max: Positive = 8  # calls of one link under way at once: up to three are parked, the rest on their way
     link_batch_bytes: Positive = 8 << 20
     link_queue_bytes: Positive = 256 << 20  # waiting at one end of one link; beyond it the session is reset
 

@@ -14,7 +14,7 @@ from engine.core.batch import Ack
 from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
 
 LIMITS = LinkLimits(
-    pacing_ms=2, lazy_pacing_ms=20, park_ms=1000, timeout_ms=3000, inflight_max=4, batch_bytes_max=200, queue_bytes_max=100_000
+    pacing_ms=2, lazy_pacing_ms=20, park_ms=1000, timeout_ms=3000, inflight_max=8, batch_bytes_max=200, queue_bytes_max=100_000
 )
 
 
@@ -116,36 +116,65 @@ def requested(caller: Caller, callee: Callee, now_ms: float) -> None:
     callee.request(*(caller.call(now_ms) or pytest.fail("the record leaves")), now_ms)
 
 
+def told(callee: Callee, now_ms: float) -> tuple[int, bytes]:
+    """The callee says something, at once."""
+    callee.push(Ack(2, 1), now_ms)
+    return callee.reply(now_ms) or pytest.fail("it leaves at once")
+
+
 def test_what_a_request_brings_about_leaves_at_once_with_the_call_before_it() -> None:
     caller, callee = opened()
     requested(caller, callee, 10)
     assert callee.reply(10) is None, "no empty reply"
-    callee.push(Ack(2, 1), 11)
-    answered, data = callee.reply(11) or pytest.fail("it leaves at once")
+    answered, data = told(callee, 11)
     assert answered == 1, "with the oldest call"
     assert decoded(caller.reply(answered, data, 12)) == [Ack(2, 1)]
-    assert caller.call(12) is None, "one is parked still, none has to be made for that"
 
 
-def test_a_third_parked_call_is_answered_without_a_word_so_that_the_caller_may_go_on() -> None:
+def test_after_something_was_heard_two_calls_are_kept_under_way_for_as_long_as_a_lease() -> None:
+    caller, callee = opened()
+    caller.reply(*told(callee, 10), 11)
+    assert caller.wake_at(11) == 11
+    assert caller.call(11) is not None
+    assert caller.call(11) is not None
+    assert caller.call(11) is None
+    caller, callee = opened()
+    caller.reply(*told(callee, 10), 11)
+    assert caller.call(11 + LIMITS.park_ms) is not None
+    assert caller.call(11 + LIMITS.park_ms) is None, "one is enough for who hears nothing"
+
+
+def test_a_fourth_parked_call_is_answered_without_a_word_so_that_the_caller_may_go_on() -> None:
     caller, callee = opened()
     requested(caller, callee, 10)
     requested(caller, callee, 20)
-    assert callee.reply(20) is not None
     assert callee.reply(20) is None
+    requested(caller, callee, 30)
+    assert callee.reply(30) is not None
+    assert callee.reply(30) is None
 
 
-def test_the_last_parked_call_is_used_after_two_intervals_and_an_empty_reply_does_not_count() -> None:
+def test_replies_are_an_interval_apart_and_the_last_parked_call_is_kept_for_two() -> None:
     caller, callee = opened()
     requested(caller, callee, 10)
     requested(caller, callee, 20)
-    assert callee.reply(20) is not None, "empty"
-    callee.push(Ack(2, 1), 20)
-    assert callee.reply(20) is not None, "the second"
+    told(callee, 20)
     callee.push(Ack(2, 2), 21)
     assert callee.reply(21) is None
-    assert callee.wake_at(21) == 24
-    assert callee.reply(24) is not None
+    assert callee.wake_at(21) == 22
+    assert callee.reply(22) is not None
+    callee.push(Ack(2, 3), 22)
+    assert callee.reply(24) is None
+    assert callee.wake_at(24) == 26
+    assert callee.reply(26) is not None
+
+
+def test_an_empty_reply_does_not_count_for_the_pacing() -> None:
+    caller, callee = opened()
+    for now_ms in (10, 20, 30):
+        requested(caller, callee, now_ms)
+    assert callee.reply(30) is not None, "empty: a fourth call is parked"
+    told(callee, 30)
 
 
 def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
