@@ -32,7 +32,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shards: Count = 2
     schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
     edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
-    redis_url: str = ""  # empty: the engine starts a Redis of its own
+    redis_url: str = ""  # empty: the engine starts a Redis of its own; redis+sentinel://HOST,HOST/NAME follows fail-overs
     redis_fsync: str = "always"  # of its own Redis: `always` survives power loss; `everysec` may lose the last second then
     data_dir: str = ".engine"
     address: str = ""  # Ray cluster to join; empty: start a local one
@@ -125,6 +125,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     posts_pending_max: Positive = 50_000  # messages waiting for a commit, per shard; beyond it OVERLOADED
     redis_timeout_ms: Positive = 2000  # of one command
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
+    redis_sentinel_timeout_ms: Positive = 300  # of one question to one sentinel; they are asked one after the other
+    redis_replicas_min: NonNegative = 0  # replicas that must have a write before it counts; 0: a fail-over may lose the last moments
+    redis_replicas_timeout_ms: Positive = 1000  # for them to have it; then it is repeated, and after commit_retry_ms publishers get 503
     redis_restart_ms: Positive = 100  # its own Redis is started again at once, then after this, doubling
     redis_restart_max_ms: Positive = 2000  # ... up to this: a Redis that cannot start must not fill the log
     shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
@@ -225,8 +228,7 @@ def _check(config: Config) -> None:
         value = getattr(config, name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
-    if config.redis_fsync not in ("always", "everysec"):
-        raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
+    _check_storage(config)
     if config.ack_timeout_factor <= 1:
         raise ConfigError("ack_timeout_factor: must be above 1, a timeout below the round trip repeats every message")
     if not 0 <= config.reconnect_jitter < 1:
@@ -243,3 +245,12 @@ def _check(config: Config) -> None:
         raise ConfigError("fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again")
     if config.ttl_s_default > config.ttl_s_max:
         raise ConfigError("ttl_s_default: must not exceed ttl_s_max")
+
+
+def _check_storage(config: Config) -> None:
+    if config.redis_fsync not in ("always", "everysec"):
+        raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
+    if config.redis_replicas_timeout_ms >= config.redis_timeout_ms:
+        raise ConfigError("redis_replicas_timeout_ms: must be below redis_timeout_ms, else waiting for replicas looks like a dead Redis")
+    if config.redis_replicas_min and not config.redis_url:
+        raise ConfigError("redis_replicas_min: the engine's own Redis has no replicas; give the URL of one that has, or leave it 0")

@@ -19,6 +19,10 @@ class Fenced(EngineError):
     """Storage holds a newer epoch than the writer's: another incarnation owns this shard or slot now. Stop writing."""
 
 
+class DataLost(EngineError):
+    """Storage no longer has what it had confirmed: a fail-over to a replica that lagged, a restored backup, a lost log."""
+
+
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded. It is quarantined and reported, never skipped silently."""
 

@@ -216,7 +216,7 @@ class _Run:
         client = connect(config)
         try:
             await wait_ready(client, config, config.redis_timeout_ms / 1000)
-            for warning in await durability_warnings(client):
+            for warning in await durability_warnings(client, config.redis_replicas_min):
                 self._console.print(f"[yellow]warning:[/] {warning}")
         finally:
             await client.aclose()

@@ -8,7 +8,8 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     links       a server for the edges, a caller per scheduler
 
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read pages and journal, replay them
-through the core, then answer. Losing the epoch ends the process: someone else is the shard now.
+through the core, then answer. Losing the epoch ends the process: someone else is the shard now. So does the discovery that
+storage has lost what it had confirmed, after what memory holds was put back (`engine.store.rescue`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
 from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
-from engine.errors import StorageUnavailable
+from engine.errors import DataLost, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
 from engine.store.placement import placed
+from engine.store.rescue import put_back
+from engine.store.script import Replicas
 from engine.store.streams import write_dead_letters, write_session_events
 
 log = logging.getLogger(__name__)
@@ -116,16 +119,30 @@ class Shard(Server):
 
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._links.run)
-        return [*(loop() for loop in loops), *(self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))]
+        schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
+        return [self._until_data_is_lost([*(loop() for loop in loops), *schedulers])]
+
+    async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Run these. When storage has lost data, put back what memory holds; then the process ends and a successor reads it all."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for task in tasks:
+                    group.create_task(task)
+        except* DataLost as lost:
+            log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
+            self._ready.clear()  # nothing new comes in meanwhile
+            core, now_s = self._core, self._now_ms() // 1000
+            await self._patiently(lambda: put_back(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
+            raise
 
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
         client = self._surroundings.connect(self._config)
         slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
         self._core = ShardCore(self._index, shard_policy(self._config), slot_map, data_epoch)
-        self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000)
+        self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._client = client
-        self._offline = Offline(client)
+        self._offline = Offline(client, self._journal.witness)
         self._links = LinkServer(
             batch.to_shard,
             self._config,
@@ -136,7 +153,7 @@ class Shard(Server):
         )
         slots = slot_map.slots_of(self._index)
         await self._patiently(lambda: self._journal.take_over(slots))
-        self._pages = Pages(client, self._journal.epoch, self._config.offline_max)
+        self._pages = Pages(client, self._journal.witness, self._config.offline_max)
         await self._patiently(self._replay)
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
@@ -361,6 +378,19 @@ class Shard(Server):
         while True:
             await asyncio.sleep(self._config.checkpoint_ms / 1000)
             await self._checkpoint(full=True)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Is everything in storage that should be? A shard with nothing to write would not notice."""
+        try:
+            data_epoch = await self._journal.witness.look(self._client)
+        except StorageUnavailable as error:
+            log.info("shard %d: %s", self._index, error)
+            return
+        if data_epoch != self._core.data_epoch:
+            log.error("shard %d: others have lost data, the data epoch is %s now", self._index, data_epoch)
+            self._core.data_epoch_changed(data_epoch, self._now_ms())
+            self._flush()
 
     async def _checkpoint(self, *, full: bool) -> None:
         async with self._checkpointing:
@@ -369,8 +399,7 @@ class Shard(Server):
                 return
             try:
                 await self._pages.write(checkpoint.spills, self._now_ms())
-                if checkpoint.through_commit is not None:
-                    await self._journal.trim(checkpoint.through_commit)
+                await self._journal.covered(checkpoint.through_commit)
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._index, error)
                 self._core.cabinet.checkpoint_failed()

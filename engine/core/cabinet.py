@@ -85,6 +85,7 @@ class Cabinet:
             if isinstance(record, Stored):
                 self.hot_messages += apply_stored(mailbox, record, self._recent_max)
             else:
+                mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
                 through = mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._retry)
                 self.hot_messages -= len(through.messages) + len(mailbox.settle(acked, None, now_ms, self._retry).messages)

@@ -37,11 +37,15 @@ class Stored(Struct, array_like=True, tag=1, gc=False):
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
-    """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it."""
+    """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it.
+
+    `head` is given by a rescue only (`engine.core.rescue`): numbers up to it were used, whatever became of them.
+    """
 
     key: str
     floor: int
     acked: list[int]
+    head: int = 0
 
 
 class Page(Struct, array_like=True, gc=False):

@@ -46,6 +46,14 @@ class Hub:
             self.detach(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
 
+    def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
+        """Storage has lost data: every connection ends, so that its client comes back with its cursor and is told of the gap."""
+        self._data_epoch = data_epoch
+        for session, connections in self._sessions.items():
+            for conn in list(connections):
+                self._output.append((session, Hangup(conn, 1012, "the epoch has changed")))
+                self.detach(session, Detach(conn, 1012), now_ms)
+
     @property
     def count(self) -> int:
         """Connections attached."""

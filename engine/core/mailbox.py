@@ -99,6 +99,16 @@ class Mailbox:
         if len(recent) > recent_max:
             del recent[next(iter(recent))]
 
+    def reach(self, head: int, acked: Iterable[int]) -> None:
+        """The numbers up to `head` were used; of those beyond the head so far, the ones not in `acked` are gone."""
+        settled = sorted(seq for seq in acked if self.head < seq <= head)
+        first = self.head + 1
+        for seq in (*settled, head + 1):
+            self.lose(first, seq - 1)
+            first = seq + 1
+        self.acked.update(settled)
+        self.head = max(self.head, head)
+
     def lose(self, first: int, last: int) -> None:
         """The numbers `first`..`last` are gone."""
         first = max(first, self.floor + 1)

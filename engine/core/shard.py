@@ -89,6 +89,11 @@ class ShardCore:
         """An edge's link session is over: its connections are no more, until it announces them again."""
         self.hub.closed(session, now_ms)
 
+    def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
+        """Storage has lost data, of this shard or of another."""
+        self.data_epoch = data_epoch
+        self.hub.data_epoch_changed(data_epoch, now_ms)
+
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
         """Records of an edge, in order."""
         handlers = self._handlers

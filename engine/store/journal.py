@@ -1,7 +1,7 @@
 """The journal of one shard: a Redis stream, one entry per group commit, written by one epoch at a time.
 
 Entry ids are `<epoch>-<group number>`, so they grow over restarts, and an append that is repeated because its answer was
-lost is recognised. `engine.core.commit` says what goes into an entry.
+lost is recognised. `engine.core.commit` says what goes into an entry, `engine.store.witness` how the loss of one is noticed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from redis.exceptions import RedisError
 
 from engine.core.commit import Group
 from engine.errors import StorageUnavailable
+from engine.store.epoch import take_epoch
 from engine.store.keys import (
-    epoch_key,
     idempotency_key,
     journal_head_key,
     journal_key,
+    journal_mark_key,
     journal_quarantine_key,
     shard_epoch_key,
     slot_epoch_key,
 )
-from engine.store.script import Script
+from engine.store.script import NO_REPLICAS, Replicas, Script
+from engine.store.witness import Witness
 
 _APPEND = Script("journal_append")
 _ROLLBACK = Script("journal_rollback")
-_TRIM = Script("journal_trim")
+_COVER = Script("journal_cover")
+_OPEN = Script("journal_open")
 _FENCE = Script("fence")
 
 _READ_ENTRIES = 50
@@ -35,29 +38,42 @@ _READ_ENTRIES = 50
 
 
 class Journal:
-    """One incarnation's hold of a shard's journal. `take_over` first."""
+    """One incarnation's hold of a shard's journal. `take_over` first.
 
-    def __init__(self, client: redis.Redis, shard: int, idempotency_ms: int) -> None:
+    Args:
+        shard: its index.
+        idempotency_ms: how long ids are remembered.
+        replicas: who else must have a group, a rollback or a checkpoint before it counts.
+    """
+
+    def __init__(self, client: redis.Redis, shard: int, idempotency_ms: int, replicas: Replicas = NO_REPLICAS) -> None:
         self._client = client
         self._shard = shard
         self._idempotency_ms = idempotency_ms
+        self._replicas = replicas
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
-        self.epoch = 0
+        self._checkpoints = 0  # tried
+        self.witness = Witness(shard)
+
+    @property
+    def epoch(self) -> int:
+        """Of this incarnation; 0 before `take_over`."""
+        return self.witness.epoch
 
     async def take_over(self, slots: Sequence[int]) -> int:
         """Take a new epoch and fence the shard and its slots: from now on older incarnations write nothing.
+
+        The required replicas have everything that earlier incarnations left, too: what is read from now on is as safe.
 
         Raises:
             Fenced: someone took a newer epoch meanwhile.
             StorageUnavailable: Redis does not answer; try again.
         """
-        try:
-            epoch = int(await self._client.incr(epoch_key()))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"epoch: {error}") from error
-        await _FENCE.run(self._client, [shard_epoch_key(self._shard)], [epoch])
-        await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots])
-        self.epoch = epoch
+        epoch = await take_epoch(self._client)
+        await _OPEN.run(self._client, [*self._keys[:2], journal_mark_key(self._shard)], [epoch])
+        await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
+        self._checkpoints = 0
+        self.witness.opened(epoch)
         return epoch
 
     async def append(self, group: Group) -> dict[int, bytes]:
@@ -69,23 +85,34 @@ class Journal:
 
         Raises:
             Fenced: this incarnation has been replaced.
+            DataLost: storage has lost an earlier group; nothing was written.
             StorageUnavailable: no answer; whether it was written is unknown: repeat it, or roll it back.
         """
         keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        args = [self.epoch, group.number, group.payload, self._idempotency_ms, *group.values]
-        reply = await _APPEND.run(self._client, keys, args)
+        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.witness.head, *group.values]
+        reply = await _APPEND.run(self._client, keys, args, self._replicas)
         if reply[0] == b"KNOWN":
             return dict(zip(reply[1::2], reply[2::2], strict=True))
+        self.witness.head = f"{self.epoch}-{group.number}"
         return {}
 
     async def rollback(self, group: Group) -> None:
         """Make sure the group is not in the journal and never will be. Raises like `append`."""
         keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        await _ROLLBACK.run(self._client, keys, [self.epoch, group.number])
+        await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.witness.head], self._replicas)
+        self.witness.head = f"{self.epoch}-{group.number}u"
 
-    async def trim(self, through: int) -> None:
-        """Forget the groups of this epoch through number `through`, and everything of older epochs. Raises like `append`."""
-        await _TRIM.run(self._client, [self._keys[0], self._keys[2]], [self.epoch, through + 1])
+    async def covered(self, through: int | None) -> None:
+        """A checkpoint is written; forget the groups of this epoch through number `through`, and everything of older epochs.
+
+        With None the journal keeps everything. Safe to repeat, also with another number. Raises like `append`.
+        """
+        self._checkpoints += 1
+        number = self._checkpoints
+        keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard)]
+        keep = 0 if through is None else through + 1
+        await _COVER.run(self._client, keys, [self.epoch, number, self.witness.mark, keep], self._replicas)
+        self.witness.mark = number
 
     async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:
         """All entries, oldest first, as (entry id, payload). Raises StorageUnavailable."""

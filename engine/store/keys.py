@@ -24,8 +24,13 @@ def meta_key() -> str:
 
 
 def epoch_key() -> str:
-    """String: counter (INCR) of fencing epochs, one space for all writers of a cluster."""
+    """String: the last fencing epoch given out, one space for all writers of a cluster."""
     return "engine:epoch"
+
+
+def replication_key() -> str:
+    """String without meaning: written before every WAIT, see `engine.store.script.Replicas`."""
+    return "engine:replicated"
 
 
 # -- of a slot ---------------------------------------------------------------------------------------------------------
@@ -60,8 +65,13 @@ def journal_key(shard: int) -> str:
 
 
 def journal_head_key(shard: int) -> str:
-    """String: `<epoch>-<number>` of the last group that was appended or rolled back."""
+    """String: `<epoch>-<number>` of the last group that was appended, `<epoch>-<number>u` when it was rolled back (undone)."""
     return f"{{shard-{shard}}}head"
+
+
+def journal_mark_key(shard: int) -> str:
+    """String: `<epoch>-<number>` of the shard's last checkpoint."""
+    return f"{{shard-{shard}}}mark"
 
 
 def journal_quarantine_key(shard: int) -> str:

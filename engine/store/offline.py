@@ -17,6 +17,7 @@ from engine.core.cabinet import StreamRead
 from engine.core.checkpoint import Page, Stored, decode_page, decode_stored
 from engine.errors import StorageUnavailable
 from engine.store.keys import offline_key, page_key
+from engine.store.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -25,25 +26,28 @@ _SCAN_COUNT = 500
 
 
 class Offline:
-    """Reads the offline streams of one Redis."""
+    """Reads the offline streams of a shard's users."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, witness: Witness) -> None:
         self._client = client
+        self._witness = witness
         self.corrupt: list[tuple[str, bytes]] = []
 
     async def read(self, reads: Sequence[StreamRead]) -> list[list[Stored]]:
         """What the streams hold of each range, in order. An entry that cannot be read is left out, logged, and kept in
         `corrupt` for the caller to quarantine; its number will be announced as a gap.
 
-        Raises StorageUnavailable.
+        Raises DataLost, StorageUnavailable.
         """
         try:
             pipeline = self._client.pipeline(transaction=False)
+            check = self._witness.guard(pipeline)
             for read in reads:
                 pipeline.xrange(offline_key(read.key), min=f"{read.first}-0", max=f"{read.last}-0")
-            replies = await pipeline.execute()
+            marked, *replies = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"offline streams: {error}") from error
+        check(marked)
         return [
             [stored for _, fields in entries if (stored := self._decode(read.key, fields.get(b"m", b""))) is not None]
             for read, entries in zip(reads, replies, strict=True)

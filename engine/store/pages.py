@@ -14,6 +14,7 @@ from engine.core.slots import slot_of
 from engine.errors import StorageUnavailable
 from engine.store.keys import offline_key, page_key, slot_epoch_key
 from engine.store.script import Script
+from engine.store.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,11 @@ _ROUND_TRIP_RUNS = 64
 
 
 class Pages:
-    """Reads pages and writes checkpoints under one epoch."""
+    """Reads pages and writes checkpoints under the epoch of `witness`."""
 
-    def __init__(self, client: redis.Redis, epoch: int, stream_max: int) -> None:
+    def __init__(self, client: redis.Redis, witness: Witness, stream_max: int) -> None:
         self._client = client
-        self._epoch = epoch
+        self._witness = witness
         self._stream_max = stream_max
         self.corrupt: list[tuple[str, bytes]] = []
 
@@ -39,18 +40,20 @@ class Pages:
         """The pages of these mailboxes, `None` where there is none. A page that cannot be read counts as none, is logged and
         kept in `corrupt` for the caller to quarantine.
 
-        Raises StorageUnavailable.
+        Raises DataLost, StorageUnavailable.
         """
         by_slot: dict[int, list[str]] = {}
         for key in keys:
             by_slot.setdefault(slot_of(key), []).append(key)
         try:
             pipeline = self._client.pipeline(transaction=False)
+            check = self._witness.guard(pipeline)
             for slot, fields in by_slot.items():
                 pipeline.hmget(page_key(slot), fields)
-            replies = await pipeline.execute()
+            marked, *replies = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"pages: {error}") from error
+        check(marked)
         pages: dict[str, Page | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
             for key, blob in zip(fields, blobs, strict=True):
@@ -84,7 +87,7 @@ class Pages:
             messages = 0
             for spill in of_slot:
                 if not keys or messages + len(spill.entries) > _SLOT_MESSAGES:
-                    keys, args, messages = [slot_epoch_key(slot), page_key(slot)], [self._epoch, self._stream_max, now_ms], 0
+                    keys, args, messages = [slot_epoch_key(slot), page_key(slot)], [self._witness.epoch, self._stream_max, now_ms], 0
                     calls.append((keys, args))
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.expires_ms, len(spill.entries)]

@@ -66,3 +66,11 @@ async def place(client: redis.Redis, shards: int) -> SlotMap:
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"slot map: {error}") from error
     return await place(client, shards)  # somebody was faster: theirs counts
+
+
+async def place_again(client: redis.Redis, slot_map: SlotMap) -> None:
+    """The slot map that a running engine has, for a Redis that has lost it. Raises StorageUnavailable."""
+    try:
+        await client.set(slots_key(), _encoder.encode(slot_map), nx=True)
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"slot map: {error}") from error

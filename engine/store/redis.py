@@ -6,14 +6,16 @@ repeating it is harmless. The pool itself replaces connections that it finds dea
 per command that was under way.
 
 The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
-when the data is lost, so a client with an old cursor is told of the gap.
+when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
+(`engine.store.witness`) replaces it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis.asyncio as redis
@@ -24,44 +26,59 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.script import Script
+from engine.store.sentinel import SCHEMES, SentinelPool
+
+_REPLACE_EPOCH = Script("data_epoch_replace")
 
 VERSION_MIN: Final = (6, 2)
 """Oldest Redis with the stream trimming by id (`XTRIM MINID`) that checkpoints use."""
+
+_PASSWORD_OPTION: Final = re.compile(r"((?:^|&)[^&=]*password=)[^&]*")
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def connect(config: Config) -> redis.Redis:
-    """A client with a pool of its own for `config.redis_url` (`unix://`, `redis://` or `rediss://`); opens nothing yet.
+    """A client with a pool of its own for `config.redis_url`; opens nothing yet.
 
-    Replies are bytes. The caller closes it with `aclose()`.
+    The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel`. Replies are bytes. The caller closes the
+    client with `aclose()`.
 
     Raises:
         ConfigError: the URL is not one of Redis.
     """
     timeout_s = config.redis_timeout_ms / 1000
+    options: dict[str, Any] = {
+        "max_connections": config.redis_connections_max,
+        "timeout": timeout_s,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "health_check_interval": 0,
+        "client_name": "engine",
+    }
     try:
-        pool = redis.BlockingConnectionPool.from_url(
-            config.redis_url,
-            max_connections=config.redis_connections_max,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
-            client_name="engine",
-        )
+        if urlsplit(config.redis_url).scheme in SCHEMES:
+            pool: redis.BlockingConnectionPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
+        else:
+            pool = redis.BlockingConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:
         raise ConfigError(f"redis_url: {error}") from error
     return redis.Redis.from_pool(pool)
 
 
 def display_url(url: str) -> str:
-    """The URL without its password: what may be printed and logged."""
+    """The URL without its passwords: what may be printed and logged."""
     parts = urlsplit(url)
-    if parts.password is None:
+    query = _PASSWORD_OPTION.sub(r"\1***", parts.query)
+    if query != parts.query:
+        parts = parts._replace(query=query)
+    elif parts.password is None:
         return url
-    return parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+    if parts.password is not None:
+        parts = parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}")
+    return parts.geturl()
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:
@@ -95,20 +112,25 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
             await asyncio.sleep(0.02)
 
 
-async def durability_warnings(client: redis.Redis) -> list[str]:
+async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> list[str]:
     """What this Redis is configured to lose, one sentence each; empty when a 202 means what it says.
 
-    A server that hides its configuration (managed services do) yields no warning.
+    A server that hides its configuration (managed services do) yields no warning about it.
     """
     try:
         found = {**await client.config_get("appendonly"), **await client.config_get("maxmemory-policy")}
     except RedisError:
-        return []
+        found = {}
     warnings = []
     if found.get("appendonly") == "no":
         warnings.append("Redis keeps no append-only file (appendonly no): accepted messages do not survive its restart")
     if found.get("maxmemory-policy", "noeviction") != "noeviction":
         warnings.append(f"Redis may evict accepted messages (maxmemory-policy {found['maxmemory-policy']}): set it to noeviction")
+    connected = int((await client.info("replication"))["connected_slaves"])
+    if connected < replicas_min:
+        warnings.append(
+            f"{connected} replicas are connected, redis_replicas_min asks for {replicas_min}: publishers get 503 until they are"
+        )
     return warnings
 
 
@@ -129,3 +151,13 @@ async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
     if epoch is None:
         raise StorageUnavailable("Redis lost the data epoch that was just written; is it a writable primary?")
     return epoch.decode() if isinstance(epoch, bytes) else str(epoch)
+
+
+async def replace_data_epoch(client: redis.Redis, lost: str, now_s: int) -> str:
+    """Storage has lost data that cursors of the epoch `lost` speak of: the epoch from now on, the same for all who say so.
+
+    Raises StorageUnavailable.
+    """
+    successor = base36(max(now_s, int(lost, 36) + 1))
+    _, epoch = await _REPLACE_EPOCH.run(client, [meta_key()], [EPOCH_FIELD, lost, successor])
+    return str(epoch.decode())

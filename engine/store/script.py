@@ -1,6 +1,8 @@
 """Lua scripts, which Redis runs atomically: the place where fencing and writing are one step.
 
-A script's first reply element is a word: OK, FENCED (a newer epoch owns the keys), or one of the script's own.
+A script's first reply element is a word: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks what it had confirmed),
+or one of the script's own. Each script does all its refusing before its first write, so that it happens whole or not at all;
+Redis itself refuses (out of memory, read-only, disk full) at the first write of a script and never later.
 """
 
 from __future__ import annotations
@@ -8,14 +10,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha1
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import redis.asyncio as redis
+from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
-from engine.errors import Fenced, StorageUnavailable
+from engine.config import Config
+from engine.errors import DataLost, Fenced, StorageUnavailable
+from engine.store.keys import replication_key
 
 _FOLDER = Path(__file__).parent / "scripts"
+
+
+class Replicas(Struct, frozen=True):
+    """How many replicas must have a write, in their memory, before it counts, and how long they have for it.
+
+    It is asked with WAIT, which counts from the connection's last write. A script that finds its work done by an earlier copy
+    of itself, or answers from what somebody else wrote, has written nothing; so a write of its own goes before every WAIT. And
+    because replication is one ordered stream, a replica that has this write has everything written before it, by anyone.
+    """
+
+    count: int = 0
+    timeout_ms: int = 1000
+
+    @staticmethod
+    def wanted(config: Config) -> Replicas:
+        """What the configuration asks for."""
+        return Replicas(config.redis_replicas_min, config.redis_replicas_timeout_ms)
+
+    def ask(self, pipeline: Any) -> None:
+        """Add the question to a pipeline, behind what it is about; the last reply goes to `check`."""
+        if self.count:
+            pipeline.set(replication_key(), b"")
+            pipeline.execute_command("WAIT", self.count, self.timeout_ms)
+
+    def check(self, replies: list[Any], what: str) -> None:
+        """Take the replies to the question off the end. Raises StorageUnavailable when too few replicas have it."""
+        if not self.count:
+            return
+        reached, written = replies.pop(), replies.pop()
+        for reply in (written, reached):
+            if isinstance(reply, Exception):
+                raise StorageUnavailable(f"{what}: {reply}") from reply
+        if reached < self.count:
+            raise StorageUnavailable(f"{what}: {reached} of {self.count} replicas had it after {self.timeout_ms} ms")
+
+
+NO_REPLICAS: Final = Replicas()
 
 
 async def _execute(client: redis.Redis, *command: Any) -> Any:
@@ -30,13 +72,16 @@ class Script:
         self._text = (_FOLDER / f"{name}.lua").read_bytes()
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
-    async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
         """Run it; returns the reply after its first word has been looked at.
 
         Raises:
             Fenced: a newer epoch owns the keys; nothing was written.
-            StorageUnavailable: no answer; whether it ran is unknown.
+            DataLost: storage has lost what this script builds on; nothing was written.
+            StorageUnavailable: no answer, or too few replicas have it; whether it ran is unknown.
         """
+        if replicas.count:
+            return (await self.run_many(client, [(keys, args)], replicas))[0]
         try:
             try:
                 reply = await _execute(client, "EVALSHA", self._sha, len(keys), *keys, *args)
@@ -46,7 +91,9 @@ class Script:
             raise StorageUnavailable(f"{self.name}: {error}") from error
         return self.checked(reply)
 
-    async def run_many(self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]) -> list[list[Any]]:
+    async def run_many(
+        self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas = NO_REPLICAS
+    ) -> list[list[Any]]:
         """Run it several times in one round trip, each run atomic by itself. Raises like `run`."""
         if not calls:
             return []
@@ -55,13 +102,21 @@ class Script:
             pipeline.execute_command("SCRIPT LOAD", self._text)
             for keys, args in calls:
                 pipeline.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)
-            replies = await pipeline.execute()
+            replicas.ask(pipeline)
+            replies = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
-        return [self.checked(reply) for reply in replies[1:]]
+        for reply in replies[: len(calls) + 1]:
+            if isinstance(reply, Exception):
+                raise StorageUnavailable(f"{self.name}: {reply}") from reply
+        checked = [self.checked(reply) for reply in replies[1 : len(calls) + 1]]
+        replicas.check(replies, self.name)
+        return checked
 
     def checked(self, reply: list[Any]) -> list[Any]:
-        """The reply itself, unless it says FENCED."""
+        """The reply itself, unless it says FENCED or LOST."""
         if reply[0] == b"FENCED":
             raise Fenced(f"{self.name}: epoch {reply[1].decode()} owns the keys now")
+        if reply[0] == b"LOST":
+            raise DataLost(f"{self.name}: storage has lost {reply[1].decode()}, it is {reply[2].decode() or 'not there'}")
         return reply

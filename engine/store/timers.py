@@ -46,8 +46,8 @@ from engine.core.batch import (
 from engine.core.commit import idempotency_value
 from engine.core.timers import Page, PageRead, Request, StoreDone, StoreRequest, StoreWork
 from engine.errors import CorruptRecord, StorageUnavailable
+from engine.store.epoch import take_epoch
 from engine.store.keys import (
-    epoch_key,
     idempotency_key,
     timer_cancelled_key,
     timer_due_key,
@@ -57,7 +57,7 @@ from engine.store.keys import (
     timer_quarantine_key,
     timer_user_prefix,
 )
-from engine.store.script import Script
+from engine.store.script import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +103,7 @@ class TimerStore:
     def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int]) -> None:
         self._client = client
         self._config = config
+        self._replicas = Replicas.wanted(config)
         self._partitions = partitions
         self.epoch = 0
 
@@ -113,9 +114,8 @@ class TimerStore:
             Fenced: someone took a newer epoch meanwhile.
             StorageUnavailable: Redis does not answer; try again.
         """
-        with _storage("epoch"):
-            epoch = int(await self._client.incr(epoch_key()))
-        await _FENCE.run_many(self._client, [([timer_epoch_key(partition)], [epoch]) for partition in self._partitions])
+        epoch = await take_epoch(self._client)
+        await _FENCE.run_many(self._client, [([timer_epoch_key(partition)], [epoch]) for partition in self._partitions], self._replicas)
         self.epoch = epoch
         return epoch
 
@@ -129,7 +129,12 @@ class TimerStore:
         asks = [[_Ask(item) for item in part.requests] for part in work]
         await self._take_ids([ask for part in asks for ask in part])
         calls = [self._call(part, part_asks, now_ms) for part, part_asks in zip(work, asks, strict=True)]
-        replies = [await _TURN.run(self._client, *calls[0])] if len(calls) == 1 else await _TURN.run_many(self._client, calls)
+        # Requests are answered on the strength of this turn; a removal that a fail-over loses only means that a timer fires again.
+        replicas = self._replicas if any(part.requests for part in work) else NO_REPLICAS
+        if len(calls) == 1:
+            replies = [await _TURN.run(self._client, *calls[0], replicas)]
+        else:
+            replies = await _TURN.run_many(self._client, calls, replicas)
         done = [self._done(part, part_asks, reply) for part, part_asks, reply in zip(work, asks, replies, strict=True)]
         await self._release_ids([ask for part in asks for ask in part])
         await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})

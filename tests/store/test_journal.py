@@ -83,7 +83,7 @@ async def test_a_newer_incarnation_fences_the_older(writer: Writer, redis_client
     with pytest.raises(Fenced):
         await writer.write("zombie")
     with pytest.raises(Fenced):
-        await writer.journal.trim(1)
+        await writer.journal.covered(1)
     successor.mailboxes[USER].head = 1
     await successor.write("b")
     assert await successor.stored() == ["a", "b"]
@@ -121,9 +121,9 @@ async def test_a_trim_forgets_this_epoch_through_a_group_and_older_epochs_whole(
     successor.mailboxes[USER].head = 1
     await successor.write("a")
     await successor.write("b")
-    await successor.journal.trim(1)
+    await successor.journal.covered(1)
     assert await successor.stored() == ["b"]
-    await successor.journal.trim(2)
+    await successor.journal.covered(2)
     assert await successor.stored() == []
 
 

@@ -36,10 +36,14 @@ def mailbox(count: int, ttl_ms: int = 60_000, key: str = KEY) -> Mailbox:
     return box
 
 
-async def pages_of(client: Redis, key: str = KEY) -> Pages:
+async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, Offline]:
     journal = Journal(client, 0, 1000)
     await journal.take_over([slot_of(key)])
-    return Pages(client, journal.epoch, 10_000)
+    return Pages(client, journal.witness, 10_000), Offline(client, journal.witness)
+
+
+async def pages_of(client: Redis) -> Pages:
+    return (await stores_of(client))[0]
 
 
 async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
@@ -55,9 +59,9 @@ async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
 
 
 async def test_spilled_messages_are_read_by_their_numbers(redis_client: Redis) -> None:
-    pages = await pages_of(redis_client)
+    pages, offline = await stores_of(redis_client)
     await pages.write([spill_of(mailbox(5))], NOW_MS)
-    (entries,) = await Offline(redis_client).read([StreamRead(KEY, 2, 4)])
+    (entries,) = await offline.read([StreamRead(KEY, 2, 4)])
     assert [(entry.seq, entry.id) for entry in entries] == [(2, "m2"), (3, "m3"), (4, "m4")]
 
 
@@ -91,22 +95,21 @@ async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:
 
 
 async def test_a_corrupt_page_and_a_corrupt_message_are_reported_not_skipped_silently(redis_client: Redis) -> None:
-    pages = await pages_of(redis_client)
+    pages, offline = await stores_of(redis_client)
     await redis_client.hset(page_key(slot_of(KEY)), KEY, b"\xffgarbage")
     assert await pages.read([KEY]) == {KEY: None}
     assert pages.corrupt == [(f"page {KEY}", b"\xffgarbage")]
     await redis_client.xadd(offline_key(KEY), {"m": b"garbage"}, id="1-0")
-    offline = Offline(redis_client)
     assert await offline.read([StreamRead(KEY, 1, 1)]) == [[]]
     assert offline.corrupt == [(f"offline {KEY}", b"garbage")]
 
 
 async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left(redis_client: Redis) -> None:
-    pages = await pages_of(redis_client)
+    pages, offline = await stores_of(redis_client)
     box = mailbox(3, ttl_ms=1000)
     box.hot[3].expires_ms = NOW_MS + 50_000
     await pages.write([spill_of(box)], NOW_MS)
-    swept = [(key, oldest) async for key, _, oldest in Offline(redis_client).sweep(slot_of(KEY), NOW_MS + 2000)]
+    swept = [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)]
     assert swept == [(KEY, NOW_MS + 50_000)]
     assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
 

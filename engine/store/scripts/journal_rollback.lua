@@ -1,14 +1,25 @@
 -- The publishers of this group were told that nothing was accepted: make that true, and keep a late copy from applying.
--- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number
+-- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number, head before the group
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
-  return {'FENCED', epoch or ''}
+  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+    return {'FENCED', epoch}
+  end
+  return {'LOST', 'the epoch', epoch or ''}
 end
 local id = ARGV[1] .. '-' .. ARGV[2]
+local head = redis.call('GET', KEYS[2]) or ''
+if head ~= ARGV[3] and head ~= id and head ~= id .. 'u' then
+  local last = string.match(head, '^' .. ARGV[1] .. '%-(%d+)u?$')
+  if last and tonumber(last) > tonumber(ARGV[2]) then
+    return {'OK'} -- a late copy: the group was rolled back and others came after it
+  end
+  return {'LOST', 'the last group', head}
+end
 if redis.call('XDEL', KEYS[3], id) == 1 then
   for i = 4, #KEYS do
     redis.call('DEL', KEYS[i])
   end
 end
-redis.call('SET', KEYS[2], id)
+redis.call('SET', KEYS[2], id .. 'u')
 return {'OK'}

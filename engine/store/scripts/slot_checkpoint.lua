@@ -3,7 +3,10 @@
 --   mailbox key, page blob, trim below, expires at ms (0 without entries), entries n, n x (seq, blob)
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
-  return {'FENCED', epoch or ''}
+  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+    return {'FENCED', epoch}
+  end
+  return {'LOST', 'the epoch', epoch or ''}
 end
 local maxlen, now = ARGV[2], tonumber(ARGV[3])
 local at = 4

@@ -1,0 +1,49 @@
+"""What a shard still holds when storage has lost data: the records that put it back.
+
+Storage then has a beginning of what was written (see `engine.store.witness`), and the shard has every mailbox in memory as it
+really is. The records are appended to the journal behind what is left of it, and replay does the rest, with its usual rules:
+a message whose number the mailbox has reached is there already, one beyond it is taken, a number between them that nobody
+brings is gone and will be announced as a gap. What had left memory for the lost part of the streams cannot be brought back.
+
+Ids of rescued messages are remembered as long as the mailbox remembers them, not for the full time of idempotency keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from engine.core.checkpoint import Handled, Stored
+from engine.core.mailbox import Mailbox
+
+_encoder = msgspec.msgpack.Encoder()
+_TIMER = "timer:"
+
+
+def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
+    """Journal entries of about `bytes_max` bytes with everything pending in memory, then what is settled of each mailbox."""
+    entry: list[Stored | Handled] = []
+    size = 0
+    for mailbox in mailboxes:
+        for record in _records(mailbox):
+            entry.append(record)
+            size += len(record.body) + 64 if isinstance(record, Stored) else 64 + 9 * len(record.acked)
+            if size >= bytes_max:
+                yield _encoder.encode(entry)
+                entry, size = [], 0
+    if entry:
+        yield _encoder.encode(entry)
+
+
+def _records(mailbox: Mailbox) -> Iterator[Stored | Handled]:
+    known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(_TIMER)}
+    timers = {seq: id.removeprefix(_TIMER) for id, (seq, _) in mailbox.recent.items() if id.startswith(_TIMER)}
+    pending = mailbox.hot | mailbox.dying
+    for seq in sorted(pending):
+        m = pending[seq]
+        digest = known[seq][1] if seq in known else b""
+        yield Stored(
+            mailbox.key, seq, m.id, digest, m.priority, m.expires_ms, m.retain, m.accepted_ms, m.body, m.attempts, timers.get(seq, "")
+        )
+    yield Handled(mailbox.key, mailbox.floor, sorted(mailbox.acked), mailbox.head)

@@ -1,0 +1,22 @@
+-- A checkpoint is written: say so, and forget the groups that it covers.
+-- KEYS: epoch, journal, mark   ARGV: epoch, number of the checkpoint, lowest mark expected, first group to keep (0: trim nothing)
+-- mark is "<epoch>-<number>" of the last checkpoint.
+local epoch = redis.call('GET', KEYS[1])
+if epoch ~= ARGV[1] then
+  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+    return {'FENCED', epoch}
+  end
+  return {'LOST', 'the epoch', epoch or ''}
+end
+local mark = redis.call('GET', KEYS[3]) or ''
+local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '-1')
+if last < tonumber(ARGV[3]) then
+  return {'LOST', 'the last checkpoint', mark}
+end
+if ARGV[4] ~= '0' then
+  redis.call('XTRIM', KEYS[2], 'MINID', ARGV[1] .. '-' .. ARGV[4])
+end
+if last < tonumber(ARGV[2]) then
+  redis.call('SET', KEYS[3], ARGV[1] .. '-' .. ARGV[2])
+end
+return {'OK'}

@@ -1,0 +1,127 @@
+"""Redis behind Sentinel: finding the master, and finding it again after a fail-over.
+
+    redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/SERVICE[/DB][?OPTION=...]
+
+`rediss+sentinel://` speaks TLS to the sentinels and to the master. Port 26379 and database 0 are the defaults. User and password
+are those of the master; `sentinel_username` and `sentinel_password` are options, as is everything that a plain Redis URL takes.
+
+The rules are those of Redis's "Guidelines for Redis clients with support for Redis Sentinel": every new connection asks the
+sentinels, one after the other, which server is the master now, and asks that server whether it agrees (`ROLE`); a sentinel may
+be a moment behind. Sentinel closes the connections of a master that it demotes; where it could not, the first write says
+READONLY, which closes the connection here. So a fail-over costs errors until the sentinels have agreed, and nothing has to
+be told about it. What was under way is repeated by whoever knows whether that is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Connection, SSLConnection
+from redis.asyncio.connection import parse_url
+from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import ConnectionError, ReadOnlyError
+
+SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""Schemes of URLs with sentinels, and what they are without."""
+
+_SENTINEL_PORT: Final = 26379
+_SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A parsed URL: whom to ask for which service, and how to speak to the sentinels and to the master."""
+
+    sentinels: list[tuple[str, int]]
+    service: str
+    sentinel_options: dict[str, Any]
+    options: dict[str, Any]  # keyword arguments of a redis-py connection
+
+
+def parse(url: str) -> Address:
+    """Take a URL of this module apart. Raises ValueError."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.lstrip("/").partition("/")
+    if not service:
+        raise ValueError("the name of the master is missing: redis+sentinel://HOST:PORT,.../NAME")
+    # The rest is a plain URL, with the options and the percent-encoding of one.
+    netloc = f"{login}@master" if login else "master"
+    options: dict[str, Any] = dict(parse_url(parts._replace(scheme=SCHEMES[parts.scheme], netloc=netloc, path=f"/{database}").geturl()))
+    sentinel_options = {name: options.pop(option) for option, name in _SENTINEL_OPTIONS.items() if option in options}
+    for address in ("host", "port", "connection_class"):
+        options.pop(address, None)
+    if parts.scheme.startswith("rediss"):
+        sentinel_options |= {name: value for name, value in options.items() if name.startswith("ssl_")} | {"ssl": True}
+    return Address([_host_and_port(text) for text in hosts.split(",")], service, sentinel_options, options)
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError(f"{text!r} is not HOST:PORT of a sentinel")
+    return parts.hostname, parts.port or _SENTINEL_PORT
+
+
+class _ToMaster(Connection):
+    """A connection that asks the sentinels whom to connect to, each time it connects."""
+
+    def __init__(self, *, sentinel: Sentinel, service: str, **options: Any) -> None:
+        self._sentinel = sentinel
+        self._service = service
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self._sentinel.discover_master(self._service)
+        await super()._connect()  # type: ignore[no-untyped-call]
+
+    async def read_response(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*arguments, **options)
+        except ReadOnlyError as error:
+            await self.disconnect()
+            raise ConnectionError(f"{self.host}:{self.port} is no longer the master of {self._service}") from error
+
+
+class _ToMasterOverTLS(_ToMaster, SSLConnection):
+    """The same over TLS."""
+
+
+async def _greet(connection: Any) -> None:
+    """Log in, then make sure that the server itself thinks that it is the master."""
+    await connection.on_connect()
+    await connection.send_command("ROLE", check_health=False)
+    (role, *_) = await connection.read_response()
+    if role != b"master":
+        raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
+
+
+class SentinelPool(BlockingConnectionPool):
+    """Connections to whoever is the master; closing the pool closes those to the sentinels too.
+
+    Args:
+        url: see the module's text.
+        sentinel_timeout_s: of one question to one sentinel.
+        options: of the pool and of the connections to the master.
+
+    Raises:
+        ValueError: the URL is not one.
+    """
+
+    def __init__(self, url: str, sentinel_timeout_s: float, **options: Any) -> None:
+        address = parse(url)
+        timeouts = {"socket_timeout": sentinel_timeout_s, "socket_connect_timeout": sentinel_timeout_s}
+        speak = timeouts | {"retry": options.get("retry")} | address.sentinel_options
+        self._sentinel = Sentinel(address.sentinels, sentinel_kwargs=speak)  # type: ignore[no-untyped-call]
+        super().__init__(
+            connection_class=_ToMasterOverTLS if "ssl" in address.sentinel_options else _ToMaster,
+            sentinel=self._sentinel,
+            service=address.service,
+            redis_connect_func=_greet,
+            **address.options | options,
+        )
+
+    async def aclose(self) -> None:
+        await asyncio.gather(super().aclose(), self._sentinel.aclose())
