@@ -1,0 +1,188 @@
+"""Stored bytes that were damaged: nothing crashes, no number is forgotten in silence, what is whole is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from engine.core.batch import UNREADABLE
+from engine.core.checkpoint import Handled, Page, Stored, decode_stored, page_of, restore
+from engine.core.commit import parse_idempotency_value
+from engine.core.mailbox import Mailbox
+from engine.core.salvage import SEQ_MAX, read_page, salvage_journal, salvage_page
+from engine.errors import CorruptRecord
+from tests.fuzz.test_links import anything
+
+pack = msgspec.msgpack.encode
+keys = st.sampled_from(["t:u1", "t:u2", "t:" + "é" * 40])
+seqs = st.one_of(st.integers(1, 200), st.just(SEQ_MAX))
+stored = st.builds(
+    Stored, keys, seqs, st.text(max_size=40), st.binary(min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 1 << 44), st.booleans(),
+    st.integers(0, 1 << 44), st.binary(max_size=300), st.integers(0, 3), st.sampled_from(["", "3-abc"]),
+)  # fmt: skip
+handled = st.builds(Handled, keys, st.integers(0, 200), st.lists(st.integers(0, 300), max_size=20))
+entries = st.lists(st.one_of(stored, handled), min_size=1, max_size=20)
+
+
+def used(records: list[Any]) -> dict[str, int]:
+    """The highest number of each user that these records speak of as given out."""
+    highest: dict[str, int] = {}
+    for record in records:
+        seq = record.seq if isinstance(record, Stored) else record.head
+        highest[record.key] = max(highest.get(record.key, 0), seq)
+    return highest
+
+
+def covers(found: dict[str, int], wanted: dict[str, int]) -> bool:
+    return all(found.get(key, 0) >= seq for key, seq in wanted.items())
+
+
+@settings(max_examples=300, deadline=None)
+@given(entries)
+def test_an_entry_that_is_whole_is_read_whole(records: list[Any]) -> None:
+    salvaged = salvage_journal(pack(records))
+    assert salvaged.complete
+    assert salvaged.records == records
+
+
+@settings(max_examples=300, deadline=None)
+@given(entries, st.data())
+def test_an_entry_that_was_cut_off_keeps_what_stood_before_the_cut_and_admits_the_rest(records: list[Any], data: st.DataObject) -> None:
+    entry = pack(records)
+    salvaged = salvage_journal(entry[: data.draw(st.integers(0, len(entry) - 1))])
+    assert not salvaged.complete
+    whole = [record for record in salvaged.records if not (isinstance(record, Handled) and record.head)]
+    assert whole == records[: len(whole)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(entries, st.integers(0, 19), st.integers(3, 10), anything)
+def test_a_value_of_a_wrong_kind_costs_one_message_and_its_number_stays_used(records: list[Any], at: int, field: int, value: Any) -> None:
+    at %= len(records)
+    spoiled = [msgspec.to_builtins(record, builtin_types=(bytes,)) for record in records]
+    spoiled[at][field % len(spoiled[at])] = value
+    try:
+        entry = pack(spoiled)
+    except (OverflowError, UnicodeEncodeError):
+        return
+    salvaged = salvage_journal(entry)
+    others = records[:at] + records[at + 1 :]
+    event("complete" if salvaged.complete else "incomplete")
+    assert covers(used(salvaged.records), used(others))
+    if field % len(spoiled[at]) > 2:
+        assert salvaged.complete
+        assert covers(used(salvaged.records), used(records))
+
+
+@settings(max_examples=600, deadline=None)
+@given(entries, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=4))
+def test_any_damaged_bytes_are_survived_in_bounded_time(records: list[Any], flips: list[tuple[int, int]]) -> None:
+    entry = bytearray(pack(records))
+    for at, value in flips:
+        entry[at % len(entry)] = value
+    salvaged = salvage_journal(bytes(entry))
+    pack(salvaged.records)  # what replay makes of it can be written again
+    assert len(salvaged.records) <= len(entry)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.one_of(st.binary(max_size=60), anything))
+def test_bytes_that_never_were_an_entry_are_survived(value: Any) -> None:
+    try:
+        raw = value if isinstance(value, bytes) else pack(value)
+    except (OverflowError, UnicodeEncodeError):
+        return
+    salvage_journal(raw)
+    salvage_page(raw)
+
+
+@pytest.mark.parametrize("raw", [b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff\x01", b"\xdb\xff\xff\xff\xff", b""])
+def test_bytes_that_announce_more_than_they_hold_are_no_entry(raw: bytes) -> None:
+    salvaged = salvage_journal(raw)
+    assert salvaged.records == []
+    assert not salvaged.complete
+    assert salvage_page(raw) is None
+
+
+def page(head: int, below: int, acked: list[int], cold: bool) -> Page:
+    """A page that can be true."""
+    floor = head - below
+    return Page(
+        head,
+        floor,
+        sorted({floor + 1 + seq for seq in acked if seq < below}),
+        [],
+        (floor + 1, head) if cold and below else None,
+        {head: 2} if cold else {},
+        [("id", head, b"d" * 8)],
+        5,
+    )
+
+
+pages = st.builds(page, st.integers(50, 10_000), st.integers(0, 50), st.lists(st.integers(0, 49), max_size=5), st.booleans())
+
+
+@settings(max_examples=300, deadline=None)
+@given(pages)
+def test_a_page_that_is_whole_is_read_and_restored(page: Page) -> None:
+    assert read_page(pack(page)) == page
+    assert page_of(restore("t:u", read_page(pack(page)), 0)).head == page.head
+
+
+@settings(max_examples=600, deadline=None)
+@given(pages, st.integers(0, 7), st.one_of(anything, st.integers(-1, 1 << 63), st.lists(st.integers(0, 20_000), min_size=2, max_size=2)))
+def test_a_damaged_page_never_gives_a_used_number_again(page: Page, field: int, value: Any) -> None:
+    spoiled = msgspec.to_builtins(page, builtin_types=(bytes,))
+    spoiled[field] = value
+    try:
+        blob = pack(spoiled)
+    except (OverflowError, UnicodeEncodeError):
+        return
+    found: Page | None
+    try:
+        found = read_page(blob)
+    except CorruptRecord:
+        found = salvage_page(blob)
+        event("salvaged" if found else "unknown")
+    if found is not None:
+        mailbox: Mailbox = restore("t:u", found, 0)
+        assert 0 <= mailbox.floor <= mailbox.head <= SEQ_MAX
+        assert mailbox.head == page.head or field == 0
+        pack(page_of(mailbox))
+
+
+@settings(max_examples=400, deadline=None)
+@given(pages, st.integers(0, 200), st.binary(max_size=5))
+def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: Page, cut: int, junk: bytes) -> None:
+    blob = pack(page)
+    numbers = 1 + len(pack(page.head)) + len(pack(page.floor))
+    cut = min(numbers + cut, len(blob) - 1)
+    found = salvage_page(blob[:cut] + junk)
+    assert found is not None
+    assert (found.head, found.floor) == (page.head, page.floor)
+    if page.head > page.floor:
+        assert found.cold == (page.floor + 1, page.head)
+
+
+@settings(max_examples=300, deadline=None)
+@given(stored, st.integers(0, 400), st.binary(max_size=4))
+def test_a_damaged_offline_message_is_one_error_of_a_known_kind(message: Stored, at: int, junk: bytes) -> None:
+    raw = pack(message)
+    at %= len(raw)
+    try:
+        decode_stored(raw[:at] + junk + raw[at + len(junk) :])
+    except UNREADABLE:
+        event("unreadable")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=40))
+def test_a_damaged_idempotency_value_is_a_value_error(value: bytes) -> None:
+    try:
+        parse_idempotency_value(value)
+    except ValueError:
+        event("unreadable")
