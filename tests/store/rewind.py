@@ -20,7 +20,9 @@ class Moment:
         return cls(client, values)
 
     async def come_back(self) -> None:
-        """Everything written since is lost."""
-        await self._client.flushall()
+        """Everything written since is lost, at one stroke."""
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.flushall()
         for key, (value, ttl_ms) in self._values.items():
-            await self._client.restore(key, ttl_ms, value)
+            pipeline.restore(key, ttl_ms, value)
+        await pipeline.execute()

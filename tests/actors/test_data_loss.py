@@ -1,0 +1,169 @@
+"""A shard on a Redis that forgets: what the shard holds is put back, and everyone is told. Only Ray is replaced by function calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.actors.link import LinkCaller
+from engine.actors.process import Surroundings
+from engine.actors.shard import Shard
+from engine.config import Config
+from engine.core import batch
+from engine.core.batch import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, Gap, Hangup, Post, Posted, Welcome
+from engine.store.placement import place
+from engine.store.redis import claim_data_epoch, connect, replace_data_epoch
+from tests.conftest import RedisServer
+from tests.store.rewind import Moment
+
+DEADLINE_S = 20
+FAR_MS = int(time.time() * 1000) + 3_600_000
+ANN, BOB = "t:ann", "t:bob"
+
+
+class Process:
+    """A shard, the edge that talks to it, and whether its process has ended itself."""
+
+    def __init__(self, config: Config) -> None:
+        self.ended = asyncio.Event()
+        self._client = connect(config)
+        surroundings = Surroundings(
+            connect=lambda _config: self._client,
+            await_actor=lambda _name, _namespace: asyncio.get_running_loop().create_future(),  # there is no scheduler
+            tune_memory=lambda: None,
+            end_process=self._end,
+        )
+        self.shard = Shard(config, 0, surroundings)
+        self.records: list[Any] = []
+        self.exchange = self
+        self.link = LinkCaller(self, "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self._task = asyncio.create_task(self.link.run())
+        self._ref = 0
+
+    def _end(self) -> None:
+        self.ended.set()
+        raise asyncio.CancelledError  # nothing runs behind this call
+
+    def remote(self, session: str, seq: int, data: bytes) -> Any:
+        return self.shard.exchange(session, seq, data)
+
+    async def close(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.aclose()
+
+    async def until(self, holds: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := holds()):
+                await asyncio.sleep(0.005)
+            return found
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def send_post(self, key: str, id: str) -> int:
+        self._ref += 1
+        self.link.send(Post(self._ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
+        return self._ref
+
+    async def post(self, key: str, id: str) -> Posted:
+        ref = self.send_post(key, id)
+        answers = await self.until(lambda: [record for record in self.of(Posted) if record.ref == ref])
+        answer: Posted = answers[0]
+        return answer
+
+    async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
+        self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", "phone"))
+        answers = await self.until(lambda: [record for record in self.of(Welcome) if record.conn == conn])
+        answer: Welcome = answers[0]
+        return answer
+
+    def delivered(self, conn: int) -> list[int]:
+        return sorted({seq for record in self.of(Deliver) if record.conn == conn for seq, _, _ in record.messages})
+
+
+@pytest.fixture
+async def config(redis_server: RedisServer, redis_client: Redis) -> Config:
+    await claim_data_epoch(redis_client, int(time.time()))
+    await place(redis_client, 1)
+    return Config(redis_url=redis_server.url, shards=1, checkpoint_ms=50, ack_journal_ms=10, log_level="CRITICAL")
+
+
+@asynccontextmanager
+async def process(config: Config) -> AsyncIterator[Process]:
+    running = Process(config)
+    try:
+        await running.until(lambda: running.link.open)
+        yield running
+    finally:
+        await running.close()
+
+
+async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_holds_it(config: Config, redis_client: Redis) -> None:
+    async with process(config) as before:
+        welcome = await before.attach(1, ANN)
+        await before.post(ANN, "one")
+        moment = await Moment.taken(redis_client)
+        for id in ("two", "three", "four"):
+            assert (await before.post(ANN, id)).status == ACCEPTED
+        before.link.send(Ack(1, 2))
+        await before.post(BOB, "other")
+        await moment.come_back()
+        await before.until(before.ended.is_set)
+    async with process(config) as after:
+        again = await after.attach(1, ANN, welcome.epoch, 2)
+        assert again.epoch != welcome.epoch
+        assert (again.resumed, again.head) == ("gap", 4)
+        await after.until(lambda: after.delivered(1) == [3, 4])
+        await after.attach(2, BOB)
+        await after.until(lambda: after.delivered(2) == [1])
+        assert after.of(Gap) == []
+        repeated = await after.post(ANN, "three")
+        assert (repeated.status, repeated.seq) == (DUPLICATE, 3)
+        assert (await after.post(ANN, "five")).seq == 5, "no number is given twice"
+
+
+async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_shard(config: Config, redis_client: Redis) -> None:
+    async with process(config) as before:
+        await before.post(ANN, "one")
+        moment = await Moment.taken(redis_client)
+        await before.post(ANN, "two")
+        await moment.come_back()
+        ref = before.send_post(ANN, "unanswered")
+        await before.until(before.ended.is_set)
+        assert [record for record in before.of(Posted) if record.ref == ref] == []
+    async with process(config) as after:
+        assert (await after.post(ANN, "unanswered")).seq == 3
+
+
+async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(config: Config, redis_client: Redis) -> None:
+    async with process(config) as before:
+        welcome = await before.attach(1, ANN)
+        for id in ("one", "two", "three"):
+            await before.post(ANN, id)
+        before.link.send(Ack(1, 1))
+        await redis_client.flushall()
+        await before.until(before.ended.is_set)
+    async with process(config) as after:
+        again = await after.attach(1, ANN)
+        assert again.epoch != welcome.epoch
+        await after.until(lambda: after.delivered(1) == [2, 3])
+
+
+async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_data(config: Config, redis_client: Redis) -> None:
+    async with process(config) as running:
+        welcome = await running.attach(1, ANN)
+        replaced = await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 10)
+        assert await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 99) == replaced, "once, however many notice"
+        await running.until(lambda: running.of(Hangup))
+        assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 1012)
+        assert (await running.attach(2, ANN, welcome.epoch, 0)).resumed == "gap"
+        assert not running.ended.is_set()
