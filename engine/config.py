@@ -113,6 +113,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
+    quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
     session_stream_max: Positive = 1_000_000  # entries of session:stream, approximately
 
     # -- journal ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import Struct
 from redis.exceptions import RedisError
 
@@ -28,10 +27,12 @@ from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.process import REAL, RETRY_S, Server, Surroundings
 from engine.config import Config
 from engine.core import batch
+from engine.core.batch import UNREADABLE
 from engine.core.checkpoint import decode_journal
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
+from engine.core.salvage import salvage_journal
 from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import DataLost, StorageUnavailable
@@ -40,6 +41,7 @@ from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
 from engine.store.placement import placed
+from engine.store.redis import replace_data_epoch
 from engine.store.rescue import put_back
 from engine.store.script import Replicas
 from engine.store.streams import write_dead_letters, write_session_events
@@ -174,19 +176,38 @@ class Shard(Server):
         async for entry_id, payload in self._journal.entries():
             try:
                 records = decode_journal(payload)
-            except msgspec.DecodeError:
-                log.exception("journal entry %s cannot be read", entry_id.decode())
-                await self._journal.quarantine(f"journal {entry_id.decode()}", payload)
-                self._quarantined += 1
-                continue
+            except UNREADABLE as error:
+                log.critical("shard %d: journal entry %s cannot be read: %s", self._index, entry_id.decode(), error)
+                await self._journal.quarantine(f"journal {entry_id.decode()}", payload, self._config.quarantine_max)
+                salvaged = salvage_journal(payload)
+                records = salvaged.records
+                if not salvaged.complete:
+                    await self._numbers_lost()
             unseen = {record.key for record in records} - self._core.mailboxes.keys()
             if unseen:
-                self._core.pages_loaded(await self._pages.read(list(unseen)), self._now_ms())
+                await self._read_pages(list(unseen))
             self._core.cabinet.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
         if groups:
             log.info("shard %d replayed %d records of %d groups", self._index, entries, groups)
+        await self._quarantine()
+        self._quarantined = await self._journal.quarantined()
+
+    async def _read_pages(self, keys: list[str]) -> None:
+        """Pages into the core; those that were damaged are written anew by the next checkpoint."""
+        pages = await self._pages.read(keys)
+        if self._pages.lost:
+            log.critical("shard %d: nothing is known any more of %s", self._index, ", ".join(self._pages.lost))
+            await self._numbers_lost()
+        self._core.pages_loaded(pages, self._now_ms())
+        for key in self._pages.damaged:
+            self._core.cabinet.mark(self._core.mailboxes[key])
+
+    async def _numbers_lost(self) -> None:
+        """Which numbers were given out is not known for sure: another data epoch tells the old ones from what comes now."""
+        data_epoch = await replace_data_epoch(self._client, self._core.data_epoch, self._now_ms() // 1000)
+        self._core.data_epoch_changed(data_epoch, self._now_ms())
 
     # -- between core and links ---------------------------------------------------------------------------------------
 
@@ -329,11 +350,10 @@ class Shard(Server):
         core = self._core
         if keys := core.take_pages_wanted():
             try:
-                pages = await self._pages.read(keys)
+                await self._read_pages(keys)
             except StorageUnavailable:
                 core.pages_failed(keys)
                 raise
-            core.pages_loaded(pages, self._now_ms())
             self._flush()
         if reads := core.cabinet.take_reads_wanted():
             try:
@@ -363,7 +383,7 @@ class Shard(Server):
     async def _quarantine(self) -> None:
         for corrupt in (self._pages.corrupt, self._offline.corrupt):
             while corrupt:
-                await self._journal.quarantine(*corrupt[-1])
+                await self._journal.quarantine(*corrupt[-1], self._config.quarantine_max)
                 corrupt.pop()
                 self._quarantined += 1
 

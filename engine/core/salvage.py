@@ -148,6 +148,11 @@ def salvage_page(blob: bytes) -> Page | None:
     head, floor = _values(blob, 2)
     if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:
         return None
+    return page_with(head, floor)
+
+
+def page_with(head: int, floor: int) -> Page:
+    """A page of which nothing but these numbers is known: what is above `floor` is to be looked for in the offline stream."""
     return Page(head, floor, [], [], (floor + 1, head) if head > floor else None, {}, [], 0)
 
 

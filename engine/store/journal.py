@@ -128,9 +128,16 @@ class Journal:
                 return
             start = b"(" + chunk[-1][0]
 
-    async def quarantine(self, where: str, blob: bytes) -> None:
-        """Keep what could not be read, for people to look at. Raises StorageUnavailable."""
+    async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
+        """Keep what could not be read, for people to look at; the newest `length_max` of them. Raises StorageUnavailable."""
         try:
-            await self._client.xadd(journal_quarantine_key(self._shard), {"where": where, "blob": blob})
+            await self._client.xadd(journal_quarantine_key(self._shard), {"where": where, "blob": blob}, maxlen=length_max)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"quarantine: {error}") from error
+
+    async def quarantined(self) -> int:
+        """How much nobody has looked at yet: the length of the quarantine, which an operator empties. Raises StorageUnavailable."""
+        try:
+            return int(await self._client.xlen(journal_quarantine_key(self._shard)))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error

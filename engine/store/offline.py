@@ -9,10 +9,10 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import msgspec
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from engine.core.batch import UNREADABLE
 from engine.core.cabinet import StreamRead
 from engine.core.checkpoint import Page, Stored, decode_page, decode_stored
 from engine.errors import StorageUnavailable
@@ -56,7 +56,7 @@ class Offline:
     def _decode(self, key: str, blob: bytes) -> Stored | None:
         try:
             return decode_stored(blob)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             log.exception("an offline message of %s cannot be read", key)
             self.corrupt.append((f"offline {key}", blob))
             return None
@@ -75,7 +75,7 @@ class Offline:
                 for field, blob in pages.items():
                     try:
                         page = decode_page(blob)
-                    except msgspec.DecodeError:
+                    except UNREADABLE:
                         continue  # reported and quarantined when its user comes
                     if page.oldest_expires_ms and page.oldest_expires_ms <= now_ms:
                         key = field.decode()

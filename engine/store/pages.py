@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from engine.core.checkpoint import Page, Spill, decode_page
+from engine.core.checkpoint import Page, Spill
+from engine.core.salvage import page_with, read_page, salvage_page
 from engine.core.slots import slot_of
-from engine.errors import StorageUnavailable
+from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import offline_key, page_key, slot_epoch_key
 from engine.store.script import Script
 from engine.store.witness import Witness
@@ -35,13 +36,20 @@ class Pages:
         self._witness = witness
         self._stream_max = stream_max
         self.corrupt: list[tuple[str, bytes]] = []
+        self.damaged: list[str] = []  # of the last `read`
+        self.lost: list[str] = []  # likewise
 
     async def read(self, keys: Sequence[str]) -> dict[str, Page | None]:
-        """The pages of these mailboxes, `None` where there is none. A page that cannot be read counts as none, is logged and
-        kept in `corrupt` for the caller to quarantine.
+        """The pages of these mailboxes, `None` where there is none.
+
+        A page that cannot be read is logged and kept in `corrupt` for the caller to quarantine; its key goes to `damaged`, so that the
+        caller has it written anew. What stands for it has the numbers that can still be read of it; where there are none, the
+        key goes to `lost`, and the numbers are those that the offline stream remembers: a message with a lower one would be
+        taken for written already. Others may have been given out beyond them, so the caller has to replace the data epoch.
 
         Raises DataLost, StorageUnavailable.
         """
+        self.damaged, self.lost = [], []
         by_slot: dict[int, list[str]] = {}
         for key in keys:
             by_slot.setdefault(slot_of(key), []).append(key)
@@ -57,18 +65,34 @@ class Pages:
         pages: dict[str, Page | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
             for key, blob in zip(fields, blobs, strict=True):
-                pages[key] = self._decode(key, blob)
+                pages[key] = None if blob is None else await self._decode(key, blob)
         return pages
 
-    def _decode(self, key: str, blob: bytes | None) -> Page | None:
-        if blob is None:
-            return None
+    async def _decode(self, key: str, blob: bytes) -> Page | None:
         try:
-            return decode_page(blob)
-        except msgspec.DecodeError:
-            log.exception("the page of %s cannot be read", key)
+            return read_page(blob)
+        except CorruptRecord as error:
+            log.error("the page of %s cannot be read: %s", key, error)
             self.corrupt.append((f"page {key}", blob))
+            self.damaged.append(key)
+        page = salvage_page(blob)
+        if page is None:
+            page = await self._page_of_stream(key)
+            self.lost.append(key)
+        return page
+
+    async def _page_of_stream(self, key: str) -> Page | None:
+        """A page with the numbers that an offline stream remembers; None when there is no stream."""
+        try:
+            info: Any = await self._client.xinfo_stream(offline_key(key))
+        except ResponseError:
             return None
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"offline stream: {error}") from error
+        head = int(info["last-generated-id"].partition(b"-")[0])
+        first = info["first-entry"]
+        floor = head if first is None else int(first[0].partition(b"-")[0]) - 1
+        return page_with(head, floor)
 
     async def write(self, spills: Iterable[Spill], now_ms: int) -> None:
         """Write pages and spilled messages, each mailbox atomically. Safe to repeat.

@@ -1,0 +1,205 @@
+"""A shard whose stored records were damaged: nothing crashes, no number is given out twice, who is concerned is told of a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.actors.link import LinkCaller
+from engine.actors.process import Surroundings
+from engine.actors.shard import Shard
+from engine.config import Config
+from engine.core import batch
+from engine.core.batch import Attach, Deliver, Gap, Post, Posted, Welcome
+from engine.core.slots import slot_of
+from engine.store.keys import journal_key, journal_quarantine_key, offline_key, page_key
+from engine.store.placement import place
+from engine.store.redis import claim_data_epoch, connect
+
+DEADLINE_S = 20
+FAR_MS = int(time.time() * 1000) + 3_600_000
+ANN, BOB = "t:ann", "t:bob"
+
+
+class Process:
+    """One incarnation of the shard on a real Redis, and the edge that talks to it; Ray is replaced by function calls."""
+
+    def __init__(self, config: Config) -> None:
+        self.client = connect(config)
+        surroundings = Surroundings(
+            connect=lambda _config: self.client,
+            await_actor=lambda _name, _namespace: asyncio.get_running_loop().create_future(),
+            tune_memory=lambda: None,
+        )
+        self.shard = Shard(config, 0, surroundings)
+        self.records: list[Any] = []
+        self.exchange = self
+        self.link = LinkCaller(self, "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self._running = asyncio.ensure_future(self.link.run())
+        self._refs = 0
+
+    def remote(self, session: str, seq: int, data: bytes) -> Any:
+        return self.shard.exchange(session, seq, data)
+
+    async def kill(self) -> None:
+        """As kill -9 would: nothing is written on the way out."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.client.aclose()
+
+    async def heard(self, holds: Callable[[Any], bool]) -> Any:
+        """The first record for which this holds."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                for record in self.records:
+                    if holds(record):
+                        return record
+                await asyncio.sleep(0.005)
+
+    async def post(self, key: str, id: str) -> int:
+        """Publish; the number the message got."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.link.open:
+                await asyncio.sleep(0.005)
+        self._refs += 1
+        ref = self._refs
+        self.link.send(Post(ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
+        answer = await self.heard(lambda record: isinstance(record, Posted) and record.ref == ref)
+        assert answer.status == batch.ACCEPTED, answer
+        return int(answer.seq)
+
+    async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.link.open:
+                await asyncio.sleep(0.005)
+        self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", ""))
+        welcome: Welcome = await self.heard(lambda record: isinstance(record, Welcome) and record.conn == conn)
+        return welcome
+
+    def delivered(self, conn: int) -> list[int]:
+        return [seq for record in self.records if isinstance(record, Deliver) and record.conn == conn for seq, _, _ in record.messages]
+
+
+Start = Callable[[], Process]
+
+
+@pytest.fixture
+async def start(redis_client: Redis, redis_server_url: str) -> AsyncIterator[Start]:
+    """Starts an incarnation; checkpoints come only when a user goes offline."""
+    await claim_data_epoch(redis_client, 1_700_000_000)
+    await place(redis_client, 1)
+    config = Config(redis_url=redis_server_url, shards=1, checkpoint_ms=3_600_000)
+    started: list[Process] = []
+
+    def start_one() -> Process:
+        started.append(Process(config))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        with contextlib.suppress(asyncio.CancelledError):
+            await process.kill()
+
+
+async def damage_last_entry(redis_client: Redis, damage: Callable[[bytes], bytes]) -> None:
+    """Replace the newest journal entry by what `damage` makes of it."""
+    entries: Any = await redis_client.xrange(journal_key(0))
+    await redis_client.delete(journal_key(0))
+    for number, (entry_id, fields) in enumerate(entries, 1):
+        blob = fields[b"b"]
+        await redis_client.xadd(journal_key(0), {"b": damage(blob) if number == len(entries) else blob}, id=entry_id)
+
+
+def of_a_wrong_type(entry: bytes) -> bytes:
+    records = msgspec.msgpack.decode(entry)
+    records[0][8] = "a text where bytes belong"
+    return msgspec.msgpack.encode(records)
+
+
+async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_and_its_user_is_told(
+    start: Start, redis_client: Redis
+) -> None:
+    first = start()
+    assert [await first.post(ANN, "a"), await first.post(BOB, "b"), await first.post(ANN, "c")] == [1, 1, 2]
+    await first.kill()
+    await damage_last_entry(redis_client, of_a_wrong_type)
+    second = start()
+    assert await second.post(ANN, "d") == 3
+    assert await second.post(BOB, "e") == 2
+    welcome = await second.attach(1, ANN)
+    gap = await second.heard(lambda record: isinstance(record, Gap))
+    assert (gap.conn, gap.first, gap.last) == (1, 2, 2)
+    assert second.delivered(1) == [1, 3]
+    assert (await second.attach(2, BOB, welcome.epoch, 0)).resumed == "ok", "nothing of this user was lost"
+    assert await redis_client.xlen(journal_quarantine_key(0)) == 1
+    assert (await second.shard.stats())["quarantined"] == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda entry: entry[:-20], lambda _: b"", lambda entry: b"\xc1" + entry, lambda _: b"\xdd\xff\xff\xff\xff"]
+)
+async def test_an_entry_that_hides_whose_numbers_it_held_changes_the_data_epoch(
+    start: Start, redis_client: Redis, damage: Callable[[bytes], bytes]
+) -> None:
+    first = start()
+    await first.post(ANN, "a")
+    before = await first.attach(1, ANN)
+    await first.post(BOB, "b")
+    await first.kill()
+    await damage_last_entry(redis_client, damage)
+    second = start()
+    after = await second.attach(2, ANN, before.epoch, 1)
+    assert after.epoch != before.epoch
+    assert after.resumed == "gap"
+    await second.heard(lambda record: isinstance(record, Deliver) and record.conn == 2)
+    assert (await second.shard.stats())["quarantined"] == 1
+
+
+async def spilled(process: Process, redis_client: Redis, key: str) -> None:
+    """The user's messages are in the offline stream, and the page says so."""
+    await process.attach(9, key)
+    await process.heard(lambda record: isinstance(record, Deliver) and record.conn == 9)
+    process.link.send(batch.Detach(9, 1006))
+    async with asyncio.timeout(DEADLINE_S):
+        while not await redis_client.hexists(page_key(slot_of(key)), key):
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: Start, redis_client: Redis, known: bool) -> None:
+    first = start()
+    for id in ("a", "b", "c"):
+        await first.post(ANN, id)
+    await spilled(first, redis_client, ANN)
+    before = await first.attach(3, BOB)
+    await first.kill()
+    await redis_client.delete(journal_key(0))
+    page = await redis_client.hget(page_key(slot_of(ANN)), ANN)
+    assert page is not None
+    await redis_client.hset(page_key(slot_of(ANN)), ANN, page[:5] if known else b"\xffgarbage")
+    second = start()
+    after = await second.attach(1, ANN, before.epoch, 0)
+    await second.heard(lambda record: isinstance(record, Deliver))
+    assert second.delivered(1) == [1, 2, 3]
+    assert await second.post(ANN, "d") == 4
+    assert after.resumed == ("ok" if known else "gap")
+    assert (after.epoch == before.epoch) is known
+    await spilled_again(second, redis_client)
+
+
+async def spilled_again(process: Process, redis_client: Redis) -> None:
+    """What comes after the damage is written, not taken for written already."""
+    process.link.send(batch.Detach(1, 1006))
+    async with asyncio.timeout(DEADLINE_S):
+        while await redis_client.xlen(offline_key(ANN)) != 4:
+            await asyncio.sleep(0.005)
+    assert (await process.shard.stats())["quarantined"] == 1
