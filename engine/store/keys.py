@@ -39,6 +39,11 @@ def slot_epoch_key(slot: int) -> str:
     return f"{{s{slot}}}epoch"
 
 
+def slot_mark_key(slot: int) -> str:
+    """String: `<epoch>-<number>` of the last write to the slot's pages and streams."""
+    return f"{{s{slot}}}mark"
+
+
 def page_key(slot: int) -> str:
     """Hash: mailbox key -> page, the cold state of a mailbox."""
     return f"{{s{slot}}}page"

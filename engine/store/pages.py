@@ -13,7 +13,7 @@ from engine.core.checkpoint import Page, Spill
 from engine.core.salvage import page_with, read_page, salvage_page
 from engine.core.slots import slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.keys import offline_key, page_key, slot_epoch_key
+from engine.store.keys import offline_key, page_key, slot_epoch_key, slot_mark_key
 from engine.store.script import Script
 from engine.store.witness import Witness
 
@@ -35,6 +35,8 @@ class Pages:
         self._client = client
         self._witness = witness
         self._stream_max = stream_max
+        self._writes = 0  # tried
+        self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
@@ -95,12 +97,15 @@ class Pages:
         return page_with(head, floor)
 
     async def write(self, spills: Iterable[Spill], now_ms: int) -> None:
-        """Write pages and spilled messages, each mailbox atomically. Safe to repeat.
+        """Write pages and spilled messages, each mailbox atomically. Safe to repeat; one call at a time.
 
         Raises:
             Fenced: this incarnation has been replaced.
+            DataLost: storage has lost an earlier write; nothing was written to that slot.
             StorageUnavailable: no answer; some of it may be written.
         """
+        self._writes += 1
+        number = self._writes
         by_slot: dict[int, list[Spill]] = {}
         for spill in spills:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
@@ -111,7 +116,8 @@ class Pages:
             messages = 0
             for spill in of_slot:
                 if not keys or messages + len(spill.entries) > _SLOT_MESSAGES:
-                    keys, args, messages = [slot_epoch_key(slot), page_key(slot)], [self._witness.epoch, self._stream_max, now_ms], 0
+                    keys, messages = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot)], 0
+                    args = [self._witness.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms]
                     calls.append((keys, args))
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.expires_ms, len(spill.entries)]
@@ -120,3 +126,4 @@ class Pages:
                 messages += len(spill.entries)
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _CHECKPOINT.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
+        self._marks.update(dict.fromkeys(by_slot, number))

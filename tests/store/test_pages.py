@@ -12,12 +12,14 @@ from engine.core.checkpoint import Spill, decode_page, restore, spill_of
 from engine.core.courier import SessionEvent
 from engine.core.mailbox import Mailbox, Message
 from engine.core.slots import slot_of
-from engine.errors import Fenced
+from engine.errors import DataLost, Fenced
 from engine.store.journal import Journal
 from engine.store.keys import dead_letter_key, offline_key, page_key, session_stream_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
+from engine.store.script import Script
 from engine.store.streams import write_dead_letters, write_session_events
+from tests.store.rewind import Moment
 
 KEY = "t:ann"
 NOW_MS = int(time.time() * 1000)
@@ -92,6 +94,38 @@ async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:
     with pytest.raises(Fenced):
         await zombie.write([spill_of(mailbox(3))], NOW_MS)
     assert not await redis_client.exists(page_key(slot_of(KEY)), offline_key(KEY))
+
+
+async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis_client: Redis) -> None:
+    """It leaves out what the stream has already: on a stream that lost it, the rest would stand alone."""
+    pages = await pages_of(redis_client)
+    before = await Moment.taken(redis_client)
+    box = mailbox(2)
+    await pages.write([spill_of(box)], NOW_MS)
+    box.spilled = 2
+    box.append(Message(3, "m3", 1, NOW_MS + 60_000, True, NOW_MS, b'"id":"m3"'), b"digest..", 64)
+    await before.come_back()
+    with pytest.raises(DataLost):
+        await pages.write([spill_of(box)], NOW_MS)
+    assert not await redis_client.exists(page_key(slot_of(KEY)), offline_key(KEY))
+
+
+async def test_a_late_copy_of_a_checkpoint_does_not_bring_an_old_page_back(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that waited in a dead connection may be applied after its successors."""
+    pages = await pages_of(redis_client)
+    copies: list[list[object]] = []
+    run_many = Script.run_many
+
+    async def copying(script: Script, client: Redis, calls: list[object]) -> object:
+        copies.append(list(calls))
+        return await run_many(script, client, calls)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Script, "run_many", copying)
+    await pages.write([spill_of(mailbox(1))], NOW_MS)
+    newer = spill_of(mailbox(2))
+    await pages.write([newer], NOW_MS)
+    await run_many(Script("slot_checkpoint"), redis_client, copies[0])  # type: ignore[arg-type]
+    assert await redis_client.hget(page_key(slot_of(KEY)), KEY) == newer.page
 
 
 async def test_a_corrupt_page_and_a_corrupt_message_are_reported_not_skipped_silently(redis_client: Redis) -> None:

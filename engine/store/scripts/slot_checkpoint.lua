@@ -1,6 +1,8 @@
 -- The dirty mailboxes of one slot: stream entries first, then the page, all or nothing.
--- KEYS: slot epoch, page, streams...   ARGV: epoch, MAXLEN, now ms, then per stream:
+-- KEYS: slot epoch, slot mark, page, streams...   ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
 --   mailbox key, page blob, trim below, expires at ms (0 without entries), entries n, n x (seq, blob)
+-- mark is "<epoch>-<number>" of the last write. What this one brings is right behind the marks it expects, and no others: it leaves
+-- out what the streams have already.
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
   if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
@@ -8,9 +10,16 @@ if epoch ~= ARGV[1] then
   end
   return {'LOST', 'the epoch', epoch or ''}
 end
-local maxlen, now = ARGV[2], tonumber(ARGV[3])
-local at = 4
-for i = 3, #KEYS do
+local mark = redis.call('GET', KEYS[2]) or ''
+local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
+if last < tonumber(ARGV[3]) then
+  return {'LOST', 'the last checkpoint', mark}
+elseif last > tonumber(ARGV[2]) then
+  return {'OK'} -- a late copy: a newer page is there
+end
+local maxlen, now = ARGV[4], tonumber(ARGV[5])
+local at = 6
+for i = 4, #KEYS do
   local stream = KEYS[i]
   local trim_below, expires, count = ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local entry = at + 5
@@ -26,7 +35,8 @@ for i = 3, #KEYS do
     redis.call('PEXPIREAT', stream, expires)
   end
   redis.call('XTRIM', stream, 'MINID', trim_below .. '-0')
-  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])
   at = entry
 end
+redis.call('SET', KEYS[2], ARGV[1] .. '-' .. ARGV[2])
 return {'OK'}
