@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -274,13 +274,16 @@ class LinkServer:
         self._pump(state)
         return await waiting
 
-    def send(self, session: str, record: Struct, *, eager: bool = True) -> None:
+    def send(self, session: str, record: Struct) -> None:
         """Queue a record for one caller; dropped when its session is over."""
+        self._queue(session, (record,))
+
+    def _queue(self, session: str, records: Sequence[Struct]) -> None:
         state = self._sessions.get(session)
         if state is None:
             return
         try:
-            state.callee.push(record, self._clock_ms())
+            state.callee.push_all(records, self._clock_ms())
         except LinkOverflow as error:
             log.warning("link %s: %s", session, error)
             self._close(state)
@@ -289,10 +292,17 @@ class LinkServer:
             state.scheduled = True
             asyncio.get_running_loop().call_soon(self._pump, state)
 
-    def send_all(self, session: str, records: Sequence[Struct]) -> None:
-        """Queue several records for one caller."""
-        for record in records:
-            self.send(session, record)
+    def send_all(self, output: Iterable[tuple[str, Struct]]) -> None:
+        """Queue (session, record) pairs, in order for each session."""
+        by_session: dict[str, list[Struct]] = {}
+        for session, record in output:
+            records = by_session.get(session)
+            if records is None:
+                by_session[session] = [record]
+            else:
+                records.append(record)
+        for session, records in by_session.items():
+            self._queue(session, records)
 
     async def run(self) -> None:
         """Notice callers that went silent. Runs until cancelled."""

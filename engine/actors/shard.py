@@ -223,9 +223,7 @@ class Shard(Server):
         """Carry away what the core wants, wake the tasks that have something to do."""
         core = self._core
         if core.output:
-            send = self._links.send
-            for session, record in core.output:
-                send(session, record)
+            self._links.send_all(core.output)
             core.output.clear()
         if core.to_scheduler:
             outgoing, core.to_scheduler = core.to_scheduler, []

@@ -29,7 +29,7 @@ caller announces its state again and repeats unanswered requests under their ids
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import msgspec
@@ -44,9 +44,15 @@ _HEADER_BYTES: Final = 8
 _PARKED_MAX: Final = 3
 """Calls the callee holds when it has nothing to say: far enough below `inflight_max` that the caller can make more."""
 
+_SHORT_ARRAY: Final = 16
+"""MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
+
+_RUN_RECORDS: Final = 1000
+"""Records encoded at once: below 65 536, where the header grows again, and a small part of `batch_bytes_max`."""
+
+_encoder = msgspec.msgpack.Encoder()
 _EMPTY_BATCH: Final = encode([])
 _EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
-_encoder = msgspec.msgpack.Encoder()
 
 
 class LinkLimits(Struct, frozen=True):
@@ -71,7 +77,7 @@ class _Outbox:
     __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since")
 
     def __init__(self, bytes_max: int) -> None:
-        self._eager: list[bytes] = []
+        self._eager: list[tuple[int, bytes]] = []  # (how many, the records one after another)
         self._latest: dict[Hashable, Struct] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
@@ -83,10 +89,21 @@ class _Outbox:
 
     def push(self, record: Struct, now_ms: float) -> None:
         data = _encoder.encode(record)
-        self._bytes += len(data)
+        self._eager.append((1, data))
+        self._grown(len(data), now_ms)
+
+    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Encoding many at once costs a third of encoding each."""
+        for start in range(0, len(records), _RUN_RECORDS):
+            run = records[start : start + _RUN_RECORDS]
+            data = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
+            self._eager.append((len(run), data))
+            self._grown(len(data), now_ms)
+
+    def _grown(self, size: int, now_ms: float) -> None:
+        self._bytes += size
         if self._bytes > self._bytes_max:
             raise LinkOverflow(f"{self._bytes} bytes are waiting, {self._bytes_max} are allowed")
-        self._eager.append(data)
         if self.eager_since is None:
             self.eager_since = now_ms
 
@@ -101,29 +118,29 @@ class _Outbox:
             self.push(record, now_ms)
 
     def take(self, bytes_max: int) -> bytes:
-        """One batch of at most about `bytes_max` bytes; at least one record when there is any."""
+        """One batch of at most about `bytes_max` bytes; at least one run of records when there is any."""
         if not self._eager and not self._latest:
             return _EMPTY_BATCH
         if self._latest:
-            self._eager.extend(map(_encoder.encode, self._latest.values()))
+            self._eager.extend([(1, _encoder.encode(record)) for record in self._latest.values()])
             self._latest.clear()
         self.latest_since = None
-        records = self._eager
+        runs = self._eager
         if self._bytes <= bytes_max:
             self._eager, self._bytes, self.eager_since = [], 0, None
         else:
-            size = count = 0
-            for data in records:
+            size = taken = 0
+            for _, data in runs:
                 size += len(data)
-                if size > bytes_max and count:
+                if size > bytes_max and taken:
                     size -= len(data)
                     break
-                count += 1
-            records, self._eager = records[:count], records[count:]
+                taken += 1
+            runs, self._eager = runs[:taken], runs[taken:]
             self._bytes = max(self._bytes - size, 0)
             if not self._eager:
                 self.eager_since = None
-        return b"\xdd" + len(records).to_bytes(4, "big") + b"".join(records)
+        return b"\xdd" + sum([count for count, _ in runs]).to_bytes(4, "big") + b"".join([data for _, data in runs])
 
     def due_at(self, last_ms: float, limits: LinkLimits, intervals: int = 1) -> float | None:
         """When the next batch may leave, `None` when nothing waits."""
@@ -256,6 +273,10 @@ class Callee:
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
         self._outbox.push(record, now_ms)
+
+    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Queue several. Raises LinkOverflow when too much waits."""
+        self._outbox.push_all(records, now_ms)
 
     def request(self, seq: int, batch: bytes, now_ms: float) -> list[bytes]:
         """A request arrived and is parked: batches that are now in order. A repeated one is ignored."""

@@ -230,6 +230,21 @@ def test_a_batch_has_a_size_and_an_oversized_record_still_goes() -> None:
     assert len(second[1]) > 500
 
 
+@given(counts=st.lists(st.integers(1, 40), max_size=6), many=st.sampled_from([1, 15, 16, 999, 1000, 1001, 2500]))
+def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: list[int], many: int) -> None:
+    limits = msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20)
+    caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
+    callee.request(*(caller.call(0) or pytest.fail("request 0 leaves at once")), 0)
+    sent = 0
+    for count in [*counts, many]:
+        callee.push_all([Ack(1, sent + n) for n in range(count)], 0)
+        callee.push(Ack(2, sent), 0)
+        sent += count
+    arrived = decoded(caller.reply(*(callee.reply(0) or pytest.fail("request 0 is answered at once")), 0))
+    assert [record.seq for record in arrived if record.conn == 1] == list(range(sent))
+    assert len(arrived) == sent + len(counts) + 1
+
+
 def test_more_than_the_queue_may_hold_is_refused() -> None:
     caller, _ = opened()
     fits = LIMITS.queue_bytes_max // len(msgspec.msgpack.encode(Ack(1, 1)))
