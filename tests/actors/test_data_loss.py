@@ -17,6 +17,7 @@ from engine.actors.shard import Shard
 from engine.config import Config
 from engine.core import batch
 from engine.core.batch import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, Gap, Hangup, Post, Posted, Welcome
+from engine.store.keys import journal_key, offline_key
 from engine.store.placement import place
 from engine.store.redis import claim_data_epoch, connect, replace_data_epoch
 from tests.conftest import RedisServer
@@ -115,6 +116,7 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         for id in ("two", "three", "four"):
             assert (await before.post(ANN, id)).status == ACCEPTED
         before.link.send(Ack(1, 2))
+        await before.attach(2, BOB)
         await before.post(BOB, "other")
         await moment.come_back()
         await before.until(before.ended.is_set)
@@ -129,6 +131,25 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         repeated = await after.post(ANN, "three")
         assert (repeated.status, repeated.seq) == (DUPLICATE, 3)
         assert (await after.post(ANN, "five")).seq == 5, "no number is given twice"
+
+
+async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(config: Config, redis_client: Redis) -> None:
+    async with process(config) as before:
+        welcome = await before.attach(1, ANN)
+        moment = await Moment.taken(redis_client)
+        await before.post(BOB, "for someone offline")
+        async with asyncio.timeout(DEADLINE_S):
+            while not await redis_client.xlen(offline_key(BOB)) or await redis_client.xlen(journal_key(0)):
+                await asyncio.sleep(0.005)
+        await before.post(ANN, "a sign of life")  # so that the checkpoint is confirmed
+        await moment.come_back()
+        await before.until(before.ended.is_set)
+    async with process(config) as after:
+        again = await after.attach(2, BOB, welcome.epoch, 0)
+        assert (again.resumed, again.head) == ("gap", 1)
+        await after.until(lambda: after.of(Gap))
+        assert (after.of(Gap)[0].first, after.of(Gap)[0].last) == (1, 1)
+        assert (await after.post(BOB, "next")).seq == 2
 
 
 async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_shard(config: Config, redis_client: Redis) -> None:
