@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -31,10 +31,12 @@ class EdgeMetrics:
 
     Args:
         edge: the edge's name, such as `edge-0`.
+        link_calls: Ray calls it has made so far; its links count them.
     """
 
-    def __init__(self, edge: str) -> None:
+    def __init__(self, edge: str, link_calls: Callable[[], int] = lambda: 0) -> None:
         self.edge = edge
+        self._link_calls = link_calls
         self.published: Counter[str] = Counter()  # items by status, as told to publishers
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
         self.connections: Counter[str] = Counter()  # now, by transport
@@ -86,6 +88,7 @@ class EdgeMetrics:
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),
             ("engine_edge_acks", "Acknowledgements received, each for one or many messages.", self.acks),
+            ("engine_edge_link_calls", "Ray calls made to shards and schedulers.", self._link_calls()),
         ):
             family = CounterMetricFamily(name, help_text, labels=labels)
             family.add_metric((self.edge,), count)

@@ -111,9 +111,8 @@ class Edge:
         base = {**vitals("edge", self._index, self._started_ms), "ready": self._ready, "port": self._port}
         if not self._ready:
             return base
-        calls = sum(link.calls for link in self._links.values())
         links_open = all(link.open for link in self._links.values())
-        return {**base, "ready": links_open, "link_calls": calls, **self._gateway.stats()}
+        return {**base, "ready": links_open, "link_calls": self._link_calls(), **self._gateway.stats()}
 
     async def drain(self) -> None:
         """Take nobody new, send everybody away with a hint when to come back, answer what was asked; within `drain_ms`."""
@@ -161,8 +160,11 @@ class Edge:
             send_scheduler=self._send_scheduler,
             need_slots=lambda _version: self._slots_wanted.set(),
             new_id=IdSource(),
-            metrics=EdgeMetrics(f"edge-{self._index}"),
+            metrics=EdgeMetrics(f"edge-{self._index}", self._link_calls),
         )
+
+    def _link_calls(self) -> int:
+        return sum(link.calls for link in self._links.values())
 
     async def _listen(self, listener: socket.socket) -> None:
         gc_tuning()
