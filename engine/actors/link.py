@@ -304,16 +304,6 @@ class LinkServer:
         for session, records in by_session.items():
             self._queue(session, records)
 
-    async def run(self) -> None:
-        """Notice callers that went silent. Runs until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.link_park_ms / 2000)
-            now_ms = self._clock_ms()
-            for state in list(self._sessions.values()):
-                if not state.callee.alive(now_ms):
-                    log.warning("link %s: the caller went silent", state.callee.session)
-                    self._close(state)
-
     def _open(self, session: str, now_ms: float) -> _Session:
         caller = session.partition("/")[0]
         for other, state in list(self._sessions.items()):
@@ -338,11 +328,15 @@ class LinkServer:
         self._on_close(session)
 
     def _pump(self, state: _Session) -> None:
-        """Send the replies that are due, arm the session's timer for the next."""
+        """Send the replies that are due, arm the session's timer for the next; end the session of a caller that went silent."""
         state.scheduled = False
         if self._sessions.get(state.callee.session) is not state:
             return
         now_ms = self._clock_ms()
+        if not state.callee.alive(now_ms):
+            log.warning("link %s: the caller went silent", state.callee.session)
+            self._close(state)
+            return
         while (reply := state.callee.reply(now_ms)) is not None:
             seq, data = reply
             waiting = state.waiting.pop(seq)

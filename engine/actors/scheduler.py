@@ -102,7 +102,7 @@ class Scheduler(Server):
     # -- Start. --------------------------------------------------------------------------------------------------------
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         self._handle(Ticked())
-        return self._links.run(), self._store_loop(), self._slots_loop(), self._watch()
+        return self._store_loop(), self._slots_loop(), self._watch()
 
     async def _watch(self) -> None:
         """Bring what failed in a callback to where failures end the process."""

@@ -120,7 +120,7 @@ class Shard(Server):
     # -- start --------------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
-        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._links.run)
+        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop)
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
         return [self._until_data_is_lost([*(loop() for loop in loops), *schedulers])]
 
