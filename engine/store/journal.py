@@ -53,6 +53,7 @@ class Journal:
         self._replicas = replicas
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
         self._checkpoints = 0  # tried
+        self._attempts: list[int] = []  # epochs to take the shard over with, of which no answer came
         self.witness = Witness(shard)
 
     @property
@@ -64,15 +65,19 @@ class Journal:
         """Take a new epoch and fence the shard and its slots: from now on older incarnations write nothing.
 
         The required replicas have everything that earlier incarnations left, too: what is read from now on is as safe.
+        May be called again, by who finds its writes lost: unless somebody has taken over since.
 
         Raises:
             Fenced: someone took a newer epoch meanwhile.
             StorageUnavailable: Redis does not answer; try again.
         """
         epoch = await take_epoch(self._client)
-        await _OPEN.run(self._client, [*self._keys[:2], journal_mark_key(self._shard)], [epoch])
+        held = [self.epoch, *self._attempts] if self.epoch else []
+        self._attempts.append(epoch)
+        await _OPEN.run(self._client, [*self._keys[:2], journal_mark_key(self._shard)], [epoch, *held])
         await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
         self._checkpoints = 0
+        self._attempts.clear()
         self.witness.opened(epoch)
         return epoch
 

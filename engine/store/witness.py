@@ -44,7 +44,7 @@ class Witness:
     def guard(self, pipeline: Any) -> Callable[[Any], None]:
         """Add the question for the mark to a pipeline of reads; returns what to do with its reply.
 
-        The check raises DataLost when the server that answered lacks a checkpoint.
+        The check raises DataLost when the server that answered lacks a checkpoint, Fenced when another incarnation wrote one.
         """
         at_least = self.mark
         pipeline.get(journal_mark_key(self._shard))
@@ -90,6 +90,11 @@ class Witness:
             raise DataLost(f"storage has lost the checkpoint {at_least}, the last is {found or 'not there'}")
 
     def _number(self, text: str) -> int:
-        """The number behind this incarnation's epoch; -1 when it is another's, or nothing."""
+        """The number behind this incarnation's epoch; -1 when it is an older one's, or nothing.
+
+        A newer incarnation's is no loss: Fenced.
+        """
         epoch, _, number = text.partition("-")
+        if epoch and int(epoch) > self.epoch:
+            raise Fenced(f"epoch {epoch} owns the keys now")
         return int(number) if epoch == str(self.epoch) else -1

@@ -115,6 +115,23 @@ async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, red
         await writer.journal.covered(None)
 
 
+async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:
+    witness = writer.journal.witness
+    pages, offline = Pages(redis_client, witness, 100), Offline(redis_client, witness)
+    await writer.journal.covered(None)
+    successor = Writer(redis_client)
+    await successor.journal.take_over([slot_of(KEY)])
+    with pytest.raises(Fenced):
+        await pages.read([KEY])
+    with pytest.raises(Fenced):
+        await offline.read([StreamRead(KEY, 1, 3)])
+    with pytest.raises(Fenced):
+        await witness.look(redis_client)
+    with pytest.raises(Fenced):
+        await writer.journal.take_over([slot_of(KEY)])
+    await successor.write("a")
+
+
 async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client: Redis) -> None:
     pages = Pages(redis_client, writer.journal.witness, 100)
     await redis_client.flushall()
