@@ -1,7 +1,8 @@
-"""`python -m bench NAME [--json]`: measure an engine; one JSON line per result.
+"""`python -m bench NAME [--repeat N] [--json]`: measure an engine; one JSON line per result.
 
 A benchmark is a module with a docstring, `arguments(parser)` and `run(args)` that yields one dictionary per result. Its name
-is entered in `NAMES`, nothing else.
+is entered in `NAMES`, nothing else. A result says `bench`, what was measured (`system`), under what parameters (`case`), and its
+figures; results of several runs that agree in these three are also given as one line with median, minimum and maximum.
 """
 
 from __future__ import annotations
@@ -9,29 +10,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import platform
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("delivery", "wheel")
+from bench.figures import summaries
+from bench.machine import machine
+from bench.progress import Phases
 
-
-def machine() -> dict[str, object]:
-    """What the figures were taken on."""
-    model = "unknown"
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 2),
-    }
+NAMES = ("delivery", "latency", "wheel")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,11 +44,26 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def results(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Of all runs, and what they have in common where there are several."""
+    module = importlib.import_module(f"bench.{args.name}")
+    every = []
+    for run in range(args.repeat):
+        args.phases = Phases(args.name if args.repeat == 1 else f"{args.name}, run {run + 1} of {args.repeat}")
+        before = machine()
+        for result in module.run(args):
+            every.append(result)
+            yield {**result, "machine": before}
+    if args.repeat > 1:
+        yield from summaries(every)
+
+
 def table(result: dict[str, Any]) -> Table:
     """A result for people."""
-    shown = Table("figure", "value", title=str(result.get("bench", "")), title_justify="left")
+    title = " ".join(str(result[key]) for key in ("bench", "system", "case") if key in result)
+    shown = Table("figure", "value", title=title, title_justify="left")
     for key, value in result.items():
-        if key not in ("bench", "machine"):
+        if key not in ("bench", "system", "case", "machine"):
             shown.add_row(key, json.dumps(value) if isinstance(value, dict | list) else str(value))
     return shown
 
@@ -67,14 +72,12 @@ def main() -> int:
     arguments = sys.argv[1:]
     named = bool(arguments) and (arguments[0] in ("-h", "--help") or not arguments[0].startswith("-"))
     args = parser().parse_args(arguments if named else ["delivery", *arguments])
-    module = importlib.import_module(f"bench.{args.name}")
     console = Console() if sys.stdout.isatty() and not args.json else None
-    for _ in range(args.repeat):
-        for result in module.run(args):
-            if console is not None:
-                console.print(table(result))
-            else:
-                print(json.dumps(result | {"machine": machine()}), flush=True)
+    for result in results(args):
+        if console is not None:
+            console.print(table(result))
+        else:
+            print(json.dumps(result), flush=True)
     return 0
 
 

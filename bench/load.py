@@ -1,27 +1,23 @@
-"""The load generator: many WebSocket clients (picows, a protocol in C) and a publisher, in one process and one event loop.
+"""The engine's protocol as the load generator speaks it: listeners (picows, a protocol in C) and publishers.
 
-Every client keeps books: what arrived, in which order, twice or never. Latency counts from the moment a message was meant
-to be sent, not from when the generator got round to it, so a stalled server cannot hide behind a stalled generator.
+One process and one event loop hold them all. A listener decodes every message and acknowledges every frame with one cumulative
+ACK, as the clients of the engine do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
-from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from picows import WSFrame, WSMsgType, WSTransport, ws_connect
 
-now_s = time.monotonic
+from bench.books import Books, Data, Ledger, Listener
+from bench.posting import Poster
+from bench.system import Publisher, Refused
 
-
-class Data(msgspec.Struct):
-    """The payload: who it is for, its number among that user's messages, when it was meant to be sent."""
-
-    n: int
-    due: float
-    note: str = "paid by card, thank you for your order"
+CONNECT_TIMEOUT_S: Final = 60
+SERVER_ITEMS_MAX: Final = 1000  # `items_max`: of one request, `users` expanded
 
 
 class Message(msgspec.Struct):
@@ -36,136 +32,101 @@ class Frame(msgspec.Struct):
 
 
 _frames = msgspec.json.Decoder(Frame)
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 
 
-class Books:
-    """What all clients together have received."""
+class Client(Listener):
+    """One user's connection. Checks the engine's own numbering too: `unnumbered` counts sequence numbers that did not grow."""
 
-    def __init__(self) -> None:
-        self.received = self.repeated = self.out_of_order = self.disconnects = 0
-        self.latencies_s: list[float] = []
-        self.last_s = 0.0
-        self._target = 0
-        self._reached: asyncio.Future[None] | None = None
-
-    def count(self, messages: int) -> None:
-        self.received += messages
-        if self._reached is not None and self.received >= self._target and not self._reached.done():
-            self._reached.set_result(None)
-
-    async def reach(self, target: int, patience_s: float = 10.0) -> bool:
-        """Wait until `target` messages have arrived; False when nothing has for `patience_s`."""
-        while self.received < target:
-            before = self.received
-            self._target, self._reached = target, asyncio.get_running_loop().create_future()
-            done, _ = await asyncio.wait({self._reached}, timeout=patience_s)
-            if not done and self.received == before:
-                return False
-        return True
-
-
-class Client(WSListener):
-    """One user's connection; acknowledges every frame with one cumulative ACK."""
-
-    def __init__(self, books: Books, user: str) -> None:
-        self.books = books
-        self.user = user
-        self.cursor = ""
-        self.newest = 0
-        self.transport: WSTransport | None = None
-        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.leaving = False
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self.transport = transport
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        if not self.leaving:
-            self.books.disconnects += 1
-        if not self.welcomed.done():
-            self.welcomed.set_exception(ConnectionError("closed before the welcome"))
+    def __init__(self, books: Books, ledger: Ledger) -> None:
+        super().__init__(books, ledger)
+        self.seq = 0
+        self.unnumbered = 0
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type != WSMsgType.TEXT:
             return
-        text = _frames.decode(frame.get_payload_as_memoryview())
+        payload = frame.get_payload_as_memoryview()
+        self.books.bytes_delivered += len(payload)
+        text = _frames.decode(payload)
         if text.type == "messages":
             self.on_messages(transport, text.messages)
-        elif text.type == "welcome" and not self.welcomed.done():
-            self.welcomed.set_result(None)
+        elif text.type == "welcome" and not self.ready.done():
+            self.ready.set_result(None)
 
     def on_messages(self, transport: WSTransport, messages: list[Message]) -> None:
-        books, now, fresh = self.books, now_s(), 0
         last = messages[-1]
         transport.send(WSMsgType.TEXT, b'{"type":"ack","seq":%d}' % last.seq)
-        self.cursor = last.event_id
+        self.ledger.position = last.event_id
+        books, ledger = self.books, self.ledger
+        now = books.clock()
         for message in messages:
-            if message.seq <= self.newest:
-                books.repeated += 1
-                continue
-            if message.seq != self.newest + 1 and self.newest:
-                books.out_of_order += 1
-            self.newest = message.seq
-            fresh += 1
-            books.latencies_s.append(now - message.data.due)
-        books.last_s = now
-        books.count(fresh)
-
-    def drop(self) -> None:
-        """Cut the connection without a closing handshake."""
-        self.leaving = True
-        assert self.transport is not None
-        self.transport.underlying_transport.abort()
+            if message.seq <= self.seq:
+                self.unnumbered += 1
+            self.seq = message.seq
+            books.take(ledger, message.data, now)
 
 
-async def connect(books: Books, port: int, user: str, token: str, cursor: str = "") -> Client:
-    client = Client(books, user)
-    query = f"?last_event_id={cursor}" if cursor else ""
+async def connect(books: Books, ledger: Ledger, port: int, token: str) -> Client:
+    """A welcomed connection. Raises what picows raises when it is refused, and ConnectionError when it is closed at once."""
+    client = Client(books, ledger)
+    query = f"?last_event_id={ledger.position}" if ledger.position else ""
     headers = {"Authorization": f"Bearer {token}", "Sec-WebSocket-Protocol": "notify.v1.json"}
-    await ws_connect(lambda: client, f"ws://127.0.0.1:{port}/v1/ws{query}", extra_headers=headers, websocket_handshake_timeout=60)
-    await asyncio.wait_for(client.welcomed, 60)
+    await ws_connect(
+        lambda: client,
+        f"ws://127.0.0.1:{port}/v1/ws{query}",
+        extra_headers=headers,
+        websocket_handshake_timeout=CONNECT_TIMEOUT_S,
+    )
+    await client.ready
     return client
 
 
-async def connect_all(books: Books, port: int, users: list[str], token: Callable[[str], str], at_once: int = 50) -> list[Client]:
-    gate = asyncio.Semaphore(at_once)
+class HttpPublisher(Publisher):
+    """Publishes JSON arrays to the engine.
 
-    async def one(user: str) -> Client:
-        async with gate:
-            return await connect(books, port, user, token(user))
+    Args:
+        name: of a user, by its number.
+        users: how many a broadcast is for; used where the engine knows no broadcast.
+    """
 
-    return await asyncio.gather(*map(one, users))
-
-
-class Publisher:
-    """A keep-alive HTTP connection that publishes JSON arrays, round robin over the users."""
-
-    def __init__(self, users: list[str], token: str) -> None:
+    def __init__(self, poster: Poster, name: Callable[[int], str], users: int) -> None:
+        self._poster = poster
+        self._name = name
         self._users = users
-        self._head = (
-            f"POST /v1/notifications HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-        )
-        self.sent = 0
+        self.broadcasts_as = "broadcast"
 
-    async def open(self, port: int) -> Publisher:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
-        return self
+    @classmethod
+    async def open(cls, port: int, token: str, name: Callable[[int], str], users: int) -> HttpPublisher:
+        """Connect to an edge."""
+        return cls(await Poster.open(port, f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"), name, users)
+
+    async def publish(self, messages: Sequence[Data]) -> int:
+        return await self.publish_items([{"user": self._name(data.to), "type": "order.paid", "data": data} for data in messages])
+
+    async def publish_items(self, items: Sequence[dict[str, object]]) -> int:
+        """Items as PROTOCOL.md has them."""
+        body = _encode(items)
+        status, headers, answer = await self._poster.request("POST", "/v1/notifications", body)
+        if status != 202:
+            retry = headers.get("retry-after") if status in (429, 503) else None
+            raise Refused(f"{status}: {answer[:300]!r}", float(retry) if retry is not None else None)
+        return len(body)
+
+    async def broadcast(self, data: Data) -> int:
+        """As `broadcast`, or as lists of users where the engine answers that it cannot: `broadcasts_as` says which."""
+        if self.broadcasts_as == "broadcast":
+            try:
+                return await self.publish_items([{"broadcast": True, "type": "order.paid", "data": data}])
+            except Refused as refused:
+                if refused.retry_after_s is not None:
+                    raise
+                self.broadcasts_as = "users"
+        sent = 0
+        for first in range(0, self._users, SERVER_ITEMS_MAX):
+            names = [self._name(user) for user in range(first, min(first + SERVER_ITEMS_MAX, self._users))]
+            sent += await self.publish_items([{"users": names, "type": "order.paid", "data": data}])
+        return sent
 
     def close(self) -> None:
-        self._writer.close()
-
-    async def publish(self, dues_s: list[float]) -> None:
-        """One request with a message per due time; returns when it was answered 202."""
-        items = []
-        for due in dues_s:
-            user = self._users[self.sent % len(self._users)]
-            items.append({"user": user, "type": "order.paid", "data": Data(self.sent, due)})
-            self.sent += 1
-        body = _encoder.encode(items)
-        self._writer.write(f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-        answer = await self._reader.readexactly(length)
-        if b" 202 " not in head[:20]:
-            raise RuntimeError(f"{head[:60]!r} {answer[:300]!r}")
+        self._poster.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,25 +12,91 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+from redis import Redis
+
+from bench.books import Books, Ledger, Listener
+from bench.load import HttpPublisher, connect
+from bench.posting import Poster
+from bench.processes import BY_PROGRAM, Processes
+from bench.system import System
 from engine.auth import mint
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 30
+_SCRAPES_MAX = 64  # connections made until every edge behind the port was met
+_LINK_CALLS = re.compile(rb'^engine_edge_link_calls_total\{edge="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
-class Engine:
+class Engine(System):
     """A running engine: `pid` of its starter, `port`, tokens."""
 
-    def __init__(self, pid: int, port: int) -> None:
+    name = "engine"
+    acknowledges = "one cumulative ACK per frame"
+    recovers = "cursor, offline stream"
+
+    def __init__(self, pid: int, port: int, data_dir: Path, edges: int = 1) -> None:
         self.pid = pid
         self.port = port
+        self._edges = edges
+        self._tokens: dict[int, str] = {}
+        self._processes = Processes({pid: BY_PROGRAM})
+        run = data_dir / "redis" / "run"  # where its socket is when the data directory's path is too long for one
+        self._redis_socket = (run if run.exists() else data_dir / "redis") / "redis.sock"
+
+    @property
+    def processes(self) -> Processes:
+        return self._processes
+
+    def user_name(self, user: int) -> str:
+        return f"u{user}"
 
     def token(self, user: str, *scopes: str) -> str:
         """A token for an hour or two."""
         return mint(SECRET, user, scopes or ("connect",), 7200, now_s=time.time())
+
+    async def connect(self, books: Books, ledger: Ledger) -> Listener:
+        user = ledger.user
+        if user not in self._tokens:
+            self._tokens[user] = self.token(self.user_name(user))
+        return await connect(books, ledger, self.port, self._tokens[user])
+
+    async def publisher(self, users: int) -> HttpPublisher:
+        return await HttpPublisher.open(self.port, self.token("bench", "publish"), self.user_name, users)
+
+    async def counters(self) -> Mapping[str, int]:
+        """Calls of all edges to shards and schedulers, Redis' commands and bytes in and out."""
+        with Redis(unix_socket_path=str(self._redis_socket)) as redis:
+            stats = redis.info("stats")
+        return {
+            "ray_calls": await self._link_calls(),
+            "redis_commands": stats["total_commands_processed"],
+            "redis_bytes": stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
+        }
+
+    async def _link_calls(self) -> int:
+        """Every edge tells its own; which one answers a connection, the kernel decides."""
+        calls: dict[bytes, int] = {}
+        for _ in range(_SCRAPES_MAX):
+            poster = await Poster.open(self.port)
+            _, _, text = await poster.request("GET", "/metrics")
+            poster.close()
+            calls |= {edge: int(float(count)) for edge, count in _LINK_CALLS.findall(text)}
+            if len(calls) == self._edges:
+                break
+        return sum(calls.values())
+
+    async def status(self) -> dict[str, object]:
+        """`GET /v1/status`: the engine as its controller last saw it, some seconds ago at most."""
+        poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'admin')}\r\n")
+        _, _, body = await poster.request("GET", "/v1/status")
+        poster.close()
+        answer: dict[str, object] = msgspec.json.decode(body)
+        return answer
 
 
 def free_port() -> int:
@@ -43,7 +110,7 @@ def engine(**options: object) -> Iterator[Engine]:
     """An engine with these settings (names as in engine.config), stopped at the end. Its output is in the data directory."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="engine-bench-", ignore_cleanup_errors=True) as folder:
-        settings = {"port": port, "data_dir": f"{folder}/data", "jwt_secret": SECRET, **options}
+        settings = {"port": port, "data_dir": f"{folder}/data", "jwt_secret": SECRET, "shards": 1, "edges": 1, **options}
         env = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_")}
         env |= {f"ENGINE_{name.upper()}": str(value) for name, value in settings.items()}
         log = Path(folder, "engine.log")
@@ -51,11 +118,11 @@ def engine(**options: object) -> Iterator[Engine]:
             process = subprocess.Popen([sys.executable, "-m", "engine", "up"], env=env, stdout=output, stderr=subprocess.STDOUT)
         try:
             _wait_ready(process, port, log)
-            yield Engine(process.pid, port)
+            yield Engine(process.pid, port, Path(folder, "data"), int(str(settings["edges"])))
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

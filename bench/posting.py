@@ -1,0 +1,35 @@
+"""HTTP/1.1 over one keep-alive connection, as little as a load generator needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Poster:
+    """Sends requests one after the other.
+
+    Args:
+        head: header lines of every request, each ended by CRLF.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._head = head
+
+    @classmethod
+    async def open(cls, port: int, head: str = "") -> Poster:
+        """Connect to a port of this machine."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port), head)
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in lower case) and body of the answer, which must say its length."""
+        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        await self._writer.drain()
+        status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        return int(status.split(" ", 2)[1]), headers, await self._reader.readexactly(int(headers.get("content-length", 0)))
+
+    def close(self) -> None:
+        self._writer.close()
