@@ -20,6 +20,7 @@ from engine.core.batch import (
     SCHEDULED,
     UNAVAILABLE,
     Cancel,
+    CancelAll,
     Inspect,
     ListTimers,
     Reschedule,
@@ -41,8 +42,17 @@ PARTITION = partition_of(KEY)
 DIGEST = bytes.fromhex("00112233445566ff")
 
 
-def timer(unique: str, due_ms: int = NOW + 60_000, *, key: str = KEY, id: str = "", digest: bytes = DIGEST, body: bytes = b"x") -> Timer:
-    return Timer(timer_id(key, unique), key, due_ms, NOW, id or unique, digest, 1, 60_000, True, body)
+def timer(
+    unique: str,
+    due_ms: int = NOW + 60_000,
+    *,
+    key: str = KEY,
+    id: str = "",
+    digest: bytes = DIGEST,
+    body: bytes = b"x",
+    collapse: str = "",
+) -> Timer:
+    return Timer(timer_id(key, unique), key, due_ms, NOW, id or unique, digest, 1, 60_000, True, body, collapse)
 
 
 class Hold:
@@ -206,6 +216,43 @@ async def test_a_listing_is_soonest_first_and_says_when_it_is_cut(redis_client: 
     (answer,) = await hold.ask(ListTimers(1, KEY, 3))
     assert ([found.sid for found in answer.timers], answer.detail) == ([timer("large").sid], "truncated")
     assert await hold.one(ListTimers(1, "default:nobody", 3)) == (OK, [])
+
+
+async def keys_left(redis_client: Redis) -> set[bytes]:
+    """Keys of the partition beside the epoch and the tombstones."""
+    names = await redis_client.keys(f"{{t{PARTITION}}}*")
+    return {name.partition(b"}")[2] for name in names} - {b"epoch", b"cancelled", b"fired"}
+
+
+async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_client: Redis) -> None:
+    other_key = next(key for key in (f"default:u{n}" for n in range(100)) if partition_of(key) == PARTITION)
+    await hold.schedule(timer("a"), timer("b", collapse="cart"), timer("c", key=other_key))
+    (answer,) = await hold.ask(CancelAll(1, KEY))
+    assert (answer.status, answer.count) == (OK, 2)
+    assert [found.sid for found in (await hold.ask(ListTimers(2, other_key, 10)))[0].timers] == [timer_id(other_key, "c")]
+    assert (await hold.ask(Inspect(3, "default", timer("a").sid)))[0].status == NOT_FOUND
+    (again,) = await hold.ask(CancelAll(4, KEY), repeat=True)
+    assert (again.status, again.count) == (OK, 0)
+    await hold.ask(CancelAll(5, other_key))
+    assert await keys_left(redis_client) == set()
+
+
+async def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_alone(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(*(timer(f"c{n}", NOW + 60_000 + n, collapse="cart") for n in range(3)), timer("o", collapse="order"), timer("p"))
+    (listed,) = await hold.ask(ListTimers(1, KEY, 2, "cart"))
+    assert [found.id for found in listed.timers] == ["c0", "c1"]
+    assert listed.timers[0].collapse == "cart"
+    assert listed.detail == "truncated"
+    assert (await hold.ask(CancelAll(2, KEY, "cart")))[0].count == 3
+    assert [found.id for found in (await hold.ask(ListTimers(3, KEY, 10)))[0].timers] == ["o", "p"]
+    assert await redis_client.hvals(f"{{t{PARTITION}}}collapse") == [b"order"]
+
+
+async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> None:
+    await hold.schedule(timer("past", NOW - 5), timer("handed"), timer("free"))
+    work = StoreWork(PARTITION, NOW - 1, {}, [StoreRequest(CancelAll(1, KEY), spared=[timer("handed").sid, timer("gone").sid])])
+    assert (await hold.store.apply([work], NOW))[0].answers[0].count == 1
+    assert [found.id for found in (await hold.ask(ListTimers(2, KEY, 10)))[0].timers] == ["past", "handed"]
 
 
 # -- Ids given by callers. ---------------------------------------------------------------------------------------------

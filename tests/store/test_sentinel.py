@@ -1,0 +1,173 @@
+"""Sentinel and replicas, with real servers: the master is found, found again, and a write counts when the replicas have it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from bench.sentinel_group import SentinelGroup
+from engine.config import Config
+from engine.core.batch import SCHEDULED, Schedule, Timer
+from engine.core.timers import StoreRequest, StoreWork
+from engine.errors import ConfigError, DataLost, StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.keys import timer_due_key
+from engine.store.redis import connect, display_url, durability_warnings, wait_ready
+from engine.store.script import NO_REPLICAS, Replicas
+from engine.store.sentinel import parse
+from engine.store.timers import TimerStore
+from tests.conftest import RedisServer
+from tests.store.test_journal import Writer
+
+ONE_REPLICA = Replicas(1, 300)
+DEADLINE_S = 30
+BALLAST_BYTES = 32 << 20
+"""More than the kernel's buffers hold between two servers: what follows has not reached a stopped replica."""
+
+
+# -- the URL -----------------------------------------------------------------------------------------------------------
+def test_an_url_names_sentinels_service_database_and_both_logins() -> None:
+    address = parse("redis+sentinel://app:p%40ss@a:1,b,[::1]:3/orders/2?sentinel_username=s&sentinel_password=x%26y")
+    assert address.sentinels == [("a", 1), ("b", 26379), ("::1", 3)]
+    assert address.service == "orders"
+    assert address.options == {"username": "app", "password": "p@ss", "db": 2}
+    assert address.sentinel_options == {"username": "s", "password": "x&y"}
+
+
+def test_tls_is_spoken_to_sentinels_and_master() -> None:
+    address = parse("rediss+sentinel://a/orders?ssl_ca_certs=/ca.pem")
+    assert address.options["ssl_ca_certs"] == "/ca.pem"
+    assert address.sentinel_options == {"ssl": True, "ssl_ca_certs": "/ca.pem"}
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel://a:1", "redis+sentinel:///orders", "redis+sentinel://a:port/orders"])
+def test_an_incomplete_url_is_refused_by_the_name_of_the_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match="redis_url"):
+        connect(Config(redis_url=url))
+
+
+def test_no_password_of_an_url_is_displayed() -> None:
+    url = "redis+sentinel://app:secret@a:1,b:2/orders?sentinel_password=hidden&protocol=2"
+    assert display_url(url) == "redis+sentinel://app:***@a:1,b:2/orders?sentinel_password=***&protocol=2"
+
+
+# -- replicas that are not there ---------------------------------------------------------------------------------------
+async def test_without_replicas_nothing_is_accepted_that_asks_for_one(redis_server: RedisServer, redis_client: Redis) -> None:
+    writer = Writer(redis_client)
+    writer.journal = Journal(redis_client, 3, 60_000, ONE_REPLICA)
+    with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
+        await writer.journal.take_over([1])
+    assert "0 replicas are connected" in (await durability_warnings(redis_client, 1))[0]
+
+
+# -- a group of servers ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def group() -> Iterator[SentinelGroup]:
+    with tempfile.TemporaryDirectory(prefix="engine-sentinel-") as folder, SentinelGroup(Path(folder), down_ms=500) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(group: SentinelGroup) -> AsyncIterator[Redis]:
+    config = Config(redis_url=group.url)
+    client = connect(config)
+    await wait_ready(client, config, DEADLINE_S)
+    yield client
+    await client.aclose()
+
+
+async def opened(client: Redis, replicas: Replicas) -> Writer:
+    writer = Writer(client)
+    writer.journal = Journal(client, 3, 60_000, replicas)
+    await writer.journal.take_over([1])
+    return writer
+
+
+async def until_written(writer: Writer, id: str) -> None:
+    """As a shard does: the same group again until it is durable."""
+    group = writer.group(id)
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                assert await writer.journal.append(group) == {}
+                writer.intake.committed()
+                return
+            except StorageUnavailable:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_a_write_that_replicas_have_survives_the_death_of_the_master(group: SentinelGroup, client: Redis) -> None:
+    writer = await opened(client, ONE_REPLICA)
+    await until_written(writer, "before")
+    replica = group.replica()
+    replica.signal(signal.SIGSTOP)
+    unsure = writer.group("unsure")
+    with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
+        await writer.journal.append(unsure)
+    with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
+        await writer.journal.append(unsure)  # a copy that finds its work done has to wait for the replicas all the same
+    replica.signal(signal.SIGCONT)
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await writer.journal.append(unsure)
+                break
+            except StorageUnavailable:
+                await asyncio.sleep(0.05)
+    writer.intake.committed()
+    group.settled()
+    master = group.master()
+    master.kill()
+    writer.journal._replicas = NO_REPLICAS  # the only other server is the master now
+    await until_written(writer, "after")
+    assert group.master() is not master
+    assert await writer.stored() == ["before", "unsure", "after"]
+
+
+@pytest.mark.slow
+async def test_a_fail_over_to_a_replica_that_lagged_is_noticed(group: SentinelGroup, client: Redis) -> None:
+    writer = await opened(client, NO_REPLICAS)
+    replica, master = group.replica(), group.master()
+    with replica.client() as other:
+        deadline = time.monotonic() + DEADLINE_S
+        while other.get("{shard-3}head") is None:
+            assert time.monotonic() < deadline
+    replica.signal(signal.SIGSTOP)
+    await client.set("ballast", bytes(BALLAST_BYTES))
+    await until_written(writer, "lost")
+    master.kill()
+    replica.signal(signal.SIGCONT)
+    with pytest.raises(DataLost):
+        await until_written(writer, "next")
+
+
+@pytest.mark.slow
+async def test_a_timer_is_scheduled_when_the_replicas_have_it(group: SentinelGroup, client: Redis) -> None:
+    config = Config(redis_url=group.url, redis_replicas_min=1, redis_replicas_timeout_ms=300)
+    store = TimerStore(client, config, [3])
+    await store.take_over()
+    now_ms = int(time.time() * 1000)
+
+    def work(sid: str) -> list[StoreWork]:
+        timer = Timer(sid, "default:ann", now_ms + 60_000, now_ms, sid, b"digest..", 1, 60_000, True, b'"id":"x"')
+        return [StoreWork(3, now_ms, {}, [StoreRequest(Schedule(1, False, timer), False)], None)]
+
+    (done,) = await store.apply(work("3-a"), now_ms)
+    assert done.answers[0].status == SCHEDULED
+    replica = group.replica()
+    replica.signal(signal.SIGSTOP)
+    with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
+        await store.apply(work("3-b"), now_ms)
+    replica.signal(signal.SIGCONT)
+    with replica.client() as other:
+        deadline = time.monotonic() + DEADLINE_S
+        while other.zcard(timer_due_key(3)) != 2:
+            assert time.monotonic() < deadline
