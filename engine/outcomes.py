@@ -85,7 +85,7 @@ def results(drafts: Sequence[Draft], call: Call) -> list[Result]:
         if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
             made.append(Result(draft.id, draft.user, "accepted", answer.seq))
         else:
-            made.append(_result(draft, record, answer))
+            made.append(_result(draft, record, answer, repeated=call.repeated))
     return made
 
 
@@ -101,8 +101,8 @@ def check(made: Sequence[Result]) -> None:
             raise _problem(made, status)
 
 
-def _result(draft: Draft, record: Any, answer: Any) -> Result:
-    if answer is None:
+def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result:
+    if answer is None or (repeated and answer.status == UNAVAILABLE):  # of a repeat: the first sending may have been taken
         return Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
     result = Result(draft.id, draft.user, "")
     if type(answer) is TimerAnswer:

@@ -66,6 +66,7 @@ class ShardCore:
         self.storage_away = False
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
         self._pages_wanted: dict[str, None] = {}
+        self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -218,19 +219,26 @@ class ShardCore:
                 self.courier.pump(mailbox, connection, now_ms)
 
     def group_refused(self) -> None:
-        """Storage is away and the group is rolled back: it never was. So are all waiting posts, until `storage_back`."""
+        """Storage is away. All posts are refused until `storage_back`.
+
+        Those of the group wait until then for their answer: storage may have taken it, and if the shard dies before the
+        rollback a successor delivers it.
+        """
         group = self.intake.refused()
         self.storage_away = True
         self.hub.handled_again(group.handled)
-        refused = [answer.pending for answer in group.answers] + self.intake.drop_waiting()
+        self._undecided = [answer.pending for answer in group.answers]
+        refused = self.intake.drop_waiting()
         for key, waiting in list(self._waiting.items()):
             refused.extend(what for _, what in waiting if isinstance(what, Pending))
             self._waiting[key] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
 
     def storage_back(self) -> None:
-        """Storage answers again."""
+        """Storage answers again, and the refused group is rolled back: it never was."""
         self.storage_away = False
+        undecided, self._undecided = self._undecided, []
+        self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
 
     def _answer(self, answers: Iterable[Answer]) -> None:
         fired = []
