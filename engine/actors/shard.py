@@ -321,6 +321,7 @@ class Shard(Server):
                 self._flush()
                 await self._patiently(partial(self._journal.rollback, current))
                 self._core.storage_back()
+                self._flush()
                 log.info("shard %d: storage is back", self._index)
                 return
             if not known:
