@@ -14,6 +14,22 @@ from msgspec import Struct
 ID_PREFIX = b'"id":"'
 
 
+class SharedBody(bytes):
+    """The body of a broadcast: one object, which every mailbox that adopted it refers to, and which knows its position in the log.
+
+    No encoder takes it, on purpose: what is written or sent of it is the position (`engine.core.broadcast`).
+    """
+
+    pos: int
+
+    @classmethod
+    def at(cls, pos: int, body: bytes) -> SharedBody:
+        """The body of the log entry at a position."""
+        shared = cls(body)
+        shared.pos = pos
+        return shared
+
+
 class Message(Struct, gc=False):
     """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
 

@@ -29,6 +29,11 @@ def split_key(key: str) -> tuple[str, str]:
     return tenant, user
 
 
+def audience_key(tenant: str, topic: str) -> str:
+    """What stands for a mailbox key where a message is for the subscribers of a topic, or for everyone (""). No user is named so."""
+    return f"{tenant}:\n{topic}"
+
+
 def slot_of(key: str) -> int:
     """The slot (0..1023) of a mailbox key; stable across processes, machines and versions."""
     return crc32(key.encode()) % SLOTS

@@ -130,6 +130,17 @@ def session_stream_key() -> str:
     """Stream: connects and disconnects, read by other systems with consumer groups."""
     return "session:stream"
 
+# -- of the broadcast log ----------------------------------------------------------------------------------------------
+def broadcast_log_key() -> str:
+    """Stream: broadcasts of all tenants, entry id = `<position>-0`."""
+    return "{broadcasts}log"
+
+
+def broadcast_state_key() -> str:
+    """Hash: `last`, the position given out last, and `bytes`, of all entries."""
+    return "{broadcasts}state"
+
+
 
 def dead_letter_key(tenant: str) -> str:
     """Stream: a tenant's messages that could not be handled."""
