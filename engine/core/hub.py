@@ -91,9 +91,12 @@ class Hub:
         self._courier.pump(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Connection, sent: int, now_ms: int) -> None:
-        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory."""
+        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory.
+
+        What is not in memory is sent again, where messages are repeated at all.
+        """
         sent = min(sent, mailbox.head)
-        if mailbox.cold:
+        if mailbox.cold and connection.retries:
             sent = min(sent, mailbox.cold[0] - 1)
         connection.sent = max(connection.sent, sent)
         for seq in sorted(seq for seq in mailbox.hot if seq <= sent):

@@ -65,6 +65,7 @@ class ShardCore:
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.storage_away = False
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
+        self._paged = 0  # posts in `_waiting`
         self._pages_wanted: dict[str, None] = {}
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._firing: set[str] = set()
@@ -109,7 +110,7 @@ class ShardCore:
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif len(self.intake) >= self.policy.posts_pending_max or self.cabinet.hot_messages >= self.policy.memory_messages_max:
+        elif len(self.intake) + self._paged >= self.policy.posts_pending_max or self.cabinet.hot_messages >= self.policy.memory_messages_max:
             self.output.append((session, Posted(record.ref, OVERLOADED)))
         else:
             self._enqueue(Pending(session, record), now_ms)
@@ -129,6 +130,7 @@ class ShardCore:
             self._waiting[key] = waiting = []
             self._pages_wanted[key] = None
         waiting.append((session, what))
+        self._paged += isinstance(what, Pending)
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if not self._owns(record.key):
@@ -229,9 +231,8 @@ class ShardCore:
         self.hub.handled_again(group.handled)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.intake.drop_waiting()
-        for key, waiting in list(self._waiting.items()):
-            refused.extend(what for _, what in waiting if isinstance(what, Pending))
-            self._waiting[key] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
+        for key in self._waiting:
+            refused.extend(self._take_paged(key))
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
 
     def storage_back(self) -> None:
@@ -288,10 +289,16 @@ class ShardCore:
     def pages_failed(self, keys: Iterable[str]) -> None:
         """The pages could not be read: they are wanted again. Posts that wait are answered "unavailable"."""
         for key in keys:
-            waiting = self._waiting.get(key, [])
-            self._answer([Answer(what, UNAVAILABLE) for _, what in waiting if isinstance(what, Pending)])
-            self._waiting[key] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
+            self._answer([Answer(pending, UNAVAILABLE) for pending in self._take_paged(key)])
             self._pages_wanted[key] = None
+
+    def _take_paged(self, key: str) -> list[Pending]:
+        """The posts among what waits for this page."""
+        waiting = self._waiting.get(key, [])
+        paged = [what for _, what in waiting if isinstance(what, Pending)]
+        waiting[:] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
+        self._paged -= len(paged)
+        return paged
 
     def pages_loaded(self, pages: Mapping[str, Page | None], now_ms: int) -> None:
         """Pages as storage has them, `None` for users never seen; what waited for them goes on."""
@@ -299,6 +306,7 @@ class ShardCore:
             self.cabinet.restore(key, page, now_ms)
             for session, what in self._waiting.pop(key, ()):
                 if isinstance(what, Pending):
+                    self._paged -= 1
                     self._enqueue(what, now_ms)
                 else:
                     self._handlers[type(what)](session, what, now_ms)

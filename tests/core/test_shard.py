@@ -482,6 +482,38 @@ def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effec
     assert world.core.take_group(world.now_ms) is None
 
 
+def test_posts_that_wait_for_a_page_count_among_those_that_wait() -> None:
+    world = World(posts_pending_max=3)
+    for number in range(5):
+        world.post(f"u{number}")
+    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED, OVERLOADED]
+    assert sorted(record.status for record in of(world.settle(), Posted)) == [ACCEPTED] * 3
+    for number in range(5):
+        world.post(f"v{number}")
+    keys = world.core.take_pages_wanted()
+    world.core.pages_failed(keys)
+    world.said()
+    world.post("w1")
+    world.post("w2")
+    world.post("w3")
+    assert not of(world.said(), Posted), "those that were refused wait no more"
+
+
+@pytest.mark.parametrize(("kind", "again"), [(SSE, []), (WEBSOCKET, [(1, 2), (2, 2)])])
+def test_after_a_restart_a_plain_event_stream_is_not_sent_again_what_it_has(kind: int, again: list[tuple[int, int]]) -> None:
+    world = World()
+    world.attach(1, kind=kind)
+    for _ in range(2):
+        world.post()
+    assert len(delivered(world.settle())) == 2
+    world.checkpoint()
+    world.crash()
+    world.attach(1, kind=kind, cursor=0, resume=True, sent=2)
+    assert delivered(world.settle()) == again
+    world.post()
+    assert delivered(world.settle()) == [(3, 1)]
+
+
 def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
     world = World()
     world.post()
