@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.core.batch import (
     ACCEPTED,
     CONFLICT,
     DUPLICATE,
+    OVERLOADED,
     POLL,
     SSE,
     SUPPRESSED,
     UNAVAILABLE,
+    WEBSOCKET,
     Attach,
     Deliver,
     Fault,
