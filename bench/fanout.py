@@ -1,0 +1,74 @@
+"""Fan-out: one message to every one of many connections; how long until the last client has it, and what a delivery costs.
+
+2 000 users with one WebSocket each, 20 messages one after the other, each acknowledged by every client. What it leaves out: other
+traffic meanwhile; the generator, which decodes every frame, shares the machine, so the last client's time has its cost in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
+
+import uvloop
+
+from bench.books import Books, now_s
+from bench.figures import latency_ms
+from bench.load import HttpPublisher
+from bench.progress import Phases
+from bench.server import engine
+from bench.system import Measurement, System
+from bench.workloads import connect_all
+
+CONNECTIONS = 2000
+MESSAGES = 20
+WARM_UP = 2
+_PAUSE_S = 0.2  # so that one message's ACKs are through before the next
+
+
+async def measure(system: System, connections: int, messages: int, phases: Phases) -> dict[str, Any]:
+    """One result; also for systems other than the engine."""
+    books = Books(connections)
+    with phases.phase("connecting", connections):
+        listeners, _ = await connect_all(system, books, books.ledgers)
+    publisher = await system.publisher(connections)
+    last_ms: list[float] = []
+
+    async def one() -> None:
+        due = now_s()
+        before = books.received
+        size = await publisher.broadcast(books.write_broadcast(due))
+        books.bytes_published += size
+        if await books.reach(before + connections):
+            last_ms.append(books.last_s - due)
+        await asyncio.sleep(_PAUSE_S)
+
+    for _ in range(WARM_UP):
+        await one()
+    last_ms.clear()
+    measurement = await Measurement(system, books).begin()
+    with phases.phase("broadcasting", messages, lambda: len(last_ms)):
+        for _ in range(messages):
+            await one()
+    figures = await measurement.end()
+    publisher.close()
+    for listener in listeners:
+        listener.drop()
+    figures["cpu_us_per_delivery"] = figures.pop("cpu_us_per_message")
+    figures["generator_cpu_us_per_delivery"] = figures.pop("generator_cpu_us_per_message")
+    del figures["per_s"]  # of a load with pauses it says nothing
+    published_as = publisher.broadcasts_as if isinstance(publisher, HttpPublisher) else "broadcast"
+    case = {"connections": connections, "broadcasts": messages, "published_as": published_as}
+    return {"bench": "fanout", "system": system.name, "case": case, "last_client_ms": latency_ms(last_ms, 0.5), **figures}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="connected users (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="messages to all of them (default %(default)s)")
+
+
+def run(args: Namespace) -> Iterator[dict[str, Any]]:
+    """Start an engine, measure, stop it; one dictionary."""
+    with engine() as running:
+        yield uvloop.run(measure(running, args.connections, args.messages, args.phases))
