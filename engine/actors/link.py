@@ -39,6 +39,8 @@ def link_limits(config: Config, peers: int = 1) -> LinkLimits:
     floor_ms = peers * CALL_COST_MS / config.link_calls_share
     return LinkLimits(
         pacing_ms=max(config.link_pacing_ms, floor_ms),
+        pacing_max_ms=config.link_pacing_max_ms,
+        pacing_records=config.link_pacing_records,
         lazy_pacing_ms=max(config.link_ack_pacing_ms, floor_ms),
         park_ms=config.link_park_ms,
         timeout_ms=config.link_timeout_ms,

@@ -20,8 +20,9 @@ Pacing. The first record leaves at once, later ones wait until the pacing interv
 reply that said something, has passed. The callee keeps up to `_PARKED_MAX` calls without an answer, and while there was
 something to hear lately the caller keeps two under way: so what a request brings about (a commit, a delivery) usually leaves
 with a call that is there already, and neither an empty reply nor a call to park anew is made for it. The last parked call is used up
-sparingly, after two intervals. Records given with `push_latest` (ACKs) wait for the longer interval, or ride along with
-whatever leaves earlier; only the latest per key is kept.
+sparingly, after two intervals. The interval grows with the batch that left last: under load waiting a little longer costs a
+small part of the latency there is anyway, and halves the calls. Records given with `push_latest` (ACKs) wait for the longer
+interval, or ride along with whatever leaves earlier; only the latest per key is kept.
 
 What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
 caller announces its state again and repeats unanswered requests under their ids.
@@ -56,15 +57,24 @@ _EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
 
 
 class LinkLimits(Struct, frozen=True):
-    """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest."""
+    """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest.
+
+    `pacing_records` more in a batch double the interval that follows it; it stretches to `pacing_max_ms` at most.
+    """
 
     pacing_ms: float
+    pacing_max_ms: float
+    pacing_records: int
     lazy_pacing_ms: float
     park_ms: float
     timeout_ms: float
     inflight_max: int
     batch_bytes_max: int
     queue_bytes_max: int
+
+    def interval_ms(self, records: int) -> float:
+        """How long to wait after a batch of so many records."""
+        return max(self.pacing_ms, min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms))
 
 
 class LinkOverflow(Exception):
@@ -74,7 +84,7 @@ class LinkOverflow(Exception):
 class _Outbox:
     """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since")
+    __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since", "taken")
 
     def __init__(self, bytes_max: int) -> None:
         self._eager: list[tuple[int, bytes]] = []  # (how many, the records one after another)
@@ -83,6 +93,7 @@ class _Outbox:
         self._bytes_max = bytes_max
         self.eager_since: float | None = None
         self.latest_since: float | None = None
+        self.taken = 0  # records of the last batch
 
     def __bool__(self) -> bool:
         return bool(self._eager or self._latest)
@@ -120,6 +131,7 @@ class _Outbox:
     def take(self, bytes_max: int) -> bytes:
         """One batch of at most about `bytes_max` bytes; at least one run of records when there is any."""
         if not self._eager and not self._latest:
+            self.taken = 0
             return _EMPTY_BATCH
         if self._latest:
             self._eager.extend([(1, _encoder.encode(record)) for record in self._latest.values()])
@@ -140,12 +152,13 @@ class _Outbox:
             self._bytes = max(self._bytes - size, 0)
             if not self._eager:
                 self.eager_since = None
-        return b"\xdd" + sum([count for count, _ in runs]).to_bytes(4, "big") + b"".join([data for _, data in runs])
+        self.taken = sum([count for count, _ in runs])
+        return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join([data for _, data in runs])
 
     def due_at(self, last_ms: float, limits: LinkLimits, intervals: int = 1) -> float | None:
-        """When the next batch may leave, `None` when nothing waits."""
+        """When the next batch may leave, `None` when nothing waits. `last_ms` is when the last one did."""
         if self.eager_since is not None:
-            return max(self.eager_since, last_ms + intervals * limits.pacing_ms)
+            return max(self.eager_since, last_ms + intervals * limits.interval_ms(self.taken))
         if self.latest_since is not None:
             return max(self.latest_since, last_ms) + limits.lazy_pacing_ms
         return None

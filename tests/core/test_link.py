@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.batch import Ack
+from engine.core.batch import Ack, encode
 from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
 
 LIMITS = LinkLimits(
-    pacing_ms=2, lazy_pacing_ms=20, park_ms=1000, timeout_ms=3000, inflight_max=8, batch_bytes_max=200, queue_bytes_max=100_000
+    pacing_ms=2,
+    pacing_max_ms=8,
+    pacing_records=64,
+    lazy_pacing_ms=20,
+    park_ms=1000,
+    timeout_ms=3000,
+    inflight_max=8,
+    batch_bytes_max=200,
+    queue_bytes_max=100_000,
 )
 
 
@@ -167,6 +175,17 @@ def test_replies_are_an_interval_apart_and_the_last_parked_call_is_kept_for_two(
     assert callee.reply(24) is None
     assert callee.wake_at(24) == 26
     assert callee.reply(26) is not None
+
+
+@pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 3), (65, 4), (1000, 8)])
+def test_the_interval_grows_with_the_batch_that_left_last(records: int, interval_ms: float) -> None:
+    caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0)
+    caller.reply(0, bytes(8) + encode([]), 0) if caller.call(0) else pytest.fail("request 0 leaves at once")
+    for n in range(records):
+        caller.push(Ack(1, n), 10)
+    assert caller.call(10) is not None
+    caller.push(Ack(1, records), 10)
+    assert caller.wake_at(10) == 10 + interval_ms
 
 
 def test_an_empty_reply_does_not_count_for_the_pacing() -> None:
