@@ -153,7 +153,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_claims_max: Positive = 5000  # due timers handed to one shard and not confirmed; the rest waits, oldest first
     timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below link_queue_bytes, or a burst would reset the session
     timer_requests_max: Positive = 20_000  # waiting for storage, per scheduler; beyond it 429
-    timer_refire_ms: Positive = 5000  # an unconfirmed Fire is sent again after this
+    timer_refire_ms: Positive = 5000  # a Fire that is not confirmed for this long has failed
+    timer_retry_first_ms: Positive = 100  # a failed timer is handed out again after this; doubles with every further failure
+    timer_retry_cap_ms: Positive = 5000
+    timer_failures_max: Positive = 3  # then it waits for the compensation batch: what fails again and again must not delay the rest
+    timer_degrade_load: float = 0.9  # of timer_claims_max or _bytes: a shard this busy gets failed timers with the compensation batch only
+    timer_compensate_ms: Positive = 5000  # between compensation batches of one shard, timer_batch timers each
     fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
     timers_per_user_max: Positive = 10_000
     list_timers_max: Positive = 1000
@@ -260,6 +265,8 @@ def _check(config: Config) -> None:
 
 
 def _check_storage(config: Config) -> None:
+    if not 0 < config.timer_degrade_load <= 1:
+        raise ConfigError("timer_degrade_load: a share of the claims, above 0 and at most 1")
     if config.redis_fsync not in ("always", "everysec"):
         raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
     if config.redis_replicas_timeout_ms >= config.redis_timeout_ms:

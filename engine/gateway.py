@@ -106,7 +106,7 @@ class Gateway:
             return self.slots.owner(record.key)
         if kind is batch.Schedule:
             partition = partition_of(record.timer.key)
-        elif kind is batch.ListTimers:
+        elif kind is batch.ListTimers or kind is batch.CancelAll:
             partition = partition_of(record.key)
         else:
             partition = partition_of_timer(record.sid) or 0  # `Requests` has looked at the id

@@ -149,6 +149,11 @@ _SCHEDULER: Final = (
     _Figure("lag_ms", "engine_timer_lag_seconds", "How long the oldest due timer has waited.", factor=1e-3),
     _Figure("fired", "engine_timers_fired", "Durable timers handed to their shard.", counter=True),
     _Figure("refired", "engine_timers_refired", "Durable timers handed out again for want of a confirmation.", counter=True),
+    _Figure("failed", "engine_timer_failures", "Hand-outs of durable timers that failed.", counter=True),
+    _Figure(
+        "compensated", "engine_timers_compensated", "Durable timers that failed too often and went to the compensation batch.", counter=True
+    ),
+    _Figure("degraded", "engine_timers_degraded", "Durable timers that wait for a compensation batch."),
     _Figure("quarantined", "engine_quarantined_timers", "Stored timers that could not be read.", counter=True),
 )
 _PROCESS: Final = (

@@ -125,6 +125,7 @@ def _publishing() -> Part:
     }
     scheduled_id = _parameter("sid", "path", "The `scheduled_id` that publishing answered.", required=True)
     user = _parameter("user", "query", "Whose.", required=True)
+    collapse = _parameter("collapse", "query", "Only those of this collapse key; all when left out.")
     return {
         "/v1/notifications": {
             "post": _operation(
@@ -145,8 +146,17 @@ def _publishing() -> Part:
                 {200: ("They.", _json("ScheduledList"))},
                 (400, 429, 503),
                 scope="publish",
-                parameters=(user,),
-            )
+                parameters=(user, collapse),
+            ),
+            "delete": _operation(
+                "cancelAllScheduled",
+                "publishing",
+                "Cancel the scheduled notifications of a user that have not fired.",
+                {200: ("They will not be delivered.", _json("CancelledAll"))},
+                (400, 429, 503),
+                scope="publish",
+                parameters=(user, collapse),
+            ),
         },
         "/v1/scheduled/{sid}": {
             "parameters": [scheduled_id],

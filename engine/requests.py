@@ -89,10 +89,15 @@ class Requests:
         """Cancel one timer."""
         return await self._ask_timer(sid, lambda ref: batch.Cancel(ref, tenant, sid))
 
-    async def list_timers(self, key: str) -> batch.TimerAnswer:
-        """The armed timers of one user, soonest first."""
-        answer, _ = await self._ask(lambda ref: batch.ListTimers(ref, key, self._config.list_timers_max))
+    async def list_timers(self, key: str, collapse: str = "") -> batch.TimerAnswer:
+        """The armed timers of one user, soonest first; those of one collapse key, or all."""
+        answer, _ = await self._ask(lambda ref: batch.ListTimers(ref, key, self._config.list_timers_max, collapse))
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    async def cancel_all(self, key: str, collapse: str = "") -> batch.TimerAnswer:
+        """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` says how many."""
+        answer, _ = await self._ask(lambda ref: batch.CancelAll(ref, key, collapse))
+        return answer  # type: ignore[no-any-return]  # likewise
 
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> batch.TimerAnswer:
         if partition_of_timer(sid) is None:

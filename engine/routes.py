@@ -26,6 +26,7 @@ from engine.body import read_body
 from engine.config import Config
 from engine.connection import parse_cursor
 from engine.core import batch
+from engine.core.identity import is_id, is_user
 from engine.core.slots import mailbox_key, split_key
 from engine.cors import CrossOrigin
 from engine.errors import Overloaded, Unavailable
@@ -69,7 +70,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
     api = _Api(gateway, authenticator, config, status, ready)
     routes: list[BaseRoute] = [
         Route("/v1/notifications", _Publish(api), methods=["POST"]),
-        _route("/v1/scheduled", GET=api.list_scheduled),
+        _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
@@ -127,13 +128,25 @@ class _Api:
 
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
-        """`GET /v1/scheduled?user=`."""
+        """`GET /v1/scheduled?user=&collapse=`."""
+        answer = _timer_answer(await self.gateway.requests.list_timers(*self._timers_of(request)))
+        return _json({"scheduled": [_timer(timer) for timer in answer.timers]})
+
+    async def cancel_all(self, request: Request) -> Response:
+        """`DELETE /v1/scheduled?user=&collapse=`."""
+        answer = _timer_answer(await self.gateway.requests.cancel_all(*self._timers_of(request)))
+        return _json({"cancelled": answer.count})
+
+    def _timers_of(self, request: Request) -> tuple[str, str]:
+        """The mailbox key and the collapse key ("" for all) that the query names."""
         principal = self.authenticate(request, "publish")
         user = request.query_params.get("user", "")
-        if not user:
+        collapse = request.query_params.get("collapse")
+        if not is_user(user, self.config.id_chars_max):
             raise bad_request("the query parameter `user` is needed")
-        answer = _timer_answer(await self.gateway.requests.list_timers(mailbox_key(principal.tenant, user)))
-        return _json({"scheduled": [_timer(timer) for timer in answer.timers]})
+        if collapse is not None and not is_id(collapse, self.config.id_chars_max):
+            raise bad_request("`collapse`: a collapse key is needed; leave it out for all timers of the user")
+        return mailbox_key(principal.tenant, user), collapse or ""
 
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""

@@ -65,6 +65,9 @@ def schemas(config: Config) -> dict[str, Schema]:
         "Cancelled": _object(
             "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
         ),
+        "CancelledAll": _object(
+            "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
+        ),
         "Message": _message(),
         "PollAnswer": _object(
             "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",

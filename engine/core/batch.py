@@ -6,9 +6,9 @@ keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fr
 Directions:
     Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written
     Shard -> Edge       Posted, Welcome, Deliver, Revoke, Gap, Hangup, Settled, Probed, Moved, Fault
-    Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, ListTimers
+    Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
-    Shard -> Scheduler  Arm, FireDone
+    Shard -> Scheduler  Arm, FireDone, FireFailed
     Scheduler -> Shard  Due, Fire
 """
 
@@ -234,6 +234,7 @@ class Timer(Struct, array_like=True, gc=False):
     ttl_ms: Span  # counts from when it is due
     retain: bool
     body: bytes
+    collapse: str = ""  # key by which a user's timers are listed and cancelled together
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):
@@ -270,11 +271,20 @@ class Cancel(Struct, array_like=True, tag=64, gc=False):
 
 
 class ListTimers(Struct, array_like=True, tag=65, gc=False):
-    """The armed timers of one user, soonest first, at most `limit`."""
+    """The armed timers of one user, soonest first, at most `limit`; those of one `collapse` key, or all when it is ""."""
 
     ref: int
     key: str
     limit: int
+    collapse: str = ""
+
+
+class CancelAll(Struct, array_like=True, tag=66, gc=False):
+    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer says how many."""
+
+    ref: int
+    key: str
+    collapse: str = ""
 
 
 # Outcomes of the timer requests above, beside SCHEDULED, DUPLICATE, CONFLICT and UNAVAILABLE.
@@ -284,7 +294,7 @@ ALREADY_FIRED: Final = 22  # 409
 
 
 class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
-    """Answer to Schedule, Inspect, Reschedule, Cancel or ListTimers with the same `ref`.
+    """Answer to Schedule, Inspect, Reschedule, Cancel, CancelAll or ListTimers with the same `ref`.
 
     For DUPLICATE, `detail` is the scheduled id of the first result, or `seq=<number>` when that was not delayed; `timers` has
     the first timer while it waits.
@@ -294,6 +304,7 @@ class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
     status: int
     timers: list[Timer] = []
     detail: str = ""
+    count: int = 0
 
 
 # -- Shard <-> Scheduler -----------------------------------------------------------------------------------------------
@@ -306,6 +317,12 @@ class Arm(Struct, array_like=True, tag=81, gc=False):
 
 class FireDone(Struct, array_like=True, tag=82, gc=False):
     """These durable timers took effect (journalled, or found to have fired before): remove them."""
+
+    sids: list[str]
+
+
+class FireFailed(Struct, array_like=True, tag=83, gc=False):
+    """These durable timers could not take effect now: storage is away, or the user belongs to another shard. To be tried again."""
 
     sids: list[str]
 
@@ -324,9 +341,9 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
 
 ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written
 FromShard = Posted | Welcome | Deliver | Revoke | Gap | Hangup | Settled | Probed | Moved | Fault
-EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | ListTimers
+EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 SchedulerToEdge = TimerAnswer
-ShardToScheduler = Arm | FireDone
+ShardToScheduler = Arm | FireDone | FireFailed
 SchedulerToShard = Due | Fire
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -8,7 +8,10 @@ Every timer in memory is in exactly one state:
                                                    a Cancel or Reschedule arrives, it is not claimed -> FROZEN
                                                    memory is short, it is not claimed -> forgotten, storage has it
     FROZEN    in no wheel                          the request's outcome: forgotten, WAITING at another time, or WAITING as before
-    HANDED    with the shard, unconfirmed          FireDone -> forgotten; refire time passed, or session lost -> WAITING
+    HANDED    with the shard, unconfirmed          FireDone -> forgotten; session lost -> WAITING; FireFailed, or no word for the
+                                                   refire time: it has failed -> RETRY, or DEGRADED
+    RETRY     in the lane's second wheel           its next retry time -> HANDED
+    DEGRADED  in the lane's compensation queue     the next compensation batch -> HANDED
     (any)                                          FireDone -> forgotten
 
 A timer is *claimed* from the moment it is first handed out, for as long as it is in memory. A claimed timer may have taken
@@ -16,12 +19,31 @@ effect, so it can neither be cancelled nor moved any more: that is the line betw
 not written to storage. A scheduler that starts cannot know what its predecessor handed out, so it takes every timer that
 was due before it started for claimed.
 
-A lane is what one shard gets. It has a wheel of its own: when the shard is away or has enough unconfirmed timers, its wheel
-is simply not advanced, and due timers stay in order, cancellable, and out of the other shards' way.
+Three levels, so that what fails does not delay what does not: the delay wheel; retries, ordered by next retry time, which starts at
+`timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and compensation, for a timer that has failed `timer_failures_max`
+times, or that failed while its shard's claims were at `timer_degrade_load` of their limit: a batch every `timer_compensate_ms`, oldest
+failure first, while the load allows it. No level ever gives a timer up.
+
+A lane is what one shard gets. It has wheels of its own: when the shard is away or has enough unconfirmed timers, they
+are simply not advanced, and due timers stay in order, cancellable, and out of the other shards' way.
+
+The clock. A timer is an instant: milliseconds since the epoch, by the wall clock of the scheduler's machine. `delay` is turned into
+an instant when the request arrives, so it does not shift later. What that means:
+
+    clock steps forward                what became due by the step fires at once, oldest first; so do retries
+    clock steps back                   nothing fires early and nothing fires twice: what is due waits until the clock is there again;
+                                       what was handed out stays handed out
+    engine was down                    what became due meanwhile fires at once, oldest first, paced by the claims of each shard
+    daylight saving                    does not concern instants. Who schedules by a local time computes the instant from the zone
+                                       (`engine.core.quiet`): a time that a change skips means the moment of the change, one that
+                                       happens twice means the first
+    two machines disagree              a scheduler that takes over with a clock behind fires that much later, never early by its clock
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from engine.config import Config
@@ -32,27 +54,33 @@ from engine.core.wheel import Wheel
 WAITING: Final = 0
 FROZEN: Final = 1
 HANDED: Final = 2
+RETRY: Final = 3
+DEGRADED: Final = 4
 
-_OVERHEAD_BYTES: Final = 800
-"""Of one timer in memory beside its body: record, strings, wheel and dict entries, measured."""
+_OVERHEAD_BYTES: Final = 1100
+"""Of one timer in memory beside its body: record, strings, wheel, dict and set entries, measured."""
 
 
 class _Entry:
-    __slots__ = ("claimed", "shard", "size", "state", "timer")
+    __slots__ = ("claimed", "failures", "shard", "size", "state", "timer")
 
     def __init__(self, timer: Timer, claimed: bool) -> None:
         self.timer = timer
         self.claimed = claimed
+        self.failures = 0  # since it was last taken over by a session
         self.state = FROZEN
-        self.shard = -1  # lane of a WAITING or HANDED timer
+        self.shard = -1  # lane of a timer that is not FROZEN
         self.size = len(timer.body) + _OVERHEAD_BYTES
 
 
 class _Lane:
-    __slots__ = ("handed", "handed_bytes", "incomplete", "session", "wheel")
+    __slots__ = ("compensate_ms", "degraded", "handed", "handed_bytes", "incomplete", "retries", "session", "wheel")
 
     def __init__(self, now_ms: int) -> None:
         self.wheel: Wheel[str] = Wheel(now_ms)
+        self.retries: Wheel[str] = Wheel(now_ms)
+        self.degraded: dict[str, None] = {}  # oldest failure first
+        self.compensate_ms = now_ms  # when the next compensation batch may go
         self.session: str | None = None
         self.handed: dict[str, int] = {}  # scheduled id -> when it is handed out again; in that order
         self.handed_bytes = 0
@@ -71,10 +99,13 @@ class Firing:
         self._slots = slots
         self._started_ms = started_ms
         self._entries: dict[str, _Entry] = {}
+        self._by_key: dict[str, set[str]] = {}
         self._lanes: dict[int, _Lane] = {}
         self.bytes = 0
         self.fired = 0  # timers confirmed
         self.refired = 0  # handed out again
+        self.failed = 0  # hand-outs that failed
+        self.compensated = 0  # timers that went to the compensation queue
         self.lateness_ms: list[int] = []  # of each timer handed out first; the owner empties it
 
     def __len__(self) -> int:
@@ -90,6 +121,19 @@ class Firing:
         entry = self._entries.get(sid)
         return entry is not None and entry.claimed
 
+    def of(self, key: str) -> set[str]:
+        """The timers of a mailbox that are in memory."""
+        return self._by_key.get(key, set())
+
+    def claimed_of(self, key: str) -> list[str]:
+        """Those of them that may have taken effect."""
+        return [sid for sid in self.of(key) if self._entries[sid].claimed]
+
+    @property
+    def degraded(self) -> int:
+        """Timers that wait for a compensation batch now."""
+        return sum(len(lane.degraded) for lane in self._lanes.values())
+
     def is_left_to_storage(self, key: str) -> bool:
         """Does the owning shard have no session, and so many timers waiting that no more are kept in memory."""
         lane = self._lanes.get(self._slots.owner(key))
@@ -100,6 +144,7 @@ class Firing:
         """Keep a timer that is durable and not in memory yet."""
         entry = _Entry(timer, timer.due_ms <= self._started_ms)
         self._entries[timer.sid] = entry
+        self._by_key.setdefault(timer.key, set()).add(timer.sid)
         self.bytes += entry.size
         if not frozen:
             self._arm(entry, now_ms)
@@ -110,11 +155,27 @@ class Firing:
         if entry is None:
             return None
         self.bytes -= entry.size
-        if entry.state == WAITING:
-            self._lanes[entry.shard].wheel.cancel(sid)
-        elif entry.state == HANDED:
-            self._unhand(entry)
+        self._leave(entry)
+        siblings = self._by_key[entry.timer.key]
+        siblings.discard(sid)
+        if not siblings:
+            del self._by_key[entry.timer.key]
         return entry.timer
+
+    def _leave(self, entry: _Entry) -> None:
+        """Take the timer out of wherever its state has it."""
+        if entry.state == FROZEN:
+            return
+        lane, sid = self._lanes[entry.shard], entry.timer.sid
+        if entry.state == WAITING:
+            lane.wheel.cancel(sid)
+        elif entry.state == RETRY:
+            lane.retries.cancel(sid)
+        elif entry.state == DEGRADED:
+            del lane.degraded[sid]
+        else:
+            del lane.handed[sid]
+            lane.handed_bytes -= entry.size
 
     def done(self, sid: str) -> Timer | None:
         """The timer took effect; returns it when it was in memory."""
@@ -152,11 +213,6 @@ class Firing:
             lane = self._lanes[shard] = _Lane(now_ms)
         return lane
 
-    def _unhand(self, entry: _Entry) -> None:
-        lane = self._lanes[entry.shard]
-        del lane.handed[entry.timer.sid]
-        lane.handed_bytes -= entry.size
-
     # -- Shards. -------------------------------------------------------------------------------------------------------
     def open(self, shard: int, session: str, now_ms: int) -> bool:
         """A shard can be reached; its earlier session has been closed.
@@ -174,12 +230,11 @@ class Firing:
         lane = self._lanes[shard]
         lane.session = None
         for sid in list(lane.handed):
-            self._take_back(self._entries[sid], now_ms)
-
-    def _take_back(self, entry: _Entry, now_ms: int) -> None:
-        self._unhand(entry)
-        self._arm(entry, now_ms)
-        self.refired += 1
+            entry = self._entries[sid]
+            self._leave(entry)
+            entry.failures = 0  # the shard's end was no failure of the timer's
+            self._arm(entry, now_ms)
+            self.refired += 1
 
     def set_slots(self, slots: SlotMap, now_ms: int) -> bool:
         """Follow a newer slot map. What a former owner has not confirmed goes to the new one at its refire time.
@@ -188,8 +243,8 @@ class Firing:
         """
         self._slots = slots
         for entry in self._entries.values():
-            if entry.state == WAITING and slots.owner(entry.timer.key) != entry.shard:
-                self._lanes[entry.shard].wheel.cancel(entry.timer.sid)
+            if entry.state not in (FROZEN, HANDED) and slots.owner(entry.timer.key) != entry.shard:
+                self._leave(entry)
                 self._arm(entry, now_ms)
         incomplete = any(lane.incomplete for lane in self._lanes.values())
         for lane in self._lanes.values():
@@ -204,16 +259,55 @@ class Firing:
             if lane.session is None:
                 continue
             while lane.handed:
-                sid, again_ms = next(iter(lane.handed.items()))
-                if again_ms > now_ms:
+                sid, failed_ms = next(iter(lane.handed.items()))
+                if failed_ms > now_ms:
                     break
-                self._take_back(self._entries[sid], now_ms)
-            while (room := self._room(lane)) > 0:
-                sids = lane.wheel.advance(now_ms, min(room, self._config.timer_batch))
-                if not sids:
-                    break
+                self._fail(self._entries[sid], now_ms)
+            for wheel in (lane.retries, lane.wheel):
+                while (room := self._room(lane)) > 0:
+                    sids = wheel.advance(now_ms, min(room, self._config.timer_batch))
+                    if not sids:
+                        break
+                    out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
+            if lane.degraded and lane.compensate_ms <= now_ms and not self._is_loaded(lane):
+                sids = list(islice(lane.degraded, min(self._room(lane), self._config.timer_batch)))
+                for sid in sids:
+                    del lane.degraded[sid]
+                lane.compensate_ms = now_ms + self._config.timer_compensate_ms
                 out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
         return out
+
+    def failed_sids(self, sids: Iterable[str], now_ms: int) -> None:
+        """A shard says that these could not take effect now; what is not with a shard any more is ignored."""
+        for sid in sids:
+            entry = self._entries.get(sid)
+            if entry is not None and entry.state == HANDED:
+                self._fail(entry, now_ms)
+
+    def _fail(self, entry: _Entry, now_ms: int) -> None:
+        config = self._config
+        busy = self._is_loaded(self._lanes[entry.shard])
+        self._leave(entry)
+        self.failed += 1
+        self.refired += 1
+        entry.failures += 1
+        entry.shard = self._slots.owner(entry.timer.key)
+        lane = self._lane(entry.shard, now_ms)
+        if busy or entry.failures >= config.timer_failures_max:
+            if not lane.degraded:
+                lane.compensate_ms = max(lane.compensate_ms, now_ms + config.timer_compensate_ms)
+            entry.state = DEGRADED
+            lane.degraded[entry.timer.sid] = None
+            self.compensated += 1
+        else:
+            entry.state = RETRY
+            wait_ms = min(config.timer_retry_first_ms << (entry.failures - 1), config.timer_retry_cap_ms)
+            lane.retries.arm(entry.timer.sid, now_ms + wait_ms)
+
+    def _is_loaded(self, lane: _Lane) -> bool:
+        """Has the shard so many unconfirmed timers that what failed before has to wait."""
+        share = self._config.timer_degrade_load
+        return len(lane.handed) >= share * self._config.timer_claims_max or lane.handed_bytes >= share * self._config.timer_claims_bytes
 
     def _room(self, lane: _Lane) -> int:
         """How many more timers the shard may get; a full batch may go once over the byte limit."""
@@ -245,12 +339,14 @@ class Firing:
         for lane in self._lanes.values():
             if lane.session is None:
                 continue
-            at_ms = lane.wheel.next_at() if self._room(lane) > 0 else None
+            moments = [first]
+            if self._room(lane) > 0:
+                moments += [lane.wheel.next_at(), lane.retries.next_at()]
+            if lane.degraded and not self._is_loaded(lane):
+                moments.append(lane.compensate_ms)
             if lane.handed:
-                again_ms = next(iter(lane.handed.values()))
-                at_ms = again_ms if at_ms is None else min(at_ms, again_ms)
-            if at_ms is not None and (first is None or at_ms < first):
-                first = at_ms
+                moments.append(next(iter(lane.handed.values())))
+            first = min((moment for moment in moments if moment is not None), default=None)
         return first
 
     # -- Memory. -------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Loading:
         """The pages could not be read; `pages` asks for them again."""
         self._reading.clear()
 
-    def loaded(self, partition: int, page: PageRead, now_ms: int, deciding: Container[str]) -> None:
+    def loaded(self, partition: int, page: PageRead, now_ms: int, deciding: Container[Timer]) -> None:
         """Take a page in, except what is known already. The caller leaves out what it knows to be fired.
 
         Args:
@@ -92,7 +92,7 @@ class Loading:
             if self._firing.get(timer.sid) is not None:
                 self._firing.correct(timer, now_ms)
             elif not self._firing.is_left_to_storage(timer.key):
-                self._firing.add(timer, now_ms, frozen=timer.sid in deciding)
+                self._firing.add(timer, now_ms, frozen=timer in deciding)
         asked = self._reading.pop(partition)
         if self._frontiers[partition] == asked.after:  # else it was put back meanwhile, and what is in between may be missing
             self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached

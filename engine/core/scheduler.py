@@ -5,20 +5,23 @@ with it; the shard arms them again in its next session. There is at most one per
 
 Durable timers live in storage; the near ones are in memory too (`engine.core.loading`), where they fire (`engine.core.firing`).
 
-Requests. What edges ask (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `ListTimers`) waits in one queue and goes to storage in
-batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
+Requests. What edges ask (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `CancelAll`, `ListTimers`) waits in one queue and goes to
+storage in batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
 
     Schedule     SCHEDULED; DUPLICATE or CONFLICT when the caller's id is taken; OVERLOADED when the user has too many timers
     Cancel       OK: cancelled for sure, its effect will not happen. ALREADY_FIRED. NOT_FOUND
+    CancelAll    OK with the number cancelled. What may have taken effect is left alone; after an answer that was lost, the number
+                 is that of the last sending
     Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
     any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
 
-The race of a Cancel or Reschedule with the firing is decided when the request arrives here: if the timer has been handed to a
-shard it is claimed, and the answer is 409; else it is frozen, cannot fire, and the request decides. A request that was given up
-as UNAVAILABLE may or may not have been applied: the timer in memory goes on as before.
+The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
+handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.deciding`), cannot fire, and the request
+decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer in memory goes on as before.
 
 Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
-from 404. The shard makes the effect happen once, under the scheduled id; here a timer may be handed out any number of times.
+from 404. A hand-out can fail, see the three levels of `engine.core.firing`. The shard makes the effect happen once, under the
+scheduled id; here a timer may be handed out any number of times.
 
 What a crash, or a lost answer, does at each point:
 
@@ -32,12 +35,13 @@ What a crash, or a lost answer, does at each point:
                                        once more and confirmed as above
     removed, answer lost               removal is repeated; removing what is gone changes nothing
     storage away                       requests: UNAVAILABLE; timers in memory fire on time; removals wait; reading ahead waits
+    shard cannot act now               it says `FireFailed`; handed out again, see `engine.core.firing`
     an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -53,14 +57,17 @@ from engine.core.batch import (
     UNAVAILABLE,
     Arm,
     Cancel,
+    CancelAll,
     Due,
     FireDone,
+    FireFailed,
     ListTimers,
     Reschedule,
     Schedule,
     Timer,
     TimerAnswer,
 )
+from engine.core.deciding import Deciding
 from engine.core.firing import Firing
 from engine.core.loading import Loading
 from engine.core.slots import SlotMap, partition_of, partition_of_timer, partitions_of, split_key
@@ -98,13 +105,14 @@ _REMOVALS_MAX: Final = 2000
 class _Waiting:
     """A request waiting for storage."""
 
-    __slots__ = ("partition", "received_ms", "request", "session", "tried")
+    __slots__ = ("partition", "received_ms", "request", "session", "spared", "tried")
 
-    def __init__(self, session: str, request: Request, partition: int, received_ms: int) -> None:
+    def __init__(self, session: str, request: Request, partition: int, received_ms: int, spared: Sequence[str]) -> None:
         self.session = session
         self.request = request
         self.partition = partition
         self.received_ms = received_ms
+        self.spared = spared
         self.tried = False
 
 
@@ -127,7 +135,7 @@ class SchedulerCore:
         self._queue: deque[_Waiting] = deque()
         self._batch: list[_Waiting] | None = None  # under way
         self._removing: list[str] = []  # under way with it
-        self._deciding: Counter[str] = Counter()  # scheduled id -> Cancels and Reschedules not answered yet
+        self._deciding = Deciding(self._firing)
         self._removals: dict[str, str] = {}  # fired, not yet removed: scheduled id -> mailbox key, empty where unknown
         self._failures = 0  # of storage in a row
         self._store_after_ms = now_ms
@@ -160,6 +168,9 @@ class SchedulerCore:
             "volatile": sum(len(wheel) for wheel in self._sessions.values() if wheel is not None),
             "fired": self._firing.fired,
             "refired": self._firing.refired,
+            "failed": self._firing.failed,
+            "degraded": self._firing.degraded,
+            "compensated": self._firing.compensated,
             "due_sent": self._due_sent,
             "requests_waiting": len(self._queue) + len(self._batch or ()),
             "removals_waiting": len(self._removals),
@@ -233,9 +244,9 @@ class SchedulerCore:
             if self._firing.set_slots(slots, now_ms):
                 self._loading.rewind()
 
-    def _received(self, session: str, records: Sequence[Request | Arm | FireDone], now_ms: int) -> None:
+    def _received(self, session: str, records: Sequence[Request | Arm | FireDone | FireFailed], now_ms: int) -> None:
         wheel = self._sessions[session]
-        if wheel is None and any(isinstance(record, Arm | FireDone) for record in records):
+        if wheel is None and any(isinstance(record, Arm | FireDone | FireFailed) for record in records):
             raise CorruptRecord(f"{session} is no shard, and speaks as one")
         for record in records:
             if isinstance(record, Arm):
@@ -243,6 +254,8 @@ class SchedulerCore:
                 wheel.arm(record.key, record.at_ms)
             elif isinstance(record, FireDone):
                 self._fire_done(record.sids)
+            elif isinstance(record, FireFailed):
+                self._firing.failed_sids(record.sids, now_ms)
             else:
                 self._requested(session, record, now_ms)
 
@@ -267,7 +280,7 @@ class SchedulerCore:
 
     # -- Requests. -----------------------------------------------------------------------------------------------------
     def _requested(self, session: str, request: Request, now_ms: int) -> None:
-        partition, sid = _target(request)
+        partition = _target(request)
         if partition is None:
             self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
         elif not self._loading.owns(partition):
@@ -277,14 +290,17 @@ class SchedulerCore:
         elif len(self._queue) >= self._config.timer_requests_max:
             self._answer(session, TimerAnswer(request.ref, OVERLOADED, detail="too many requests are waiting for storage"))
         else:
-            self._queue.append(_Waiting(session, request, partition, now_ms))
-            if isinstance(request, Cancel | Reschedule):
-                self._deciding[sid] += 1
-                self._firing.freeze(sid)
+            spared = self._spared(request.key) if isinstance(request, CancelAll) else ()
+            self._queue.append(_Waiting(session, request, partition, now_ms, spared))
+            self._deciding.begin(request)
+
+    def _spared(self, key: str) -> list[str]:
+        """Timers of a mailbox that may have taken effect, as far as memory knows: a CancelAll comes too late for them."""
+        return self._firing.claimed_of(key) + [sid for sid, owner in self._removals.items() if owner in (key, "")]
 
     def _settled(self, request: Request) -> int | None:
         """The answer that memory alone gives about one timer."""
-        if isinstance(request, Schedule | ListTimers):
+        if isinstance(request, Schedule | ListTimers | CancelAll):
             return None
         timer = self._firing.get(request.sid)
         key = self._removals.get(request.sid) if timer is None else timer.key
@@ -303,19 +319,11 @@ class SchedulerCore:
         oldest_ms = now_ms - self._config.commit_retry_ms
         while self._queue and self._queue[0].received_ms <= oldest_ms:
             waiting = self._queue.popleft()
-            if waiting.tried and isinstance(waiting.request, Schedule | Cancel | Reschedule):
+            if waiting.tried and isinstance(waiting.request, Schedule | Cancel | CancelAll | Reschedule):
                 # It may have been applied, to a place that counts as read: read it again.
                 self._loading.rewind(waiting.partition)
-            self._decided(waiting.request, now_ms)
+            self._deciding.end(waiting.request, now_ms)
             self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail="storage does not answer"))
-
-    def _decided(self, request: Request, now_ms: int) -> None:
-        """A Cancel or Reschedule has its outcome. The timer thaws when it was the last one about it."""
-        if isinstance(request, Cancel | Reschedule):
-            self._deciding[request.sid] -= 1
-            if self._deciding[request.sid] == 0:
-                del self._deciding[request.sid]
-                self._firing.thaw(request.sid, now_ms)
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def _begin_store(self, now_ms: int) -> None:
@@ -333,7 +341,7 @@ class SchedulerCore:
             self._work_of(work, partition).fired[sid] = self._removals[sid]
         self._batch = self._take_batch()
         for waiting in self._batch:
-            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried))
+            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
             waiting.tried = True
         for partition, page in pages.items():
             self._work_of(work, partition).page = page
@@ -397,11 +405,16 @@ class SchedulerCore:
                     self._firing.forget(request.sid)
                 if isinstance(request, Reschedule) and answer.status == OK:
                     self._admit(waiting.partition, answer.timers[0], now_ms)
+            case CancelAll() if answer.status == OK:
+                for sid in list(self._firing.of(request.key)):
+                    known = self._firing.get(sid)
+                    if known is not None and request.collapse in ("", known.collapse) and not self._firing.is_claimed(sid):
+                        self._firing.forget(sid)
             case ListTimers():
                 answer.timers = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
             case _:
                 pass
-        self._decided(request, now_ms)
+        self._deciding.end(request, now_ms)
         self._answer(waiting.session, answer)
 
     def _is_fired(self, sid: str) -> bool:
@@ -409,7 +422,7 @@ class SchedulerCore:
 
     def _admit(self, partition: int, timer: Timer, now_ms: int) -> None:
         if timer.sid not in self._removals:
-            self._loading.admit(partition, timer, now_ms, frozen=timer.sid in self._deciding)
+            self._loading.admit(partition, timer, now_ms, frozen=timer in self._deciding)
 
 
 def _shard_of(session: str) -> int | None:
@@ -418,9 +431,8 @@ def _shard_of(session: str) -> int | None:
     return int(index) if role == "shard" else None
 
 
-def _target(request: Request) -> tuple[int | None, str]:
-    """The partition a request is for, None when no timer can have its id; and the scheduled id, empty for a listing."""
-    if isinstance(request, ListTimers):
-        return partition_of(request.key), ""
-    sid = request.timer.sid if isinstance(request, Schedule) else request.sid
-    return partition_of_timer(sid), sid
+def _target(request: Request) -> int | None:
+    """The partition a request is for, None when no timer can have its id."""
+    if isinstance(request, ListTimers | CancelAll):
+        return partition_of(request.key)
+    return partition_of_timer(request.timer.sid if isinstance(request, Schedule) else request.sid)

@@ -30,6 +30,7 @@ from engine.core.batch import (
     Attach,
     Detach,
     FireDone,
+    FireFailed,
     Moved,
     Nack,
     Post,
@@ -168,23 +169,29 @@ class ShardCore:
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Durable timers that are due; the same one may come again until `FireDone`."""
+        failed = []
         for timer in timers:
-            if timer.sid in self._firing or not self._owns(timer.key) or self.storage_away:
+            if timer.sid in self._firing:
+                continue
+            if not self._owns(timer.key) or self.storage_away:
+                failed.append(timer.sid)
                 continue
             expires_ms = timer.due_ms + timer.ttl_ms
             if expires_ms <= now_ms:
                 self.counters["expired"] += 1
-                self._fired([timer.sid])
+                self._tell(FireDone, [timer.sid])
                 continue
             self._firing.add(timer.sid)
             post = Post(-1, timer.key, timer.id, True, timer.digest, timer.priority, expires_ms, timer.retain, timer.body)
             self._enqueue(Pending("", post, timer.sid), now_ms)
+        self._tell(FireFailed, failed)
 
-    def _fired(self, sids: Sequence[str]) -> None:
+    def _tell(self, record: type[FireDone | FireFailed], sids: Sequence[str]) -> None:
+        """Tell the schedulers what became of timers."""
         by_partition: dict[int, list[str]] = {}
         for sid in sids:
             by_partition.setdefault(int(sid.partition("-")[0]), []).append(sid)
-        self.to_scheduler.extend((partition, FireDone(done)) for partition, done in by_partition.items())
+        self.to_scheduler.extend((partition, record(those)) for partition, those in by_partition.items())
 
     # -- journal ------------------------------------------------------------------------------------------------------
 
@@ -242,20 +249,20 @@ class ShardCore:
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
 
     def _answer(self, answers: Iterable[Answer]) -> None:
-        fired = []
+        fired: list[str] = []
+        failed: list[str] = []
         output = self.output
         for answer in answers:
             pending = answer.pending
             if pending.timer:
                 self._firing.discard(pending.timer)
-                if answer.status != UNAVAILABLE:
-                    fired.append(pending.timer)
+                (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
             if answer.status != ACCEPTED:
                 self.counters["duplicates"] += 1
             output.append((pending.session, Posted(pending.post.ref, answer.status, answer.seq, answer.detail)))
-        if fired:
-            self._fired(fired)
+        self._tell(FireDone, fired)
+        self._tell(FireFailed, failed)
 
     @property
     def wants_ack_commit(self) -> bool:

@@ -11,10 +11,24 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, ListTimers, Reschedule, Schedule, Timer, TimerAnswer
+from engine.core.batch import (
+    Arm,
+    Cancel,
+    CancelAll,
+    Due,
+    Fire,
+    FireDone,
+    FireFailed,
+    Inspect,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
 from engine.core.slots import SlotMap
 
-Request = Schedule | Inspect | Reschedule | Cancel | ListTimers
+Request = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 
 Cursor = tuple[int, str]
 """A position in a partition's timers, ordered by (due time in ms, scheduled id)."""
@@ -24,10 +38,16 @@ BEGINNING: Final[Cursor] = (0, "")
 
 # -- Work for storage. -------------------------------------------------------------------------------------------------
 class StoreRequest(Struct, gc=False):
-    """One request from an edge. `repeat`: it was sent before and no answer came, so it may have been applied."""
+    """One request from an edge.
+
+    Args:
+        repeat: it was sent before and no answer came, so it may have been applied.
+        spared: timers that a CancelAll leaves alone, because they may have taken effect.
+    """
 
     request: Request
     repeat: bool = False
+    spared: Sequence[str] = ()
 
 
 class Page(Struct, gc=False):
@@ -83,7 +103,7 @@ class Received(Struct):
     """Records of one session, in order."""
 
     session: str
-    records: Sequence[Request | Arm | FireDone]
+    records: Sequence[Request | Arm | FireDone | FireFailed]
 
 
 class Stored(Struct):

@@ -105,6 +105,11 @@ def timer_user_prefix(partition: int) -> str:
     return f"{{t{partition}}}user:"
 
 
+def timer_collapse_key(partition: int) -> str:
+    """Hash: scheduled id -> collapse key, for the timers that have one."""
+    return f"{{t{partition}}}collapse"
+
+
 def timer_fired_key(partition: int) -> str:
     """Sorted set: `<tenant>:<scheduled id>` of fired timers by when they are forgotten, ms."""
     return f"{{t{partition}}}fired"
@@ -125,11 +130,6 @@ def timer_epoch_key(partition: int) -> str:
     return f"{{t{partition}}}epoch"
 
 
-# -- shared with other systems -----------------------------------------------------------------------------------------
-def session_stream_key() -> str:
-    """Stream: connects and disconnects, read by other systems with consumer groups."""
-    return "session:stream"
-
 # -- of the broadcast log ----------------------------------------------------------------------------------------------
 def broadcast_log_key() -> str:
     """Stream: broadcasts of all tenants, entry id = `<position>-0`."""
@@ -140,6 +140,11 @@ def broadcast_state_key() -> str:
     """Hash: `last`, the position given out last, and `bytes`, of all entries."""
     return "{broadcasts}state"
 
+
+# -- shared with other systems -----------------------------------------------------------------------------------------
+def session_stream_key() -> str:
+    """Stream: connects and disconnects, read by other systems with consumer groups."""
+    return "session:stream"
 
 
 def dead_letter_key(tenant: str) -> str:

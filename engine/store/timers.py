@@ -1,8 +1,9 @@
 """Durable timers in Redis: one scheduler's hold of its partitions.
 
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
-timers, a sorted set per user for listing and for the limit, tombstones of fired and cancelled timers, and the epoch that
-fences an older scheduler off. The due time in the sorted set is the one that counts: moving a timer does not touch its record.
+timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
+tombstones of fired and cancelled timers, and the epoch that fences an older scheduler off. The due time in the sorted set is the
+one that counts: moving a timer does not touch its record.
 
 A turn is one script run per partition, all partitions in one round trip. Everything in it may be repeated: a scheduled id is
 stored once, a cancelled one stays cancelled, removing what is gone changes nothing.
@@ -35,7 +36,9 @@ from engine.core.batch import (
     OVERLOADED,
     SCHEDULED,
     UNAVAILABLE,
+    UNREADABLE,
     Cancel,
+    CancelAll,
     Inspect,
     ListTimers,
     Reschedule,
@@ -45,11 +48,13 @@ from engine.core.batch import (
 )
 from engine.core.commit import idempotency_value
 from engine.core.timers import Page, PageRead, Request, StoreDone, StoreRequest, StoreWork
+from engine.core.wheel import AT_MAX_MS
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
     timer_cancelled_key,
+    timer_collapse_key,
     timer_due_key,
     timer_epoch_key,
     timer_fired_key,
@@ -84,17 +89,18 @@ def _storage(what: str) -> Iterator[None]:
 class _Ask:
     """One request on its way through a turn."""
 
-    __slots__ = ("answer", "repeat", "request", "taken", "timer")
+    __slots__ = ("answer", "repeat", "request", "spared", "taken", "timer")
 
     def __init__(self, item: StoreRequest) -> None:
         self.request = item.request
         self.repeat = item.repeat
+        self.spared = item.spared
         self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # as it is to be stored
         self.taken = b""  # the value this request took its id with
         self.answer: TimerAnswer | None = None  # as soon as it is known
 
-    def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "") -> None:
-        self.answer = TimerAnswer(self.request.ref, status, list(timers), detail)
+    def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "", count: int = 0) -> None:
+        self.answer = TimerAnswer(self.request.ref, status, list(timers), detail, count)
 
 
 class TimerStore:
@@ -184,6 +190,7 @@ class TimerStore:
             timer_fired_key(part.partition),
             timer_cancelled_key(part.partition),
             timer_user_prefix(part.partition),
+            timer_collapse_key(part.partition),
         ]
         open_asks = [ask for ask in asks if ask.answer is None]
         forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
@@ -210,7 +217,8 @@ class TimerStore:
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []
         for partition, unreadable in sids.items():
-            keys = [timer_epoch_key(partition), timer_due_key(partition), timer_key(partition), timer_quarantine_key(partition)]
+            of_partition = (timer_epoch_key, timer_due_key, timer_key, timer_quarantine_key, timer_collapse_key)
+            keys = [key_of(partition) for key_of in of_partition]
             calls.append((keys, [self.epoch, *unreadable]))
         await _QUARANTINE.run_many(self._client, calls)
 
@@ -235,10 +243,12 @@ def _request_args(ask: _Ask, config: Config) -> tuple[Any, ...]:
     if isinstance(request, Schedule):
         timer = ask.timer
         assert timer is not None
-        return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer))
+        return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer), timer.collapse)
     if isinstance(request, ListTimers):
-        return ("L", "", request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes)
-    return (_ONE_TIMER[type(request)], request.sid, request.tenant, request.due_ms if isinstance(request, Reschedule) else 0, 0)
+        return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
+    if isinstance(request, CancelAll):
+        return ("A", request.collapse, request.key, " ".join(ask.spared), "", "")
+    return (_ONE_TIMER[type(request)], request.sid, request.tenant, request.due_ms if isinstance(request, Reschedule) else 0, 0, "")
 
 
 def _settle(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:
@@ -247,6 +257,8 @@ def _settle(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:
     if word == b"list":
         timers = _read_all(reply[2:], quarantined)
         ask.settle(OK, timers, "truncated" if reply[1] else "")
+    elif word == b"all":
+        ask.settle(OK, count=reply[1])
     elif word == b"refused":
         ask.settle(UNAVAILABLE, detail=f"storage refuses: {reply[1].decode(errors='replace')}")
     elif ask.timer is not None and isinstance(ask.request, Schedule):
@@ -272,7 +284,7 @@ def _settle_schedule(ask: _Ask, request: Schedule, timer: Timer, reply: list[Any
 
 def _settle_one(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:
     word = reply[0]
-    assert not isinstance(ask.request, Schedule | ListTimers)
+    assert not isinstance(ask.request, Schedule | ListTimers | CancelAll)
     sid = ask.request.sid
     if word == b"fired":
         ask.settle(ALREADY_FIRED)
@@ -307,11 +319,14 @@ def _read(sid: str, due_ms: bytes | None, packed: bytes | None) -> Timer:
         raise CorruptRecord(f"timer {sid} is incomplete")
     try:
         timer = _unpack(packed)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise CorruptRecord(f"timer {sid}: {error}") from error
     if timer.sid != sid:
         raise CorruptRecord(f"timer {sid} holds the record of {timer.sid}")
-    timer.due_ms = int(float(due_ms))
+    due = float(due_ms)
+    if not 0 <= due <= AT_MAX_MS:
+        raise CorruptRecord(f"timer {sid} is due at {due}")
+    timer.due_ms = int(due)
     return timer
 
 

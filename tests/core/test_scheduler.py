@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,9 +21,11 @@ from engine.core.batch import (
     UNAVAILABLE,
     Arm,
     Cancel,
+    CancelAll,
     Due,
     Fire,
     FireDone,
+    FireFailed,
     Inspect,
     ListTimers,
     Reschedule,
@@ -40,8 +43,8 @@ USERS = [f"default:u{n}" for n in range(6)]
 EDGE = "edge-0/e"
 
 
-def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"') -> Timer:
-    return Timer(sid, key, due_ms, START, id or sid, b"12345678", 1, 60_000, True, body)
+def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"', collapse: str = "") -> Timer:
+    return Timer(sid, key, due_ms, START, id or sid, b"12345678", 1, 60_000, True, body, collapse)
 
 
 class Rig:
@@ -181,15 +184,155 @@ def test_a_confirmed_timer_is_removed_and_known_as_fired() -> None:
     assert len(rig.fired) == 1
 
 
-def test_an_unconfirmed_timer_is_handed_out_again_after_the_refire_time() -> None:
+def test_an_unconfirmed_timer_has_failed_after_the_refire_time_and_is_handed_out_again() -> None:
     rig = Rig()
     rig.open_all()
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
-    rig.at(START + 10 + rig.config.timer_refire_ms - 1)
+    failed_ms = START + 10 + rig.config.timer_refire_ms
+    rig.at(failed_ms)
+    rig.at(failed_ms + rig.config.timer_retry_first_ms - 1)
     assert rig.sids() == [sid]
-    rig.at(START + 10 + rig.config.timer_refire_ms)
+    rig.at(failed_ms + rig.config.timer_retry_first_ms)
     assert rig.sids() == [sid, sid]
+
+
+def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_batch() -> None:
+    rig = Rig(Config(timer_failures_max=4, timer_retry_cap_ms=150))
+    rig.open_all()
+    session = f"shard-{rig.slots.owner(USERS[0])}/a"
+    sid = rig.schedule(0, 10, "a")
+    handed = []
+    rig.at(START + 10)
+    for _ in range(5):
+        handed.append(rig.now)
+        rig.send(session, FireFailed([sid]))
+        before = len(rig.fired)
+        while len(rig.fired) == before:
+            at_ms = rig.core.next_at()
+            assert at_ms is not None
+            rig.at(max(at_ms, rig.now))
+            rig.store()
+    waits = [later - earlier for earlier, later in itertools.pairwise([*handed, rig.now])]
+    assert waits == [100, 150, 150, rig.config.timer_compensate_ms, rig.config.timer_compensate_ms]
+    assert rig.core.stats()["failed"] == 5
+    assert rig.core.stats()["compensated"] == 2
+    rig.send(session, FireDone([sid]))
+    rig.store()
+    assert rig.storage.timers == {}
+    assert rig.core.stats()["degraded"] == 0
+
+
+def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_nothing() -> None:
+    rig = Rig(Config(timer_claims_max=10, timer_degrade_load=0.9))
+    rig.open_all()
+    session = f"shard-{rig.slots.owner(USERS[0])}/a"
+    sids = [rig.schedule(0, 10, f"a{n}") for n in range(12)]
+    rig.at(START + 10)
+    assert len(rig.fired) == 10
+    rig.send(session, FireFailed(sids[:1]))
+    assert rig.core.stats()["degraded"] == 1
+    assert sorted(rig.sids()) == sorted(sids[:11]), "what did not fail took its place"
+    rig.send(session, FireDone(sids[1:11]))
+    rig.store()
+    rig.at(START + 10 + rig.config.timer_compensate_ms)
+    assert rig.sids()[-1] == sids[0]
+    assert rig.core.stats()["degraded"] == 0
+
+
+def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
+    rig = Rig()
+    rig.open_all()
+    shard = rig.slots.owner(USERS[0])
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.handle(Closed(f"shard-{shard}/a"))
+    rig.send(rig.open(shard, "b"), FireFailed([sid]))
+    assert rig.core.stats()["failed"] == 1
+    rig.at(START + 10 + rig.config.timer_retry_first_ms)
+    assert rig.sids() == [sid, sid, sid]
+
+
+# -- Cancelling many. --------------------------------------------------------------------------------------------------
+def test_all_timers_of_a_user_are_cancelled_and_nobody_elses() -> None:
+    rig = Rig()
+    rig.open_all()
+    for n in range(3):
+        rig.schedule(0, 100 + n, f"a{n}")
+    far = rig.schedule(0, 86_400_000, "far")
+    other = rig.schedule(1, 100, "other")
+    answer = rig.ask(CancelAll(rig.ref(), USERS[0]))
+    assert (answer.status, answer.count) == (OK, 4)
+    assert far in rig.storage.cancelled
+    rig.at(START + 1000)
+    assert rig.sids() == [other]
+
+
+def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_together() -> None:
+    rig = Rig()
+    rig.open_all()
+    cart = [rig.schedule(0, 100 + n, f"cart{n}", collapse="cart") for n in range(2)]
+    order = rig.schedule(0, 100, "order", collapse="order")
+    listed = rig.ask(ListTimers(rig.ref(), USERS[0], 10, "cart"))
+    assert [found.sid for found in listed.timers] == cart
+    assert rig.ask(CancelAll(rig.ref(), USERS[0], "cart")).count == 2
+    assert rig.ask(CancelAll(rig.ref(), USERS[0], "cart")).count == 0
+    rig.at(START + 1000)
+    assert rig.sids() == [order]
+
+
+def test_a_timer_that_was_handed_out_is_not_among_the_cancelled() -> None:
+    rig = Rig()
+    rig.open_all()
+    fired = rig.schedule(0, 10, "a")
+    rig.schedule(0, 1000, "b")
+    rig.at(START + 10)
+    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 1
+    assert fired in rig.storage.timers
+    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", FireDone([fired]))
+    rig.store()
+    assert rig.storage.timers == {}
+
+
+def test_nothing_of_a_user_fires_while_cancelling_all_is_under_way() -> None:
+    rig = Rig()
+    rig.open_all()
+    rig.schedule(0, 10, "a")
+    sid = timer_id(USERS[0], "late")
+    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.send(EDGE, Schedule(rig.ref(), False, timer(sid, USERS[0], START + 20)))
+    rig.at(START + 50)
+    assert rig.fired == []
+    rig.store()
+    assert [answer.status for answer in rig.answers[-2:]] == [OK, SCHEDULED]
+    rig.at(START + 51)
+    assert rig.sids() == [sid], "what was scheduled after it stays"
+
+
+def test_cancelling_all_that_was_given_up_lets_them_fire() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.fail()
+    rig.at(START + rig.config.commit_retry_ms + 1)
+    assert rig.answers[-1].status == UNAVAILABLE
+    rig.store()
+    assert rig.sids() == [sid]
+
+
+def test_a_lost_answer_about_cancelling_all_fires_nothing() -> None:
+    rig = Rig()
+    rig.open_all()
+    rig.schedule(0, 10, "a")
+    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.fail(applied=True)
+    rig.at(START + 100)
+    rig.store()
+    assert rig.answers[-1].status == OK
+    rig.at(START + 1000)
+    assert rig.fired == []
+    assert rig.core.stats()["loaded"] == 0
 
 
 def test_a_lost_session_gives_its_unconfirmed_timers_to_the_next_one_at_once() -> None:
@@ -224,7 +367,7 @@ def test_a_timer_of_a_shard_that_is_away_can_still_be_cancelled() -> None:
 
 
 def test_a_fire_record_has_at_most_a_batch_and_its_bytes() -> None:
-    rig = Rig(Config(timer_batch=3, timer_batch_bytes=3000))
+    rig = Rig(Config(timer_batch=3, timer_batch_bytes=4000))
     rig.open_all()
     for n in range(7):
         rig.schedule(0, 10, f"small{n}")
@@ -598,6 +741,8 @@ class Promises(RuleBasedStateMachine):
         self.done: set[str] = set()
         self.unconfirmed: dict[str, list[str]] = {}  # per open session
         self.sessions = 0
+        self.started = START
+        self.before: dict[int, set[str]] = {}  # what a CancelAll is about
 
     # What has come out.
     def _look(self) -> None:
@@ -621,6 +766,9 @@ class Promises(RuleBasedStateMachine):
                 assert answer.status == UNAVAILABLE
                 self.unsure.add(request.timer.sid)
             return
+        if isinstance(request, CancelAll):
+            self._cancelled_all(request, answer)
+            return
         sid = request.sid
         if answer.status == UNAVAILABLE:
             self.unsure.add(sid)
@@ -635,6 +783,18 @@ class Promises(RuleBasedStateMachine):
         else:
             assert answer.status == NOT_FOUND
             assert sid in self.gone or sid in self.unsure or sid not in self.due
+
+    def _cancelled_all(self, request: CancelAll, answer: TimerAnswer) -> None:
+        storage = self.rig.storage
+        before = self.before.pop(request.ref)
+        if answer.status == UNAVAILABLE:
+            self.unsure |= before
+            return
+        cancelled = {sid for sid in before if sid in storage.cancelled}
+        assert not cancelled & self.handed, "fired, and cancelled with the others"
+        self.gone |= cancelled
+        left = {sid for sid in before if sid in storage.timers and storage.timers[sid].due_ms > self.started}
+        assert left <= self.handed, "neither cancelled nor handed out"
 
     def _ask(self, request: Any) -> None:
         self.asked[request.ref] = request
@@ -652,6 +812,20 @@ class Promises(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         self._ask(Cancel(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due)))))
+
+    @rule(user=st.integers(0, 5))
+    def cancel_all(self, user: int) -> None:
+        request = CancelAll(self.rig.ref(), USERS[user])
+        waiting = [asked.timer for asked in self.asked.values() if isinstance(asked, Schedule)]
+        self.before[request.ref] = {known.sid for known in [*self.rig.storage.timers.values(), *waiting] if known.key == USERS[user]}
+        self._ask(request)
+
+    @precondition(lambda self: any(self.unconfirmed.values()))
+    @rule(data=st.data())
+    def shard_cannot(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(sorted(name for name, sids in self.unconfirmed.items() if sids)))
+        self.rig.send(session, FireFailed([self.unconfirmed[session].pop(0)]))
+        self._look()
 
     @precondition(lambda self: self.due)
     @rule(data=st.data(), delay=st.integers(0, 3000))
@@ -708,7 +882,11 @@ class Promises(RuleBasedStateMachine):
         if self.rig.work is not None and applied:
             self.rig.storage.apply(self.rig.work)
         for request in self.asked.values():
-            self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
+            if isinstance(request, CancelAll):
+                self.unsure |= self.before.pop(request.ref)
+            else:
+                self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
+        self.started = self.rig.now
         self.asked.clear()
         self.unconfirmed.clear()
         self.rig.work = None

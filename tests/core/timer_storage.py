@@ -14,6 +14,7 @@ from engine.core.batch import (
     OK,
     SCHEDULED,
     Cancel,
+    CancelAll,
     Inspect,
     ListTimers,
     Reschedule,
@@ -60,8 +61,14 @@ class TimerStorage:
         if isinstance(request, Schedule):
             return self._schedule(request)
         if isinstance(request, ListTimers):
-            found = sorted((timer for timer in self.timers.values() if timer.key == request.key), key=lambda timer: timer.due_ms)
+            found = sorted(self._of(request), key=lambda timer: timer.due_ms)
             return TimerAnswer(request.ref, OK, [replace(timer) for timer in found[: request.limit]])
+        if isinstance(request, CancelAll):
+            chosen = [timer.sid for timer in self._of(request) if timer.due_ms > claimed_ms and timer.sid not in item.spared]
+            for sid in chosen:
+                del self.timers[sid]
+            self.cancelled.update(chosen)
+            return TimerAnswer(request.ref, OK, count=len(chosen))
         timer = self.timers.get(request.sid)
         if timer is None:
             if request.sid in self.fired:
@@ -80,6 +87,9 @@ class TimerStorage:
         else:
             assert isinstance(request, Inspect)
         return TimerAnswer(request.ref, OK, [replace(timer)])
+
+    def _of(self, request: ListTimers | CancelAll) -> list[Timer]:
+        return [timer for timer in self.timers.values() if timer.key == request.key and request.collapse in ("", timer.collapse)]
 
     def _schedule(self, request: Schedule) -> TimerAnswer:
         timer = request.timer

@@ -186,8 +186,13 @@ class FakeScheduler:
         if isinstance(record, batch.Schedule):
             self.timers[record.timer.sid] = record.timer
             return batch.TimerAnswer(record.ref, batch.SCHEDULED, [record.timer])
-        if isinstance(record, batch.ListTimers):
-            return batch.TimerAnswer(record.ref, batch.OK, [timer for timer in self.timers.values() if timer.key == record.key])
+        if isinstance(record, batch.ListTimers | batch.CancelAll):
+            chosen = [timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.collapse)]
+            if isinstance(record, batch.ListTimers):
+                return batch.TimerAnswer(record.ref, batch.OK, chosen)
+            for timer in chosen:
+                del self.timers[timer.sid]
+            return batch.TimerAnswer(record.ref, batch.OK, count=len(chosen))
         if record.sid in self.fired:
             return batch.TimerAnswer(record.ref, batch.ALREADY_FIRED)
         timer = self.timers.get(record.sid)

@@ -145,6 +145,23 @@ async def test_publishing_needs_a_token_with_the_scope() -> None:
 
 
 # -- scheduled -------------------------------------------------------------------------------------------------------------
+async def test_all_scheduled_notifications_of_a_user_or_a_collapse_key_are_cancelled() -> None:
+    async with edge_world() as world, world.http() as client:
+        items = [{**ITEM, "delay": 60}, {**ITEM, "delay": 70}, {**ITEM, "user": "u2", "delay": 60}]
+        sids = [result["scheduled_id"] for result in (await client.post("/v1/notifications", json=items)).json()["results"]]
+        world.scheduler.timers[sids[1]].collapse = "cart"
+        listed = (await client.get("/v1/scheduled", params={"user": "u1", "collapse": "cart"})).json()["scheduled"]
+        assert [timer["scheduled_id"] for timer in listed] == [sids[1]]
+        assert (await client.delete("/v1/scheduled", params={"user": "u1", "collapse": "cart"})).json() == {"cancelled": 1}
+        assert world.scheduler.timers.keys() == {sids[0], sids[2]}
+        async with world.http("stranger", tenant="other") as stranger:
+            assert (await stranger.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 0}
+        assert (await client.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
+        assert world.scheduler.timers.keys() == {sids[2]}
+        for query in ({}, {"user": ""}, {"user": "a\nb"}, {"user": "u1", "collapse": ""}, {"user": "u1", "collapse": "x" * 200}):
+            problem(await client.delete("/v1/scheduled", params=query), 400)
+
+
 async def test_scheduled_notifications_are_inspected_moved_listed_and_cancelled() -> None:
     async with edge_world() as world, world.http() as client:
         answer = await client.post("/v1/notifications", json={**ITEM, "id": "later", "delay": 3600, "data": {"n": 1}})

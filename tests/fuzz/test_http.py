@@ -150,7 +150,7 @@ def test_any_acknowledgement_is_answered(edge: EdgeInProcess, body: bytes) -> No
 
 
 ROUTES = (
-    ("GET", "/v1/scheduled"),
+    ("GET", "/v1/scheduled"), ("DELETE", "/v1/scheduled"),
     ("GET", "/v1/heartbeat"), ("GET", "/openapi.json"), ("GET", "/v1/status"), ("OPTIONS", "/v1/ack"), ("PUT", "/x"),
 )  # fmt: skip
 HEADERS = (b"x-last-seq", b"x-client-id", b"origin", b"cookie", b"content-length", b"last-event-id", b"accept")

@@ -1,5 +1,5 @@
 -- Move timers that cannot be read aside, so that they stop nothing and can be looked at.
--- KEYS: epoch, due, timer, quarantine   ARGV: epoch, sid...   Returns {'OK'} or {'FENCED', epoch}. Safe to repeat.
+-- KEYS: epoch, due, timer, quarantine, collapse keys   ARGV: epoch, sid...   Returns {'OK'} or {'FENCED', epoch}. Safe to repeat.
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
   return {'FENCED', epoch or ''}
@@ -10,6 +10,7 @@ for i = 2, #ARGV do
   if due or packed then
     redis.call('ZREM', KEYS[2], ARGV[i])
     redis.call('HDEL', KEYS[3], ARGV[i])
+    redis.call('HDEL', KEYS[5], ARGV[i])
     redis.call('HSET', KEYS[4], ARGV[i], packed or '')
   end
 end

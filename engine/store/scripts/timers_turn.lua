@@ -1,15 +1,17 @@
 -- One turn of a timer partition: fence, remove what fired, apply requests in order, read a page. Safe to repeat.
--- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes (same hash tag)
+-- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys (same hash tag)
 -- ARGV: epoch, now, claimed-before, forget-at, timers per user, number of fired, number of requests,
 --       fired: (sid, mailbox key or '')...
---       requests: (kind, sid, tenant or mailbox key, x, y)...
---         'S' schedule: mailbox key, due, packed timer    'I' inspect: tenant    'C' cancel: tenant
---         'M' move: tenant, due                           'L' list: sid is '', mailbox key, limit, bytes
+--       requests: (kind, sid, tenant or mailbox key, x, y, z)...
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''
+--         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due
+--         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
+--         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to spare joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
 -- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more}; times are ms.
---   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...}
+--   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
-local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix = unpack(KEYS)
+local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
 local epoch = redis.call('GET', epoch_key)
@@ -54,11 +56,16 @@ end
 
 local function remove(sid, key)
   redis.call('HDEL', timer_key, sid)
+  redis.call('HDEL', collapse_key, sid)
   redis.call('ZREM', due_key, sid)
   redis.call('ZREM', user_prefix .. key, sid)
 end
 
-local function schedule(sid, key, due, packed)
+local function is_of(sid, collapse)
+  return collapse == '' or redis.call('HGET', collapse_key, sid) == collapse
+end
+
+local function schedule(sid, key, due, packed, collapse)
   local there = redis.call('HGET', timer_key, sid)
   if there then
     return {'present', redis.call('ZSCORE', due_key, sid), there}
@@ -76,6 +83,9 @@ local function schedule(sid, key, due, packed)
   end
   redis.call('ZADD', due_key, due, sid)
   redis.call('ZADD', user_prefix .. key, due, sid)
+  if collapse ~= '' then
+    redis.call('HSET', collapse_key, sid, collapse)
+  end
   return {'stored'}
 end
 
@@ -106,16 +116,19 @@ local function decide(kind, sid, tenant, new_due)
   return {'done', due, packed}
 end
 
-local function list(key, limit, bytes)
-  local found = redis.call('ZRANGE', user_prefix .. key, 0, limit, 'WITHSCORES')
+local function list(collapse, key, limit, bytes)
+  local found = redis.call('ZRANGE', user_prefix .. key, 0, collapse == '' and limit or -1, 'WITHSCORES')
   local reply = {'list', 0}
   for i = 1, #found, 2 do
-    if (#reply - 2) / 3 >= limit or bytes <= 0 then
+    local wanted = is_of(found[i], collapse)
+    if wanted and ((#reply - 2) / 3 >= limit or bytes <= 0) then
       reply[2] = 1
       break
     end
-    local packed = redis.call('HGET', timer_key, found[i])
-    if packed then
+    local packed = wanted and redis.call('HGET', timer_key, found[i])
+    if not wanted then
+      -- another collapse key's
+    elseif packed then
       bytes = bytes - #packed
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = found[i], found[i + 1], packed
     else -- it was unreadable when it fired or was moved aside, so its owner's index was not known
@@ -123,6 +136,25 @@ local function list(key, limit, bytes)
     end
   end
   return reply
+end
+
+-- At most timers-per-user of them: all in one go, so that what is scheduled after it is not among them.
+local function cancel_all(collapse, key, spared)
+  local spare = {}
+  for sid in string.gmatch(spared, '%S+') do
+    spare[sid] = true
+  end
+  local tenant, count = tenant_of(key), 0
+  local found = redis.call('ZRANGE', user_prefix .. key, 0, -1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local sid = found[i]
+    if tonumber(found[i + 1]) > claimed_before and not spare[sid] and is_of(sid, collapse) then
+      remove(sid, key)
+      entomb(cancelled_key, tenant, sid)
+      count = count + 1
+    end
+  end
+  return {'all', count}
 end
 
 -- Byte order, as sorted sets have it; Lua's own comparison follows the server's locale.
@@ -184,15 +216,17 @@ end
 
 local replies = {}
 for i = 1, tonumber(ARGV[7]) do
-  local kind, sid, whose, x, y = unpack(ARGV, at, at + 4)
+  local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
   if kind == 'S' then
-    replies[i] = schedule(sid, whose, x, y)
+    replies[i] = schedule(sid, whose, x, y, z)
   elseif kind == 'L' then
-    replies[i] = list(whose, tonumber(x), tonumber(y))
+    replies[i] = list(sid, whose, tonumber(x), tonumber(y))
+  elseif kind == 'A' then
+    replies[i] = cancel_all(sid, whose, x)
   else
     replies[i] = decide(kind, sid, whose, x)
   end
-  at = at + 5
+  at = at + 6
 end
 
 local page, more = {}, 0
