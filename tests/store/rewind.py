@@ -10,7 +10,7 @@ class Moment:
 
     def __init__(self, client: Redis, values: dict[bytes, tuple[bytes, int]]) -> None:
         self._client = client
-        self._values = values
+        self.values = values
 
     @classmethod
     async def taken(cls, client: Redis) -> Moment:
@@ -23,6 +23,6 @@ class Moment:
         """Everything written since is lost, at one stroke."""
         pipeline = self._client.pipeline(transaction=True)
         pipeline.flushall()
-        for key, (value, ttl_ms) in self._values.items():
+        for key, (value, ttl_ms) in self.values.items():
             pipeline.restore(key, ttl_ms, value)
         await pipeline.execute()

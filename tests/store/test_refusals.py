@@ -1,0 +1,155 @@
+"""A Redis that refuses writes - out of memory, demoted, its disk full, busy: nothing half done, and it is over when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from engine.core.checkpoint import spill_of
+from engine.core.slots import slot_of
+from engine.errors import StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.pages import Pages
+from engine.store.redis import claim_data_epoch, replace_data_epoch
+from tests.conftest import RedisServer, start_redis
+from tests.store.rewind import Moment
+from tests.store.test_journal import Writer
+from tests.store.test_pages import KEY, mailbox
+
+DEADLINE_S = 20
+NOW_MS = int(time.time() * 1000)
+OTHER = "t:same-script"
+
+Trouble = Callable[[Redis], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def out_of_memory(client: Redis) -> AsyncIterator[None]:
+    await client.config_set("maxmemory", "1")
+    yield
+    await client.config_set("maxmemory", "0")
+
+
+@asynccontextmanager
+async def demoted(client: Redis) -> AsyncIterator[None]:
+    await client.replicaof("127.0.0.1", "1")
+    yield
+    await client.replicaof("NO", "ONE")
+
+
+@asynccontextmanager
+async def snapshots_fail(client: Redis) -> AsyncIterator[None]:
+    """`stop-writes-on-bgsave-error`: the answer is MISCONF."""
+    in_the_way = Path((await client.config_get("dir"))["dir"], "dump.rdb")
+    in_the_way.unlink(missing_ok=True)
+    in_the_way.mkdir()
+    await client.config_set("save", "3600 1")
+    await client.bgsave()
+    async with asyncio.timeout(DEADLINE_S):
+        while (await client.info("persistence"))["rdb_last_bgsave_status"] != "err":
+            await asyncio.sleep(0.01)
+    yield
+    in_the_way.rmdir()
+    await client.config_set("save", "")
+
+
+@asynccontextmanager
+async def too_few_replicas(client: Redis) -> AsyncIterator[None]:
+    await client.config_set("min-replicas-to-write", "1")
+    yield
+    await client.config_set("min-replicas-to-write", "0")
+
+
+@asynccontextmanager
+async def busy(client: Redis) -> AsyncIterator[None]:
+    """Somebody's endless script."""
+    await client.config_set("lua-time-limit", "20")
+    endless = asyncio.ensure_future(client.eval("while true do end", 0))  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await client.ping()
+                await asyncio.sleep(0.01)
+            except RedisError:
+                break
+    yield
+    await client.script_kill()
+    with pytest.raises(RedisError):
+        await endless
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """Its own: what these tests set concerns the whole server."""
+    with tempfile.TemporaryDirectory(prefix="engine-refusals-") as folder:
+        running = start_redis(Path(folder))
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+async def client(server: RedisServer) -> AsyncIterator[Redis]:
+    client = Redis.from_url(server.url, socket_timeout=5)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+TROUBLES = [out_of_memory, demoted, snapshots_fail, too_few_replicas, busy]
+
+
+async def everything(client: Redis) -> dict[bytes, bytes]:
+    return {key: value for key, (value, _) in (await Moment.taken(client)).values.items()}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards(client: Redis, trouble: Trouble) -> None:
+    await claim_data_epoch(client, 1)
+    writer = Writer(client)
+    await writer.journal.take_over([slot_of(KEY), slot_of(OTHER)])
+    await writer.write("before")
+    pages = Pages(client, writer.journal.witness, 100)
+    await pages.write([spill_of(mailbox(1))], NOW_MS)
+    group = writer.group("a", "b", "c")
+    spills = [spill_of(mailbox(3)), spill_of(mailbox(2, key=OTHER))]
+    writes: list[Callable[[], Awaitable[object]]] = [
+        lambda: writer.journal.append(group),
+        lambda: pages.write(spills, NOW_MS),
+        lambda: writer.journal.covered(None),
+        lambda: Journal(client, 4, 1000).take_over([1]),
+        lambda: replace_data_epoch(client, "1", 2),
+    ]
+    before = await everything(client)
+    async with trouble(client):
+        for write in writes:
+            with pytest.raises(StorageUnavailable):
+                await write()
+    assert await everything(client) == before
+    assert await writer.journal.append(group) == {}
+    await pages.write(spills, NOW_MS)
+    await writer.journal.covered(None)
+    assert await writer.stored() == ["before", "a", "b", "c"]
+    assert (await pages.read([KEY]))[KEY] is not None
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
+    """Publishers were told 503; the shard must not wait for memory to make that true, and to say so to the next ones at once."""
+    writer = Writer(client)
+    await writer.journal.take_over([1])
+    group = writer.group("a")
+    if written:
+        await writer.journal.append(group)
+    async with out_of_memory(client):
+        await writer.journal.rollback(group)
+    writer.intake.refused()
+    assert await writer.stored() == []
+    assert await writer.write("a") == {}
