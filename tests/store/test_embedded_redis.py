@@ -15,12 +15,14 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from bench.disk import CannotMount, filled, small_disk
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.embedded import DataDirLock, EmbeddedRedis, find_server
 from engine.store.redis import connect
+from tests.conftest import missing
 
 pytestmark = pytest.mark.redis
 
@@ -173,3 +175,48 @@ async def test_it_dies_with_a_killed_engine_and_the_next_one_starts_at_once(conf
         assert await command(redis, config, "PING") in (b"PONG", True)
     await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     lock.release()
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, server: Path, fsync: str) -> None:
+    """With `always` Redis ends itself rather than answer for what it could not write; with `everysec` it refuses writes."""
+    try:
+        with small_disk(tmp_path / "disk", 8 << 20) as folder:
+            config = Config(data_dir=str(folder / "data"), redis_fsync=fsync, start_timeout_s=20, redis_restart_max_ms=200)
+            async with running(config, server) as redis:
+                written = 0
+
+                async def write() -> None:
+                    nonlocal written
+                    try:
+                        await command(redis, config, "XADD", "log", f"1-{written + 1}", "b", "x" * 1000)
+                    except ResponseError as error:
+                        if "equal or smaller" not in str(error):  # else it was written before, and only its answer was lost
+                            raise
+                    written += 1
+
+                for _ in range(20):
+                    await write()
+                with filled(folder):
+                    refused = 0
+                    async with asyncio.timeout(20):
+                        while refused < 5:
+                            try:
+                                await write()
+                            except (RedisError, OSError):
+                                refused += 1
+                                await asyncio.sleep(0.05)
+                    assert bool(redis.restarts) == (fsync == "always")
+                async with asyncio.timeout(20):
+                    while True:
+                        try:
+                            await write()
+                            break
+                        except (RedisError, OSError):
+                            await asyncio.sleep(0.05)
+                entries = await command(redis, config, "XRANGE", "log", "-", "+")
+                assert isinstance(entries, list)
+                found = [int(entry_id.partition(b"-")[2]) for entry_id, _ in entries]
+                assert found == list(range(1, written + 1))
+    except CannotMount as error:
+        missing(f"no full disk was tried: cannot mount a tmpfs ({error})")
