@@ -49,11 +49,22 @@ async def test_full_load_keeps_to_its_window_and_sends_everything() -> None:
     assert max(publisher.requests) <= BATCH
 
 
-async def test_full_load_goes_on_after_a_loss_and_the_books_say_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.workloads._PATIENCE_S", 0.01)
-    books = Books(5)
+class ImpatientBooks(Books):
+    """Counts how often nothing came."""
+
+    given_up = 0
+
+    async def reach(self, target: int, patience_s: float = 0.0) -> bool:
+        reached = await super().reach(target, 0.01)
+        self.given_up += not reached
+        return reached
+
+
+async def test_full_load_goes_on_after_a_loss_and_the_books_say_what_was_lost() -> None:
+    books = ImpatientBooks(5)
     await full_load(Sender(Loopback(books, lose=frozenset(range(400))), books, range(5)), books, 1000, window=300)
     assert (books.sent, books.received) == (1000, 600)
+    assert books.given_up == 3  # after 250 lost, after 400, at the end: what was given up once is not waited for again
 
 
 async def test_an_open_loop_sends_at_its_rate_with_the_due_times_of_the_rate() -> None:
