@@ -6,7 +6,7 @@ Every sequence number from 1 to `head` is in exactly one state:
     gone      expired, trimmed or never kept; said to a connection by `Gap` before anything after it, in `gone`
     dying     refused by a client, on its way to the dead-letter stream, in `dying`
     hot       pending, its body in memory, in `hot`
-    cold      pending or gone, its body only in the offline stream: in `cold`, an inclusive range, and in no other state
+    cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
 
 Numbers leave `cold` only by a range read of the stream. What such a read does not find and nobody acknowledged is gone:
 trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
@@ -77,6 +77,10 @@ class Mailbox:
     def pending_count(self) -> int:
         """Messages not settled, an upper bound where some of the cold ones are gone."""
         return len(self.hot) + (self.cold[1] - self.cold[0] + 1 if self.cold else 0)
+
+    def is_cold(self, seq: int) -> bool:
+        """Is its body, if there is one, only in the offline stream? `seq` is neither hot nor gone."""
+        return self.cold is not None and self.cold[0] <= seq <= self.cold[1] and seq not in self.acked and seq not in self.dying
 
     def oldest_pending(self) -> int:
         """The lowest number that is neither settled nor dying, gone ones included; `head` + 1 when there is none."""
@@ -289,7 +293,11 @@ class Mailbox:
             message.attempts = max(message.attempts, self.cold_attempts.get(seq, 0))
             self.hot[seq] = message
             added += 1
-        self._warm(last)
+        if first <= self.cold[0]:
+            self._warm(last)
+        elif last >= self.cold[1]:
+            self.cold = (self.cold[0], first - 1)
+        # Else the range stays: whatever of it was read is in another state now.
         return added
 
     def cool(self) -> list[Message]:

@@ -42,11 +42,11 @@ def pump(mailbox: Mailbox, connection: Connection, now_ms: int, window: int, win
                 seq += 1
                 continue
             result.expired += mailbox.expire(seq, now_ms)
-        elif mailbox.cold and mailbox.cold[0] <= seq <= mailbox.cold[1]:
-            result.load_from = seq
-            break
         gap = next(((first, last) for first, last in mailbox.gone if first <= seq <= last), None)
         if gap is None:
+            if mailbox.is_cold(seq):
+                result.load_from = seq
+                break
             connection.sent = seq  # settled or dying
             seq += 1
             continue

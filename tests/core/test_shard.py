@@ -30,6 +30,8 @@ from engine.core.batch import (
     Welcome,
     Written,
 )
+from engine.core.mailbox import Mailbox
+from engine.core.message import Message
 from tests.core.shard_world import EDGE, World, delivered, of
 
 
@@ -516,6 +518,38 @@ def test_after_a_restart_a_plain_event_stream_is_not_sent_again_what_it_has(kind
     assert delivered(world.settle()) == again
     world.post()
     assert delivered(world.settle()) == [(3, 1)]
+
+
+def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothing() -> None:
+    world = World(window=4)
+    for _ in range(12):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    world.attach(1, kind=SSE, cursor=0, resume=True, sent=8)  # it has written these, and nobody has acknowledged them
+    assert delivered(world.settle()) == [(9, 1), (10, 1), (11, 1), (12, 1)]
+    world.attach(2)
+    got = []
+    for _ in range(4):
+        got += delivered(world.settle(), 2)
+        world.ack(2, got[-1][0])
+    assert [seq for seq, _ in got] == list(range(1, 13))
+
+
+def test_what_cools_while_a_later_part_is_read_is_not_lost() -> None:
+    mailbox = Mailbox("t:u", 0)
+    mailbox.head = mailbox.spilled = 9
+    mailbox.cold = (6, 9)
+    messages = {seq: Message(seq, f"m{seq}", 1, 1 << 50, True, 0, b"") for seq in range(1, 10)}
+    mailbox.hot = {seq: messages[seq] for seq in range(1, 6)}
+    mailbox.cool()
+    assert mailbox.loaded(6, 7, [messages[6], messages[7]]) == 2
+    assert [seq for seq in range(1, 10) if seq not in mailbox.hot and mailbox.is_cold(seq)] == [1, 2, 3, 4, 5, 8, 9]
+    assert mailbox.loaded(8, 9, [messages[8]]) == 1
+    assert mailbox.gone == [(9, 9)]
+    assert mailbox.loaded(1, 5, [messages[seq] for seq in range(1, 6)]) == 5
+    assert mailbox.cold is None
 
 
 def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
