@@ -22,7 +22,7 @@ IMPURE_CALLS = {"uuid1", "uuid4", "uuid6", "uuid7", "now", "utcnow", "today", "u
 LAYERS = (
     ("errors", "config"),
     ("core",),
-    ("problems", "metrics", "ids"),
+    ("problems", "metrics", "ids", "zones"),
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "cors", "assets", "body"),
     ("calls", "outcomes", "requests", "faults"),

@@ -1,0 +1,29 @@
+"""IANA time zones by name. Their data comes with the system, or with the `tzdata` package where the system has none.
+
+Kept out of the core: which file a name leads to is the machine's business. The core is given the zones themselves.
+"""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from engine.errors import Invalid
+
+NAME_CHARS_MAX = 64
+
+
+@lru_cache(maxsize=1024)  # there are about 600
+def zone(name: str) -> tzinfo:
+    """The zone of a name such as `Europe/Berlin`.
+
+    Raises:
+        Invalid: there is none.
+    """
+    try:
+        if len(name) <= NAME_CHARS_MAX:
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # no such file; a path out of the database; a folder such as `Europe`
+        pass
+    raise Invalid("an IANA time zone such as Europe/Berlin is needed", "$.zone")
