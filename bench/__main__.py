@@ -21,7 +21,7 @@ from bench.figures import summaries
 from bench.machine import machine
 from bench.progress import Phases
 
-NAMES = ("delivery", "latency", "fanout", "idle", "storm", "timers", "scaling", "soak", "wheel")
+NAMES = ("delivery", "latency", "fanout", "idle", "storm", "timers", "scaling", "soak", "chaos", "wheel", "peers")
 
 
 def parser() -> argparse.ArgumentParser:

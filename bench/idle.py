@@ -8,7 +8,6 @@ leaves out: TLS, whose buffers can be larger than all of this.
 from __future__ import annotations
 
 import asyncio
-import resource
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import uvloop
 
 from bench.books import Books, Listener, now_s
+from bench.machine import raise_file_limit
 from bench.processes import CpuMeter, kernel_bytes
 from bench.progress import Phases
 from bench.server import engine
@@ -30,7 +30,7 @@ _FILES_SPARE = 500  # that the generator and an edge have open beside the connec
 
 async def measure(system: System, counts: list[int], seconds: float, phases: Phases) -> AsyncIterator[dict[str, Any]]:
     """One result per number of connections, rising; also for systems other than the engine."""
-    limit = _raise_file_limit() - _FILES_SPARE
+    limit = raise_file_limit() - _FILES_SPARE
     books = Books(min(max(counts), limit))
     await asyncio.sleep(_STEADY_S)
     alone_pct = await _cpu_pct(system, seconds, phases, "without connections")
@@ -78,13 +78,6 @@ async def _cpu_pct(system: System, seconds: float, phases: Phases, text: str) ->
     return {**shares, "total": round(100 * sum(spent.values()) / took_s, 2)}
 
 
-def _raise_file_limit() -> int:
-    """Allow this process, and the systems it starts, as many open files as may be; returns how many."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--connections", default=CONNECTIONS, help="how many, rising, separated by commas (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="to idle at each (default %(default)s)")
@@ -92,7 +85,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """Start an engine, measure, stop it; one dictionary per number of connections."""
-    _raise_file_limit()
+    raise_file_limit()
 
     async def all_counts() -> list[dict[str, Any]]:
         counts = sorted(int(count) for count in args.connections.split(","))

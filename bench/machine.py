@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import resource
 import subprocess
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def versions(*packages: str) -> dict[str, str]:
     if commit := _git("rev-parse", "--short=12", "HEAD"):
         found["commit"] = commit + ("+changes" if _git("status", "--porcelain", "engine") else "")
     return found
+
+
+def raise_file_limit() -> int:
+    """Allow this process, and the systems it starts, as many open files as may be; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def _git(*arguments: str) -> str:

@@ -55,12 +55,12 @@ async def measure(system: System, users: int, each: int, phases: Phases) -> dict
         await books.reach(before + missed)
     figures = await measurement.end()
     recovered = figures.pop("messages")
-    for nonsense in ("lost", "per_s", "latency_ms", "bytes_per_message"):  # of messages that were sent long before
-        figures.pop(nonsense, None)
+    for key in ("lost", "per_s", "latency_ms", "bytes_per_message"):  # of messages that were sent long before they say nothing
+        figures.pop(key, None)
     sender.close()
     for listener in listeners:
         listener.drop()
-    total_us = figures.pop("cpu_us_per_message")
+    server_us, generator_us = figures.pop("cpu_us_per_message"), figures.pop("generator_cpu_us_per_message")
     return {
         "bench": "storm",
         "system": system.name,
@@ -70,7 +70,8 @@ async def measure(system: System, users: int, each: int, phases: Phases) -> dict
         "wall_s": round(books.last_s - began, 3) if recovered else None,
         "all_connected_s": round(connected_s, 3),
         "connect_retries": failed,
-        "cpu_us_per_recovered": total_us if recovered else None,
+        "cpu_us_per_recovered": server_us if recovered else None,
+        "generator_cpu_us_per_recovered": generator_us if recovered else None,
         "cpu_us_per_stored": store_us,
         **figures,
     }

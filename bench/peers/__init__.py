@@ -1,0 +1,97 @@
+"""Peers: what the same work costs in systems people use today, in the same run as the engine.
+
+Django Channels with Celery and python-socketio with acknowledgement callbacks, each as its documentation shows it, through the same
+load generator, books and accounting. Then delayed tasks by a poller on a sorted set, the same with claims in Lua, Celery's ETA and
+APScheduler. A peer gets as many messages as it can take in reasonable time, and the fixed rates it sustains. What the comparison leaves
+out: none of these peers stores a message or its acknowledgement, checks a token, or repeats what was not acknowledged; their Redis
+writes nothing to disk. The engine does all of that in the figures beside theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import uvloop
+
+from bench import delivery, fanout, idle, latency, storm
+from bench import timers as engine_timers
+from bench.machine import raise_file_limit
+from bench.peers import delayed
+from bench.peers.channels import ChannelsCelery
+from bench.peers.socketio import SocketIo
+from bench.progress import Phases
+from bench.server import engine
+from bench.system import System
+from bench.workloads import WINDOW
+
+SYSTEMS: Final = ("engine", ChannelsCelery.name, SocketIo.name)
+WORKLOADS: Final = ("delivery", "latency", "fanout", "idle", "storm", "timers")
+RATES: Final = (100, 500, 2000, 5000, 10_000)
+_SUSTAINED_SHARE: Final = 0.7  # of its full load; beyond it a queue grows and the latency is that of the queue
+_LOADS: Final = {  # messages, warm-up, broadcasts, missed by each in the storm
+    "engine": (50_000, 2000, 20, 20),
+    ChannelsCelery.name: (3000, 200, 5, 2),
+    SocketIo.name: (10_000, 1000, 20, 20),
+}
+
+
+@contextlib.asynccontextmanager
+async def started(name: str) -> AsyncIterator[System]:
+    """The system of this name."""
+    if name == "engine":
+        with engine() as running:
+            yield running
+    else:
+        async with ChannelsCelery() if name == ChannelsCelery.name else SocketIo() as peer:
+            yield peer
+            peer.programs.check()
+
+
+async def compare(name: str, workloads: list[str], quick: bool, phases: Phases) -> list[dict[str, Any]]:
+    """All workloads of one system, each on a fresh one."""
+    messages, warm_up, broadcasts, missed = (max(1, size // 10) if quick else size for size in _LOADS[name])
+    seconds, results, per_s = (2.0 if quick else 6.0), list[dict[str, Any]](), float("inf")
+    if "delivery" in workloads:
+        async with started(name) as system:
+            results.append(await delivery.measure(system, messages, WINDOW, phases, warm_up))
+            per_s = results[-1]["per_s"]
+    if "latency" in workloads:
+        async with started(name) as system:
+            rates = [rate for rate in RATES if rate <= per_s * _SUSTAINED_SHARE]
+            results += [result async for result in latency.measure(system, rates, seconds, phases, warm_up)]
+    if "fanout" in workloads:
+        async with started(name) as system:
+            results.append(await fanout.measure(system, fanout.CONNECTIONS, broadcasts, phases))
+    if "idle" in workloads:
+        async with started(name) as system:
+            results += [result async for result in idle.measure(system, [4000], seconds * 2, phases)]
+    if "storm" in workloads:
+        async with started(name) as system:
+            results.append(await storm.measure(system, storm.USERS, missed, phases))
+    return results
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="which, separated by commas (default %(default)s)")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="which, separated by commas (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages: does it run at all?")
+
+
+def run(args: Namespace) -> Iterator[dict[str, Any]]:
+    """Start each system for each workload, measure, stop it; one dictionary per result."""
+    raise_file_limit()
+    workloads = [name for name in WORKLOADS if name in args.workloads.split(",")]
+    systems = [name for name in SYSTEMS if name in args.systems.split(",")]
+    for name in systems:
+        yield from uvloop.run(compare(name, workloads, args.quick, args.phases))
+    if "timers" in workloads:
+        share = 10 if args.quick else 1
+        if "engine" in systems:
+            with engine() as running:
+                count = engine_timers.TIMERS // share
+                yield uvloop.run(engine_timers.measure(running, count, engine_timers.SPAN_S, engine_timers.LEAD_S, True, args.phases))
+        for peer, count in delayed.SUSTAINED.items():
+            yield uvloop.run(delayed.measure(peer, count // share, engine_timers.SPAN_S, args.phases))
