@@ -1,0 +1,223 @@
+"""What is done to a running engine under load: one coroutine per fault, which returns when the fault itself is over.
+
+Whether the engine is well again is for the traffic to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from redis.exceptions import RedisError
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from bench.disk import filled
+from bench.victim import Victim
+
+Fault = Callable[[Victim], Awaitable[None]]
+
+REFUSAL_S: Final = 4.0
+"""How long Redis refuses or is silent: twice what a shard waits before it tells publishers."""
+
+STALL_S: Final = 5.0
+"""Longer than links tolerate (3 s), shorter than what gets an actor replaced (10 s)."""
+
+NUISANCE_S: Final = 5.0
+_BIG: Final = "x" * 8000
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+def killed(role: str) -> Fault:
+    """kill -9."""
+
+    async def fault(victim: Victim) -> None:
+        victim.kill(role)
+
+    return fault
+
+
+def stalled(role: str, seconds: float = STALL_S) -> Fault:
+    """SIGSTOP, and SIGCONT after a while: a process that wakes up in a world that went on."""
+
+    async def fault(victim: Victim) -> None:
+        with victim.stopped(role):
+            await asyncio.sleep(seconds)
+
+    return fault
+
+
+def replaced_while_stalled(role: str, patience_s: float = 40.0) -> Fault:
+    """SIGSTOP until the engine has a new process for the part; then the old one wakes up, if it still exists."""
+
+    async def fault(victim: Victim) -> None:
+        before = victim.pids(role)
+        with victim.stopped(role):
+            async with asyncio.timeout(patience_s):
+                while not set(victim.pids(role)) - set(before):
+                    await asyncio.sleep(0.05)
+
+    return fault
+
+
+# -- Redis -------------------------------------------------------------------------------------------------------------
+def refusing(during: Callable[[Any], Any], afterwards: Callable[[Any], Any]) -> Fault:
+    """Redis is told to refuse writes for a while."""
+
+    async def fault(victim: Victim) -> None:
+        with victim.redis() as redis:
+            during(redis)
+            await asyncio.sleep(REFUSAL_S)
+            afterwards(redis)
+
+    return fault
+
+
+out_of_memory = refusing(lambda redis: redis.config_set("maxmemory", 1), lambda redis: redis.config_set("maxmemory", 0))
+read_only = refusing(lambda redis: redis.replicaof("127.0.0.1", "1"), lambda redis: redis.replicaof("NO", "ONE"))
+
+
+async def disk_full(victim: Victim) -> None:
+    """The data directory is on a disk of its own. Redis ends itself at the first write, is started again, ends again ..."""
+    with filled(victim.data_dir.parent):
+        await asyncio.sleep(REFUSAL_S)
+    while True:
+        with contextlib.suppress(RedisError), victim.redis() as redis:
+            redis.ping()
+            return
+        await asyncio.sleep(0.02)
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+def clock_steps(offset_file: Path) -> Fault:
+    """The wall clock of every process jumps an hour ahead, two back, and home again (libfaketime)."""
+
+    async def fault(_victim: Victim) -> None:
+        for offset in ("+3600", "-3600", "+0"):
+            await asyncio.to_thread(offset_file.write_text, offset + "\n", "ascii")
+            await asyncio.sleep(3)
+
+    return fault
+
+
+# -- clients and publishers --------------------------------------------------------------------------------------------
+@contextlib.asynccontextmanager
+async def _publishing(victim: Victim, item: dict[str, Any], per_s: int) -> AsyncIterator[None]:
+    """Somebody publishes this again and again while the block runs."""
+
+    async def publish() -> None:
+        headers = {"Authorization": f"Bearer {victim.token('app', 'publish')}"}
+        async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+            while True:
+                with contextlib.suppress(httpx.HTTPError):
+                    await http.post(f"{victim.url}/v1/notifications", json=[item] * 10)
+                await asyncio.sleep(10 / per_s)
+
+    task = asyncio.create_task(publish())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def never_reads(victim: Victim) -> None:
+    """A client completes the handshake and reads nothing more, while 100 messages of 8 kB a second are for it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", victim.port, limit=1 << 12)
+    key = base64.b64encode(os.urandom(16)).decode()
+    writer.write(
+        f"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: notify.v1.json\r\n"
+        f"Authorization: Bearer {victim.token('never-reads', 'connect')}\r\n\r\n".encode()
+    )
+    await reader.readuntil(b"\r\n\r\n")
+    try:
+        async with _publishing(victim, {"user": "never-reads", "type": "test.big", "data": _BIG}, 100):
+            await asyncio.sleep(NUISANCE_S)
+    finally:
+        writer.transport.abort()
+
+
+async def never_acknowledges(victim: Victim) -> None:
+    """A client reads everything and acknowledges nothing, while 200 messages a second are for it."""
+    headers = {"Authorization": f"Bearer {victim.token('never-acks', 'connect')}"}
+    url = victim.url.replace("http", "ws", 1) + "/v1/ws"
+    async with _publishing(victim, {"user": "never-acks", "type": "test.message", "data": {}}, 200):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NUISANCE_S), connect(
+                url, subprotocols=["notify.v1.json"], additional_headers=headers, proxy=None, close_timeout=1
+            ) as socket:  # fmt: skip
+                async for _ in socket:
+                    pass
+
+
+def _junk(dice: random.Random) -> bytes:
+    """A body that is wrong in one of many ways."""
+    item: dict[str, Any] = {"user": "u", "type": "t.t"}
+    return dice.choice(
+        [
+            dice.randbytes(dice.randrange(2000)),
+            b"[" * dice.randrange(1, 20_000),
+            b'{"a":' * 5000,
+            json.dumps([item] * 1001).encode(),
+            json.dumps(item | {"user": 5}).encode(),
+            json.dumps(item | {"type": "\ud800"}).encode(),
+            json.dumps(item | {"delay": 1e400}).encode(),
+            json.dumps(item | {"ttl": -1}).encode(),
+            json.dumps(item | {"data": "x" * 100_000}).encode(),
+            json.dumps(item | {"at": 10**30}).encode(),
+            b'{"user":"u","user":"v","type":1}',
+            json.dumps(item).encode() + b"\0",
+        ]
+    )
+
+
+async def garbage(victim: Victim) -> None:
+    """A publisher sends what is not a message, and somebody speaks anything but HTTP and WebSocket to the port.
+
+    Raises AssertionError when it is answered with a 5xx, or accepted.
+    """
+    dice = random.Random(7)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + NUISANCE_S
+    headers = {"Authorization": f"Bearer {victim.token('app', 'publish')}"}
+    socket_headers = {"Authorization": f"Bearer {victim.token('junk', 'connect')}"}
+    ws_url = victim.url.replace("http", "ws", 1) + "/v1/ws"
+    async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+        while loop.time() < end:
+            body = _junk(dice)
+            kind = dice.choice(["application/json", "application/x-ndjson", "application/cloudevents+json", "text/plain", "\xff"])
+            answer = await http.post(f"{victim.url}/v1/notifications", content=body, headers={"Content-Type": kind.encode("latin-1")})
+            assert 400 <= answer.status_code < 500, f"{answer.status_code} to {kind} {body[:100]!r}"
+            _, writer = await asyncio.open_connection("127.0.0.1", victim.port)
+            writer.write(dice.randbytes(500))
+            await writer.drain()
+            writer.close()
+            with contextlib.suppress(WebSocketException, OSError):
+                async with connect(
+                    ws_url, subprotocols=["notify.v1.json"], additional_headers=socket_headers, proxy=None, close_timeout=1
+                ) as socket:
+                    for _ in range(12):
+                        await socket.send(dice.choice([dice.randbytes(50), "{", "[]", '{"type":"ack","seq":1e99}', '{"type":5}']))
+
+
+def reconnects(clients: int) -> Fault:
+    """So many clients of their own process connect, drop their connections without a word, and all come back at once."""
+
+    async def fault(victim: Victim) -> None:
+        command = [sys.executable, "-m", "bench.reconnects", str(victim.port), str(clients)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the clients failed:\n{done.stderr[-2000:]}")
+
+    return fault

@@ -1,0 +1,77 @@
+"""`python -m bench.reconnects PORT CLIENTS`: that many clients connect, lose their connections, and all come back at once.
+
+A process of its own, so that the clients do not slow down whoever measures what they do to others. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import suppress
+
+import uvloop
+from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+
+from bench.server import SECRET
+from engine.auth import mint
+
+_CONNECTING_AT_ONCE = 100
+_PATIENCE_S = 120
+
+
+class _Client(WSListener):
+    def __init__(self) -> None:
+        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self.transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.TEXT and not self.welcomed.done():
+            self.welcomed.set_result(None)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ConnectionError("closed before the welcome"))
+
+
+async def _connect(port: int, token: str) -> _Client:
+    """A welcomed client, after as many tries as it takes within a minute or two."""
+    headers = {"Authorization": f"Bearer {token}", "Sec-WebSocket-Protocol": "notify.v1.json"}
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            client = _Client()
+            with suppress(WSError, OSError):
+                await ws_connect(
+                    lambda client=client: client, f"ws://127.0.0.1:{port}/v1/ws", extra_headers=headers, websocket_handshake_timeout=60
+                )
+                await client.welcomed
+                return client
+            if client.welcomed.done():
+                client.welcomed.exception()
+            await asyncio.sleep(0.5)
+
+
+async def storm(port: int, count: int) -> dict[str, float]:
+    tokens = [mint(SECRET, f"storm-{n}", ("connect",), 7200, now_s=time.time()) for n in range(count)]
+    gate = asyncio.Semaphore(_CONNECTING_AT_ONCE)
+
+    async def gently(token: str) -> _Client:
+        async with gate:
+            return await _connect(port, token)
+
+    clients = await asyncio.gather(*map(gently, tokens))
+    for client in clients:
+        client.transport.underlying_transport.abort()
+    began = time.monotonic()
+    clients = await asyncio.gather(*(_connect(port, token) for token in tokens))
+    took_s = time.monotonic() - began
+    for client in clients:
+        client.transport.underlying_transport.abort()
+    return {"clients": count, "all_back_s": round(took_s, 2)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(storm(int(sys.argv[1]), int(sys.argv[2])))))

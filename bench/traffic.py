@@ -1,0 +1,205 @@
+"""Steady traffic with books: what was accepted, what each user saw, in which order, how late.
+
+Publishers give every message an id and repeat a request until it is answered 202, as careful publishers do. Receivers are an
+independent WebSocket library; they acknowledge what they get and come back with their cursor. Some users are away until the end.
+Latency counts from when a message was first meant to be sent, so an outage is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import httpx
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from bench.figures import quantile
+
+RATE: Final = 600  # messages per second
+ONLINE: Final = 34
+AWAY: Final = 6  # 15 % of all
+BATCH: Final = 12
+PUBLISHERS: Final = 6
+RECONNECT_S: Final = 0.1
+
+now_s = time.monotonic
+
+
+class Receiver:
+    """One user's device. Notices disorder, and two ids under one number, as it goes."""
+
+    def __init__(self, traffic: Traffic, user: str) -> None:
+        self.user = user
+        self.ids: dict[int, str] = {}  # by sequence number
+        self.newest = 0
+        self.repeated = self.out_of_order = self.connects = 0
+        self.wrong: list[str] = []
+        self.arrivals: list[tuple[float, float]] = []  # (when, how late in seconds), first deliveries only
+        self.newest_sent_s = 0.0  # when the newest message it has was sent
+        self._traffic = traffic
+        self._cursor: str | None = None
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+                await self._once()
+            await asyncio.sleep(RECONNECT_S * random.uniform(0.7, 1.3))
+
+    async def _once(self) -> None:
+        query = f"?last_event_id={self._cursor}" if self._cursor else ""
+        url = self._traffic.url.replace("http", "ws", 1) + "/v1/ws" + query
+        headers = {"Authorization": f"Bearer {self._traffic.token(self.user, 'connect')}"}
+        async with connect(
+            url, subprotocols=["notify.v1.json"], additional_headers=headers, open_timeout=5, close_timeout=1, proxy=None
+        ) as socket:
+            self.connects += 1
+            async for text in socket:
+                frame = json.loads(text)
+                if frame["type"] == "gap" or frame.get("resumed") == "gap":
+                    self.wrong.append(f"a gap, and nothing expired or was trimmed: {frame}")
+                if frame["type"] != "messages":
+                    continue
+                for message in frame["messages"]:
+                    self._take(message)
+                await socket.send(json.dumps({"type": "ack", "seq": self.newest}))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        seq, now = message["seq"], now_s()
+        if self.ids.setdefault(seq, message["id"]) != message["id"]:
+            self.wrong.append(f"number {seq} is both {self.ids[seq]} and {message['id']}")
+        if seq <= self.newest:
+            self.repeated += 1
+            return
+        if seq != self.newest + 1:
+            self.out_of_order += 1
+            self.wrong.append(f"{seq} came after {self.newest}")
+        self.newest = seq
+        self._cursor = message["event_id"]
+        sent_s = message["data"]["sent"]
+        self.arrivals.append((now, now - sent_s))
+        self.newest_sent_s = max(self.newest_sent_s, sent_s)
+
+
+class Traffic:
+    """Publishes at a fixed rate until `finish`, which brings in those who were away and closes the books.
+
+    Args:
+        url: `http://host:port` of an edge.
+        token: (user, scopes) -> a token.
+        name: begins the names of its users.
+    """
+
+    def __init__(
+        self, url: str, token: Callable[[str, str], str], name: str, *, online: int = ONLINE, away: int = AWAY, rate: int = RATE
+    ) -> None:
+        self.url = url
+        self.token = token
+        self.online = [Receiver(self, f"{name}-{n}") for n in range(online)]
+        self.away = [Receiver(self, f"{name}-away-{n}") for n in range(away)]
+        self.accepted: dict[str, set[str]] = {}  # user -> ids
+        self.retries = 0  # requests that had to be repeated
+        self._rate = rate
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._publishing: list[asyncio.Task[None]] = []
+        self._numbers = iter(range(10**9))
+
+    async def __aenter__(self) -> Traffic:
+        self._tasks = [asyncio.create_task(receiver.run()) for receiver in self.online]
+        self._publishing = [asyncio.create_task(self._publish(n)) for n in range(PUBLISHERS)]
+        await self.flowing(now_s())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in [*self._tasks, *self._publishing]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._publishing, return_exceptions=True)
+
+    async def _publish(self, publisher: int) -> None:
+        dice = random.Random(publisher)
+        users = [receiver.user for receiver in (*self.online, *self.away)]
+        headers = {"Authorization": f"Bearer {self.token('app', 'publish')}"}
+        period_s = BATCH * PUBLISHERS / self._rate
+        due_s = now_s() + period_s * publisher / PUBLISHERS
+        async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+            while not self._stop.is_set():
+                await asyncio.sleep(max(0.0, due_s - now_s()))
+                items = []
+                for _ in range(BATCH):
+                    user = dice.choice(users)
+                    items.append({"user": user, "type": "test.message", "id": f"{user}:{next(self._numbers)}", "data": {"sent": due_s}})
+                await self._until_accepted(http, items)
+                for item in items:
+                    self.accepted.setdefault(item["user"], set()).add(item["id"])
+                due_s = max(due_s + period_s, now_s() - period_s)  # what an outage held up is not sent in a burst
+
+    async def _until_accepted(self, http: httpx.AsyncClient, items: list[dict[str, Any]]) -> None:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await http.post(f"{self.url}/v1/notifications", json=items)
+                if answer.status_code == 202:
+                    return
+                assert answer.status_code in (429, 503), answer.text
+            self.retries += 1
+            await asyncio.sleep(RECONNECT_S)
+
+    async def flowing(self, since_s: float, within_s: float = 60) -> float:
+        """Wait until every online user has received something sent since then; returns how long after `since_s` that was."""
+        while any(receiver.newest_sent_s < since_s for receiver in self.online):
+            for task in self._publishing:
+                assert not task.done(), task.exception()
+            assert now_s() - since_s < within_s, "service does not come back"
+            await asyncio.sleep(0.01)
+        return now_s() - since_s
+
+    def latency_ms(self, from_s: float, to_s: float, q: float = 0.99) -> float:
+        """Quantile of the latency of what arrived in between."""
+        samples = [late_s * 1000 for receiver in self.online for at_s, late_s in receiver.arrivals if from_s <= at_s < to_s]
+        return round(quantile(sorted(samples), q), 1) if samples else 0.0
+
+    def silence_s(self, from_s: float, to_s: float) -> float:
+        """The longest that any online user went without a message in between."""
+        longest = 0.0
+        for receiver in self.online:
+            moments = [from_s, *(at_s for at_s, _ in receiver.arrivals if from_s <= at_s < to_s), to_s]
+            longest = max(longest, *(later - earlier for earlier, later in pairwise(moments)))
+        return round(longest, 2)
+
+    async def finish(self, within_s: float = 60) -> dict[str, Any]:
+        """Stop publishing, bring in who was away, wait for what is missing; returns the books.
+
+        {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "reconnects"}; `wrong` are sentences about
+        whatever else is not as it should be: a gap, a number used twice, a message that nobody published or under two numbers.
+        """
+        self._stop.set()
+        await asyncio.wait_for(asyncio.gather(*self._publishing), within_s)
+        self._tasks += [asyncio.create_task(receiver.run()) for receiver in self.away]
+        everyone = [*self.online, *self.away]
+        deadline = now_s() + within_s
+        while any(set(r.ids.values()) != self.accepted.get(r.user, set()) for r in everyone) and now_s() < deadline:
+            await asyncio.sleep(0.02)
+        wrong = [sentence for receiver in everyone for sentence in receiver.wrong]
+        lost = 0
+        for receiver in everyone:
+            accepted, got = self.accepted.get(receiver.user, set()), set(receiver.ids.values())
+            lost += len(accepted - got)
+            if got - accepted:
+                wrong.append(f"{receiver.user} got what nobody published: {sorted(got - accepted)[:3]}")
+            if len(receiver.ids) != len(got):
+                wrong.append(f"{receiver.user} got one message under two numbers")
+        return {
+            "accepted": sum(map(len, self.accepted.values())),
+            "lost": lost,
+            "repeated": sum(receiver.repeated for receiver in everyone),
+            "out_of_order": sum(receiver.out_of_order for receiver in everyone),
+            "wrong": wrong,
+            "publisher_retries": self.retries,
+            "reconnects": sum(max(receiver.connects - 1, 0) for receiver in everyone),
+        }
