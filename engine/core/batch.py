@@ -66,6 +66,7 @@ class Post(Struct, array_like=True, tag=1, gc=False):
     expires_ms: Instant
     retain: bool
     body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
+    collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py)
 
 
 class Attach(Struct, array_like=True, tag=2, gc=False):
@@ -138,12 +139,16 @@ class Written(Struct, array_like=True, tag=9, gc=False):
 
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
 class Posted(Struct, array_like=True, tag=31, gc=False):
-    """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate."""
+    """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
+
+    `retry_ms` comes with OVERLOADED: when the same post may be taken.
+    """
 
     ref: int
     status: int
     seq: int = 0
     detail: str = ""
+    retry_ms: int = 0
 
 
 class Welcome(Struct, array_like=True, tag=32, gc=False):
@@ -234,7 +239,7 @@ class Timer(Struct, array_like=True, gc=False):
     ttl_ms: Span  # counts from when it is due
     retain: bool
     body: bytes
-    collapse: str = ""  # key by which a user's timers are listed and cancelled together
+    collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):

@@ -13,10 +13,13 @@ from collections.abc import Container, Iterable
 
 from msgspec import Struct
 
+from engine.core.batch import LOW
 from engine.core.checkpoint import Checkpoint, Handled, Page, Stored, restore, spill_of
 from engine.core.commit import apply_stored
+from engine.core.conflation import DEFAULTS
 from engine.core.mailbox import Mailbox
 from engine.core.message import Message
+from engine.core.pressure import Tally
 from engine.core.retry import RetryPolicy
 
 
@@ -41,15 +44,27 @@ class Cabinet:
 
     Args:
         recent_max: ids remembered per mailbox.
-        hot_max: messages kept in memory per mailbox with connections; the others are read again when needed.
+        hot_max, hot_bytes_max: messages and bytes kept in memory per mailbox with connections; the others are read again when needed.
         idle_ms: then a mailbox may leave memory.
+        keys_max: collapse keys remembered per mailbox.
     """
 
-    def __init__(self, recent_max: int, hot_max: int, idle_ms: int, retry: RetryPolicy) -> None:
+    def __init__(
+        self,
+        recent_max: int,
+        hot_max: int,
+        idle_ms: int,
+        retry: RetryPolicy,
+        hot_bytes_max: int = 1 << 20,
+        keys_max: int = DEFAULTS.keys_max,
+    ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
-        self.hot_messages = 0
+        self.tally = Tally()
+        self.tight = False  # memory is short: whatever is in storage too leaves it
         self._recent_max = recent_max
         self._hot_max = hot_max
+        self._hot_bytes_max = hot_bytes_max
+        self._keys_max = keys_max
         self._idle_ms = idle_ms
         self._retry = retry
         self._dirty: dict[str, Mailbox] = {}
@@ -59,6 +74,11 @@ class Cabinet:
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
+
+    @property
+    def hot_messages(self) -> int:
+        """Messages in memory."""
+        return self.tally.messages
 
     def mark(self, mailbox: Mailbox) -> None:
         """The mailbox differs from its page."""
@@ -76,6 +96,7 @@ class Cabinet:
         """A page was read; a mailbox already in memory is newer."""
         if key not in self.mailboxes:
             self.mailboxes[key] = restore(key, page, now_ms)
+            self.mailboxes[key].count_in(self.tally)
 
     def replay(self, records: Iterable[Stored | Handled], now_ms: int) -> None:
         """Journal records of a predecessor, oldest first; the pages of all their keys are loaded."""
@@ -83,12 +104,12 @@ class Cabinet:
             mailbox = self.mailboxes[record.key]
             self._dirty[record.key] = mailbox
             if isinstance(record, Stored):
-                self.hot_messages += apply_stored(mailbox, record, self._recent_max)
+                apply_stored(mailbox, record, self._recent_max, self._keys_max)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
-                through = mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._retry)
-                self.hot_messages -= len(through.messages) + len(mailbox.settle(acked, None, now_ms, self._retry).messages)
+                mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._retry)
+                mailbox.settle(acked, None, now_ms, self._retry)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -120,7 +141,6 @@ class Cabinet:
         """A client cannot handle these: on their way to the dead-letter stream."""
         letters = [DeadLetter(mailbox.key, message, reason) for message in mailbox.refuse(mailbox.seqs_of(ids))]
         self._dead += letters
-        self.hot_messages -= len(letters)
         self.mark(mailbox)
 
     def take_dead_letters(self) -> list[DeadLetter]:
@@ -161,6 +181,8 @@ class Cabinet:
         through = self._committed if full and self._committed > self._trimmed else None
         if not chosen and through is None:
             return None
+        for mailbox in chosen:
+            mailbox.weigh()
         self._checkpoint = Checkpoint([spill_of(m) for m in chosen], through, {m.key: m.head for m in chosen})
         return self._checkpoint
 
@@ -175,12 +197,32 @@ class Cabinet:
             if mailbox is None:
                 continue
             mailbox.spilled = max(mailbox.spilled, upto)
-            if not mailbox.connections or len(mailbox.hot) > self._hot_max:
-                cooled = mailbox.cool()
-                self.hot_messages -= len(cooled)
-                oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
-                if oldest:
-                    mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
+            if self.tight or self._may_cool(mailbox):
+                self.cool(mailbox)
+            if self.tight and key not in self._dirty and not mailbox.connections:
+                mailbox.active_ms = 0  # the next eviction takes it
+
+    def _may_cool(self, mailbox: Mailbox) -> bool:
+        """Is it not worth its memory? Nobody is there to be sent it, or the client is too far behind."""
+        if len(mailbox.hot) > self._hot_max or mailbox.hot_bytes > self._hot_bytes_max:
+            return True
+        return all(connection.stalled for connection in mailbox.connections.values())
+
+    def cool(self, mailbox: Mailbox) -> None:
+        """What the offline stream has leaves memory."""
+        cooled = mailbox.cool()
+        self.tally.low_spilled += sum(message.priority == LOW for message in cooled)
+        oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
+        if oldest:
+            mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
+
+    def spill_idle(self, held: Iterable[Mailbox]) -> None:
+        """Memory is short from now on: what nobody is sent soon is written at once, mailboxes with held low messages first."""
+        for mailbox in held:
+            self.mark_urgent(mailbox)
+        for mailbox in list(self._dirty.values()):
+            if mailbox.is_behind():
+                self.mark_urgent(mailbox)
 
     def checkpoint_failed(self) -> None:
         """It could not be written, or only in part: everything in it is dirty again."""
@@ -205,8 +247,8 @@ class Cabinet:
             and (self._checkpoint is None or key not in self._checkpoint.upto)
         ]
         for key in idle:
-            del self.mailboxes[key]
-        self.hot_messages = sum(len(mailbox.hot) for mailbox in self.mailboxes.values())
+            mailbox = self.mailboxes.pop(key)
+            self.tally.resize(-mailbox.weight)
         return len(idle)
 
     def swept(self, key: str, page: Page, oldest_expires_ms: int, now_ms: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from engine.core.mailbox import Mailbox
+from engine.core.mailbox import Collapsing, Mailbox
 from engine.core.message import Message
 
 PAGE_RECENT_IDS = 32
@@ -34,6 +34,9 @@ class Stored(Struct, array_like=True, tag=1, gc=False):
     body: bytes
     attempts: int = 0
     timer: str = ""  # scheduled id of the durable timer whose effect this message is
+    collapse: str = ""  # collapse key, for the journal only
+    supersedes: int = 0  # number of the older message that this one stands for
+    count: int = 1  # how many messages it stands for
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
@@ -59,6 +62,8 @@ class Page(Struct, array_like=True, gc=False):
     attempts: dict[int, int]
     recent: list[tuple[str, int, bytes]]
     oldest_expires_ms: int
+    pressing: int = -1  # no number above it is of more than low priority; -1: not known
+    collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
 
 
 class Spill(Struct):
@@ -137,7 +142,9 @@ def page_of(mailbox: Mailbox) -> Page:
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     recent = [(id, seq, digest) for id, (seq, digest) in list(mailbox.recent.items())[-PAGE_RECENT_IDS:]]
-    return Page(mailbox.head, mailbox.floor, sorted(mailbox.acked), mailbox.gone, cold, attempts, recent, oldest)
+    collapsing = [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor]
+    acked = sorted(mailbox.acked)
+    return Page(mailbox.head, mailbox.floor, acked, mailbox.gone, cold, attempts, recent, oldest, mailbox.pressing, collapsing)
 
 
 def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
@@ -153,4 +160,6 @@ def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
         mailbox.spilled = page.head
         mailbox.recent = {id: (seq, digest) for id, seq, digest in page.recent}
         mailbox.oldest_expires_ms = page.oldest_expires_ms
+        mailbox.pressing = page.head if page.pressing < 0 else page.pressing
+        mailbox.collapsing = dict(page.collapsing)
     return mailbox

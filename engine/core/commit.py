@@ -1,10 +1,10 @@
 """Group commit: everything that arrived while the last append was under way becomes one journal entry.
 
-A group is built from pending posts in their order of arrival; sequence numbers are given here, and stay invisible until
-`Intake.committed`. At most one group is under way, so a number given to a group that storage never took can be given
-again. States of a group: built -> committed (visible, publishers answered), -> rebuilt (storage knew some of the ids),
--> refused (storage is away and the group was rolled back: publishers hear "unavailable").
-"""
+A group is built from pending posts, the highest priority first and each priority in its order of arrival; sequence numbers are given
+here, in that order too, and stay invisible until `Intake.committed`. So a high post waits for one append at most, whatever waits beside
+it, and no message of its user that is still to be numbered goes before it. At most one group is under way, so a number given to a group
+that storage never took can be given again. States of a group: built -> committed (visible, publishers answered), -> rebuilt (storage knew
+some of the ids), -> refused (storage is away and the group was rolled back: publishers hear "unavailable")."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, SUPPRESSED, Post
+from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, PRIORITIES, SUPPRESSED, Post
 from engine.core.checkpoint import Handled, Stored, message_of
-from engine.core.mailbox import Mailbox
+from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
+from engine.core.mailbox import Collapsing, Mailbox
+from engine.core.message import Message, counted
+from engine.core.pressure import MESSAGE_BYTES
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -68,25 +71,32 @@ def parse_idempotency_value(value: bytes) -> tuple[bytes, int, str]:
 
 
 class Intake:
-    """Posts on their way into the journal. `mailboxes` must hold every key that is added."""
+    """Posts on their way into the journal, a lane for each priority. `mailboxes` must hold every key that is added.
 
-    def __init__(self, mailboxes: Mapping[str, Mailbox], recent_max: int) -> None:
+    `bytes` is what the posts in it take in memory, those of the group under way included.
+    """
+
+    def __init__(self, mailboxes: Mapping[str, Mailbox], recent_max: int, conflation: ConflationLimits = DEFAULTS) -> None:
         self._mailboxes = mailboxes
         self._recent_max = recent_max
-        self._waiting: deque[tuple[Pending, int]] = deque()
+        self._conflation = conflation
+        self._lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
+        self._group_bytes = 0
+        self.bytes = 0
         self.group: Group | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._lanes))
 
     def add(self, pending: Pending, now_ms: int) -> None:
         """A post whose mailbox is in memory."""
-        self._waiting.append((pending, now_ms))
+        self._lanes[pending.post.priority].append((pending, now_ms))
+        self.bytes += len(pending.post.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes that posts are on their way to."""
-        keys = {pending.post.key for pending, _ in self._waiting}
+        keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(stored.key for _, stored in self.group.stored)
         return keys
@@ -94,17 +104,19 @@ class Intake:
     @property
     def oldest_ms(self) -> int:
         """When the oldest waiting post arrived; 0 when none waits."""
-        return self._waiting[0][1] if self._waiting else 0
+        return min((lane[0][1] for lane in self._lanes if lane), default=0)
 
     def build(self, handled: Sequence[Handled], records_max: int, bytes_max: int, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
         taken: list[Pending] = []
         size = 0
-        while self._waiting and len(taken) < records_max and size < bytes_max:
-            pending = self._waiting.popleft()[0]
-            size += len(pending.post.body) + 64
-            taken.append(pending)
+        for lane in self._lanes:
+            while lane and len(taken) < records_max and size < bytes_max:
+                pending = lane.popleft()[0]
+                size += len(pending.post.body) + MESSAGE_BYTES
+                taken.append(pending)
+        self._group_bytes = size
         self._number += 1
         return self._assemble(taken, handled, now_ms)
 
@@ -113,6 +125,7 @@ class Intake:
         at_once: list[Answer] = []
         heads: dict[str, int] = {}
         given: dict[tuple[str, str], tuple[int, bytes]] = {}
+        newest: dict[tuple[str, str], Collapsing] = {}
         for pending in taken:
             post = pending.post
             key = post.key
@@ -120,10 +133,10 @@ class Intake:
             dedupe_id = pending.dedupe_id
             known = mailbox.recent.get(dedupe_id)
             if known is not None:
-                at_once.append(_repeated(pending, known[0], known[1]))
+                at_once.append(repeated(pending, known[0], known[1]))
                 continue
             if given and (known := given.get((key, dedupe_id))) is not None:
-                group.answers.append(_repeated(pending, known[0], known[1]))
+                group.answers.append(repeated(pending, known[0], known[1]))
                 continue
             if not post.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
@@ -138,22 +151,34 @@ class Intake:
             stored = Stored(
                 key, seq, post.id, post.digest, post.priority, post.expires_ms, post.retain, now_ms, post.body, 0, pending.timer
             )
+            if post.collapse:
+                self._collapse(stored, post.collapse, mailbox, newest)
             group.stored.append((pending, stored))
             group.answers.append(Answer(pending, ACCEPTED, seq))
         if not group.stored and not group.handled:
+            self._settle_bytes()
             return None, at_once + group.answers
         group.payload = _encoder.encode([*(stored for _, stored in group.stored), *group.handled])
         self.group = group
         return group, at_once
 
+    def _collapse(self, stored: Stored, collapse: str, mailbox: Mailbox, newest: dict[tuple[str, str], Collapsing]) -> None:
+        """Say in the record which older message it stands for. `newest` are the ones of the group so far."""
+        older = newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
+        verdict = judge(mailbox, older, stored.priority, stored.retain, self._conflation)
+        stored.collapse, stored.supersedes, stored.count = collapse, verdict.supersedes, verdict.count
+        stored.body = counted(stored.body, verdict.count)
+        newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, stored.priority, stored.retain)
+
     def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Storage took nothing, because it remembers some of the group's ids: {index into `ids`: value}. Builds it again."""
-        group = self._end()
+        group, self.group = self.group, None
+        assert group is not None, "no group is under way"
         answers: list[Answer] = []
-        repeated: dict[int, bytes] = {group.owners[index]: value for index, value in hits.items()}
+        remembered: dict[int, bytes] = {group.owners[index]: value for index, value in hits.items()}
         left = []
         for index, (pending, _) in enumerate(group.stored):
-            value = repeated.get(index)
+            value = remembered.get(index)
             if value is None:
                 left.append(pending)
                 continue
@@ -163,20 +188,26 @@ class Intake:
                 # Nobody can tell what the first payload was; refusing the id is the one answer that repeats nothing.
                 answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
                 continue
-            answers.append(_repeated(pending, seq, digest, "" if pending.timer else timer))
+            answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         followers = [answer.pending for answer in group.answers if answer.status != ACCEPTED]
         rebuilt, at_once = self._assemble([*left, *followers], group.handled, now_ms)
         return rebuilt, answers + at_once
 
-    def committed(self) -> tuple[Group, list[Mailbox]]:
-        """The group is in the journal: its messages join their mailboxes. Returns the mailboxes, each once."""
+    def committed(self) -> tuple[Group, list[Mailbox], list[tuple[Mailbox, Message]]]:
+        """The group is in the journal: its messages join their mailboxes.
+
+        Returns the group, the mailboxes, each once, and the messages in memory that newer ones superseded.
+        """
         group = self._end()
         touched: dict[str, Mailbox] = {}
+        superseded: list[tuple[Mailbox, Message]] = []
         for _, stored in group.stored:
             mailbox = self._mailboxes[stored.key]
             touched[stored.key] = mailbox
-            apply_stored(mailbox, stored, self._recent_max)
-        return group, list(touched.values())
+            older = apply_stored(mailbox, stored, self._recent_max, self._conflation.keys_max)
+            if older is not None:
+                superseded.append((mailbox, older))
+        return group, list(touched.values()), superseded
 
     def refused(self) -> Group:
         """Storage is away and the group was rolled back."""
@@ -184,31 +215,46 @@ class Intake:
 
     def drop_waiting(self) -> list[Pending]:
         """Everything that waits, to be answered "unavailable"."""
-        dropped = [pending for pending, _ in self._waiting]
-        self._waiting.clear()
+        dropped = [pending for lane in self._lanes for pending, _ in lane]
+        for lane in self._lanes:
+            lane.clear()
+        self.bytes = self._group_bytes
         return dropped
 
     def _end(self) -> Group:
         group = self.group
         assert group is not None, "no group is under way"
         self.group = None
+        self._settle_bytes()
         return group
 
+    def _settle_bytes(self) -> None:
+        """The posts of the last group are on their way no more."""
+        self.bytes -= self._group_bytes
+        self._group_bytes = 0
 
-def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int) -> bool:
-    """A journalled message joins its mailbox, at commit or replay. False when the mailbox is past it already."""
+
+def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int, keys_max: int = DEFAULTS.keys_max) -> Message | None:
+    """A journalled message joins its mailbox, at commit or replay; nothing when the mailbox is past it already.
+
+    Returns the message it supersedes, when that was in memory.
+    """
     if stored.seq <= mailbox.head:
-        return False
+        return None
     if stored.seq > mailbox.head + 1:
         first, mailbox.head = mailbox.head + 1, stored.seq - 1
         mailbox.lose(first, mailbox.head)
     mailbox.append(message_of(stored), stored.digest, recent_max)
     if stored.timer:
         mailbox.remember(f"timer:{stored.timer}", stored.seq, stored.digest, recent_max)
-    return True
+    if not stored.collapse:
+        return None
+    remember(mailbox, stored.collapse, Collapsing(stored.seq, stored.count, stored.priority, stored.retain), keys_max)
+    return mailbox.supersede(stored.supersedes) if stored.supersedes else None
 
 
-def _repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
+def repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
+    """The answer to a post whose id was used before, with this number and payload."""
     if digest != pending.post.digest:
         return Answer(pending, CONFLICT, seq, "the same id was used with a different payload")
     return Answer(pending, DUPLICATE, seq, detail)

@@ -3,7 +3,9 @@
 The courier pumps mailboxes into connections, hears what was settled, and watches over the retry timers. A mailbox with
 messages in flight and no armed timer is `_unarmed`; its timer is armed shortly before it would fire, because nearly
 everything is acknowledged before that.
-"""
+
+While `hold_low`, connections whose next message is of low priority wait in `held`; `release` goes on with them, a few at a time, so that
+the end of a pressure is not the beginning of the next one."""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from engine.core.batch import Deliver, Gap, Revoke
 from engine.core.cabinet import Cabinet
 from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox, Settled
-from engine.core.pump import Pumped, pump
+from engine.core.message import Message
+from engine.core.pump import Pumped, PumpLimits, pump
 from engine.core.retry import RetryPolicy
 
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
@@ -37,6 +40,10 @@ COUNTERS: Final = (
     "expired",
     "trimmed",
     "duplicates",
+    "conflated",
+    "refused_high",
+    "refused_normal",
+    "refused_low",
     "commits",
 )
 """What a shard counts since its start."""
@@ -59,6 +66,13 @@ class ShardPolicy(Struct, frozen=True):
     ack_journal_ms: int
     posts_pending_max: int
     memory_messages_max: int
+    memory_bytes_max: int = 512 << 20
+    hot_bytes_max: int = 1 << 20
+    pressure_lag_ms: int = 250
+    pressure_calm_ms: int = 1000
+    conflate_offline_min: int = 100
+    collapse_keys_max: int = 64
+    gaps_max: int = 256
 
 
 class SessionEvent(Struct):
@@ -83,7 +97,10 @@ class Courier:
         self._counters = counters
         self._cabinet = cabinet
         self._policy = policy
+        self._limits = PumpLimits(policy.window, policy.window_bytes, policy.deliver_bytes_max)
         self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
+        self.hold_low = False
+        self.held: dict[str, Mailbox] = {}
 
     def watch(self, mailbox: Mailbox, now_ms: int) -> None:
         """The mailbox has messages in flight."""
@@ -94,13 +111,13 @@ class Courier:
         """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
         self._cabinet.mark(mailbox)
         self._counters["acknowledged"] += len(settled.messages)
-        self._cabinet.hot_messages -= len(settled.messages)
         latency = self.latency
         for message in settled.messages:
             latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
         for conn, ids in settled.revoked.items():
-            self.output.append((conn[0], Revoke(conn[1], ids)))
-        if by is not None and by.stalled and settled.messages:
+            if ids:
+                self.output.append((conn[0], Revoke(conn[1], ids)))
+        if by is not None and by.stalled and settled.news:
             mailbox.rewind(by)
         for connection in mailbox.connections.values():
             if connection.stalled or connection.sent < mailbox.head:
@@ -108,17 +125,15 @@ class Courier:
 
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
-        if connection.stalled and not connection.exhausted(mailbox.hot, now_ms, self._policy.retry):
+        if connection.stalled and connection.may_go_on(now_ms):
             mailbox.rewind(connection)
-        policy = self._policy
-        pumped = pump(mailbox, connection, now_ms, policy.window, policy.window_bytes, policy.deliver_bytes_max)
+        pumped = pump(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
         if pumped is not None:
             self._send(mailbox, connection, pumped, now_ms)
 
     def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
         session, conn = connection.conn
         self._counters["expired"] += pumped.expired
-        self._cabinet.hot_messages -= pumped.expired
         for part in pumped.parts:
             if isinstance(part, list):
                 self._counters["delivered"] += len(part)
@@ -130,6 +145,22 @@ class Courier:
             self.watch(mailbox, now_ms)
         if pumped.load_from:
             self._cabinet.want_read(mailbox, pumped.load_from, self._policy.window)
+        if pumped.held:
+            self.held[mailbox.key] = mailbox
+
+    def superseded(self, mailbox: Mailbox, message: Message) -> None:
+        """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
+        for connection in mailbox.connections.values():
+            if connection.sent >= message.seq:
+                self.output.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
+
+    def release(self, now_ms: int, messages_max: int) -> None:
+        """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""
+        until = self._counters["delivered"] + messages_max
+        while self.held and self._counters["delivered"] < until:
+            mailbox = self.held.pop(next(iter(self.held)))
+            for connection in mailbox.connections.values():
+                self.pump(mailbox, connection, now_ms)
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
         """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.

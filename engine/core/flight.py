@@ -1,8 +1,9 @@
 """One connection of a user: what it was sent, what of it is unanswered, and when that goes out again.
 
 `sent` is the last number the connection has passed. `flight` holds what it was sent and has not been settled, in sequence order; its size
-is the in-flight window. Retries look at the oldest message in flight only, as TCP does: later ones are checked when it is due.
-"""
+is the in-flight window. A message that has used up its tries stalls the connection: nothing is in flight on it any more, so that all its
+messages may leave memory, until the client acknowledges something or none of the messages that stalled it is left. Retries look at the
+oldest message in flight only, as TCP does: later ones are checked when it is due."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Conn = tuple[str, int]
 class Connection:
     """What one connection of the user has been sent."""
 
-    __slots__ = ("conn", "device", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
+    __slots__ = ("conn", "device", "exhausted", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
 
     def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int) -> None:
         self.conn = conn
@@ -32,6 +33,7 @@ class Connection:
         self.flight_bytes = 0
         self.rtt_ms = 0.0
         self.stalled = False
+        self.exhausted: dict[int, int] = {}  # stalled by these: seq -> expires at ms
 
     @property
     def retries(self) -> bool:
@@ -45,6 +47,8 @@ class Connection:
 
     def land(self, message: Message) -> bool:
         """The message is settled or gone: it leaves the flight. Returns whether it was in it."""
+        if self.exhausted:
+            self.exhausted.pop(message.seq, None)
         if self.flight.pop(message.seq, None) is None:
             return False
         self.flight_bytes -= len(message.body)
@@ -65,7 +69,7 @@ class Connection:
             if sent_ms + policy.wait_ms(self.rtt_ms, tries) > now_ms:
                 continue
             if tries >= policy.tries:
-                self.stalled = True
+                self._stall(hot, policy)
                 return []
             message = hot[seq]
             if message.expires_ms > now_ms:
@@ -74,9 +78,14 @@ class Connection:
             self.flight[seq] = (now_ms, self.flight[seq][1] + 1)
         return again
 
-    def exhausted(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> bool:
-        """Is a living message in flight that has used up its tries?"""
-        return any(tries >= policy.tries and hot[seq].expires_ms > now_ms for seq, (_, tries) in self.flight.items())
+    def _stall(self, hot: Mapping[int, Message], policy: RetryPolicy) -> None:
+        self.stalled = True
+        self.exhausted = {seq: hot[seq].expires_ms for seq, (_, tries) in self.flight.items() if tries >= policy.tries}
+        self.spend(hot)
+
+    def may_go_on(self, now_ms: int) -> bool:
+        """It is stalled, and what stalled it was settled elsewhere, is gone, or has expired."""
+        return self.stalled and all(expires_ms <= now_ms for expires_ms in self.exhausted.values())
 
     def next_retry_ms(self, policy: RetryPolicy) -> int:
         """When the oldest message in flight is due again; 0 when nothing is."""

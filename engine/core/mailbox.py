@@ -3,33 +3,51 @@
 Every sequence number from 1 to `head` is in exactly one state:
 
     settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
-    gone      expired, trimmed or never kept; said to a connection by `Gap` before anything after it, in `gone`
+    gone      expired, trimmed, superseded or never kept; said to a connection by `Gap` before anything after it, in `gone`
     dying     refused by a client, on its way to the dead-letter stream, in `dying`
     hot       pending, its body in memory, in `hot`
     cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
 
-Numbers leave `cold` only by a range read of the stream. What such a read does not find and nobody acknowledged is gone:
-trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
+Numbers leave `cold` by an acknowledgement, by being superseded, or by a range read. What a read does not find and nobody acknowledged is
+gone: trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
 
 Connections are sent numbers in order (`engine.core.pump`); a message that used up its tries stalls the connection.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final
 
 from msgspec import Struct
 
+from engine.core.batch import LOW
 from engine.core.flight import Conn, Connection
 from engine.core.message import Message
+from engine.core.pressure import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Tally
 from engine.core.retry import RetryPolicy
+
+_first_of: Final = itemgetter(0)
+_last_of: Final = itemgetter(1)
+
+
+class Collapsing(Struct, frozen=True, array_like=True, gc=False):
+    """The newest message of a collapse key: its number, and how many messages it stands for."""
+
+    seq: int
+    count: int
+    priority: int
+    retain: bool
 
 
 class Settled(Struct):
-    """What an acknowledgement did: the messages settled that were in memory, and who else had been sent them."""
+    """What an acknowledgement did: the messages settled that were in memory, who else had been sent what, and whether it was news."""
 
     messages: list[Message]
     revoked: dict[Conn, list[str]]
+    news: bool = False
 
 
 class Mailbox:
@@ -40,30 +58,39 @@ class Mailbox:
         "active_ms",
         "cold",
         "cold_attempts",
+        "collapsing",
         "connections",
         "dying",
         "floor",
         "gone",
         "head",
         "hot",
+        "hot_bytes",
         "key",
         "loading",
         "oldest_expires_ms",
+        "pressing",
         "recent",
         "spilled",
+        "tally",
         "timer_ms",
+        "weight",
     )
 
     def __init__(self, key: str, now_ms: int) -> None:
         self.key = key
+        self.tally = Tally()  # the shard's, once it is counted in
         self.head = 0  # the newest committed number
         self.floor = 0
         self.acked: set[int] = set()
         self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
         self.dying: dict[int, Message] = {}
         self.hot: dict[int, Message] = {}
+        self.hot_bytes = 0  # of their bodies
         self.cold: tuple[int, int] | None = None
         self.cold_attempts: dict[int, int] = {}
+        self.pressing = 0  # no number above it is of more than low priority
+        self.collapsing: dict[str, Collapsing] = {}  # by collapse key: the newest message of it, oldest first
         self.spilled = 0  # every retained pending number up to here is in the offline stream
         self.connections: dict[Conn, Connection] = {}
         self.recent: dict[str, tuple[int, bytes]] = {}  # id -> (seq, digest), oldest first
@@ -71,6 +98,7 @@ class Mailbox:
         self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
         self.active_ms = now_ms
         self.loading = False
+        self.weight = 0  # bytes beside the messages, as `tally` has them
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
@@ -79,8 +107,15 @@ class Mailbox:
         return len(self.hot) + (self.cold[1] - self.cold[0] + 1 if self.cold else 0)
 
     def is_cold(self, seq: int) -> bool:
-        """Is its body, if there is one, only in the offline stream? `seq` is neither hot nor gone."""
-        return self.cold is not None and self.cold[0] <= seq <= self.cold[1] and seq not in self.acked and seq not in self.dying
+        """Is its body, if there is one, only in the offline stream? `seq` is not hot."""
+        cold = self.cold
+        return (
+            cold is not None and cold[0] <= seq <= cold[1] and seq not in self.acked and seq not in self.dying and self.gap_at(seq) is None
+        )
+
+    def is_behind(self) -> bool:
+        """Is nobody there who has been sent everything?"""
+        return all(connection.stalled or connection.sent < self.head for connection in self.connections.values())
 
     def oldest_pending(self) -> int:
         """The lowest number that is neither settled nor dying, gone ones included; `head` + 1 when there is none."""
@@ -93,7 +128,7 @@ class Mailbox:
         """A committed message: `head` moves to it."""
         assert message.seq == self.head + 1, "numbers are given without holes"
         self.head = message.seq
-        self.hot[message.seq] = message
+        self._hold(message)
         self.remember(message.id, message.seq, digest, recent_max)
 
     def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
@@ -113,20 +148,65 @@ class Mailbox:
         self.acked.update(settled)
         self.head = max(self.head, head)
 
+    def count_in(self, tally: Tally) -> None:
+        """The empty mailbox is one of a shard's: what it takes is counted there."""
+        assert not self.hot, "what is in memory is counted where it came"
+        self.tally = tally
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Count what the mailbox takes beside its messages, as it is now."""
+        weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
+        self.tally.resize(weight - self.weight)
+        self.weight = weight
+
+    def _hold(self, message: Message) -> None:
+        """The message is in memory."""
+        size = len(message.body)
+        tally = self.tally
+        tally.messages += 1
+        tally.bytes += size + MESSAGE_BYTES
+        self.hot_bytes += size
+        self.hot[message.seq] = message
+        if message.priority != LOW and message.seq > self.pressing:
+            self.pressing = message.seq
+
+    def _release(self, seq: int) -> Message | None:
+        """The message is not in memory any more; `None` when it was not."""
+        message = self.hot.pop(seq, None)
+        if message is not None:
+            size = len(message.body)
+            self.hot_bytes -= size
+            self.tally.remove(1, size)
+        return message
+
     def lose(self, first: int, last: int) -> None:
         """The numbers `first`..`last` are gone."""
         first = max(first, self.floor + 1)
         if first > last:
             return
-        merged: list[tuple[int, int]] = []
-        for low, high in self.gone:
-            if high + 1 < first or low > last + 1:
-                merged.append((low, high))
-            else:
-                first, last = min(first, low), max(last, high)
-        merged.append((first, last))
-        merged.sort()
-        self.gone = merged
+        gone = self.gone
+        start = bisect_left(gone, first - 1, key=_last_of)  # the first range that is not wholly before, nor touches
+        end = bisect_right(gone, last + 1, key=_first_of)
+        if start < end:
+            first, last = min(first, gone[start][0]), max(last, gone[end - 1][1])
+        gone[start:end] = [(first, last)]
+
+    def gap_at(self, seq: int) -> tuple[int, int] | None:
+        """The range of gone numbers that holds `seq`."""
+        index = bisect_left(self.gone, seq, key=_last_of)
+        return self.gone[index] if index < len(self.gone) and self.gone[index][0] <= seq else None
+
+    def supersede(self, seq: int) -> Message | None:
+        """A newer message stands for this one, which is gone if it was still pending. Returns it when it was in memory."""
+        if seq <= self.floor or seq in self.acked or seq in self.dying or self.gap_at(seq) is not None:
+            return None
+        message = self._release(seq)
+        if message is not None:
+            self._land(message)
+        self.cold_attempts.pop(seq, None)
+        self.lose(seq, seq)
+        return message
 
     def trim(self, kept_max: int) -> list[Message]:
         """Forget the oldest beyond `kept_max` numbers: they are gone. Returns those that were in memory."""
@@ -136,9 +216,10 @@ class Mailbox:
             first = self.gone[0][1] + 1
         if first > low:
             return []
-        dropped = [self.hot.pop(seq) for seq in range(first, low + 1) if seq in self.hot]
+        dropped = [message for seq in range(first, low + 1) if (message := self._release(seq)) is not None]
         for message in dropped:
             self._land(message)
+        self._absolve(low)
         self.acked = {seq for seq in self.acked if seq > low}
         self._warm(low)
         self.lose(first, low)
@@ -156,6 +237,12 @@ class Mailbox:
         for connection in self.connections.values():
             connection.land(message)
 
+    def _absolve(self, low: int) -> None:
+        """Numbers up to `low` stall nobody any more."""
+        for connection in self.connections.values():
+            if connection.exhausted:
+                connection.exhausted = {seq: expires_ms for seq, expires_ms in connection.exhausted.items() if seq > low}
+
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def settle_through(self, seq: int, by: Connection | None, now_ms: int, policy: RetryPolicy) -> Settled:
@@ -164,17 +251,24 @@ class Mailbox:
         result = Settled([], {})
         if seq <= self.floor:
             return result
-        hot = self.hot
+        result.news = True
         if by is not None:
             by.measure(seq, now_ms, policy)
-        if seq - self.floor <= len(hot) + 8:
+        if seq - self.floor <= len(self.hot) + 8:
             numbers: Iterable[int] = range(self.floor + 1, seq + 1)
         else:
-            numbers = sorted(number for number in hot if number <= seq)
+            numbers = sorted(number for number in self.hot if number <= seq)
+        size = 0
         for number in numbers:
-            message = hot.pop(number, None)
+            message = self.hot.pop(number, None)
             if message is not None:
+                size += len(message.body)
                 self._settle(message, by, result)
+        self.hot_bytes -= size
+        self.tally.remove(len(result.messages), size)
+        if self.cold and self.cold[0] <= seq:
+            self._revoke_cold(self.cold[0], seq, by, result)
+        self._absolve(seq)
         self.floor = seq
         if self.acked:
             self.acked = {number for number in self.acked if number > seq}
@@ -189,21 +283,29 @@ class Mailbox:
         result = Settled([], {})
         highest = 0
         for seq in seqs:
-            message = self.hot.pop(seq, None)
-            if message is None and seq not in self.dying and not (self.cold and self.cold[0] <= seq <= self.cold[1]):
+            if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
                 continue
+            message = self._release(seq)
             if message is not None:
-                if by is not None and seq in by.flight:
+                if by is not None:
                     by.measure(seq, now_ms, policy)
                 self._settle(message, by, result)
+            elif seq not in self.dying:
+                self._revoke_cold(seq, seq, by, result)
             self.dying.pop(seq, None)
             self.acked.add(seq)
+            result.news = True
             highest = max(highest, seq)
+        if highest:
+            for connection in self.connections.values():
+                if connection.exhausted:
+                    connection.exhausted = {seq: at_ms for seq, at_ms in connection.exhausted.items() if seq not in self.acked}
         if by is not None and highest:
             # A gap is said before anything after it, so who acknowledges a later number knows of the gap.
-            for first, last in [known for known in self.gone if known[1] < highest]:
+            told = bisect_left(self.gone, highest, key=_last_of)
+            for first, last in self.gone[:told]:
                 self.acked.update(range(first, last + 1))
-                self.gone.remove((first, last))
+            del self.gone[:told]
         self._advance()
         return result
 
@@ -211,7 +313,7 @@ class Mailbox:
         """These go to the dead-letter stream: not sent again, settled by `settle` when they are there."""
         refused = []
         for seq in seqs:
-            message = self.hot.pop(seq, None)
+            message = self._release(seq)
             if message is not None:
                 self._land(message)
                 self.dying[seq] = message
@@ -225,6 +327,14 @@ class Mailbox:
         if wanted := {id for id, entry in known if entry is None}:
             seqs.update(message.seq for message in self.hot.values() if message.id in wanted)
         return sorted(seqs)
+
+    def _revoke_cold(self, first: int, last: int, by: Connection | None, result: Settled) -> None:
+        """Settled while out of memory: connections that were sent them and stalled are told, as far as their ids are known."""
+        for connection in self.connections.values():
+            if connection is not by and connection.stalled:
+                told = result.revoked.setdefault(connection.conn, [])
+                upto = min(last, connection.sent)
+                told += [id for id, (seq, _) in self.recent.items() if first <= seq <= upto and self.is_cold(seq) and id not in told]
 
     def _settle(self, message: Message, by: Connection | None, result: Settled) -> None:
         seq = message.seq
@@ -248,7 +358,7 @@ class Mailbox:
         """Expired messages from `first` on, one after another, are gone; returns how many."""
         seq = first
         while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
-            del self.hot[seq]
+            self._release(seq)
             self._land(message)
             seq += 1
         self.lose(first, seq - 1)
@@ -263,6 +373,7 @@ class Mailbox:
         connection.spend(self.hot)
         connection.sent = self.floor
         connection.stalled = False
+        connection.exhausted.clear()
 
     def detach(self, conn: Conn) -> Connection | None:
         """The connection ended: what it was sent is pending again."""
@@ -285,13 +396,13 @@ class Mailbox:
         start = max(first, self.cold[0])
         for seq in range(start, last + 1):
             message = found.get(seq)
-            if seq <= self.floor or seq in self.acked or seq in self.dying or seq in self.hot:
+            if seq <= self.floor or seq in self.hot or seq in self.dying or not self.is_cold(seq):
                 continue
             if message is None:
                 self.lose(seq, seq)
                 continue
             message.attempts = max(message.attempts, self.cold_attempts.get(seq, 0))
-            self.hot[seq] = message
+            self._hold(message)
             added += 1
         if first <= self.cold[0]:
             self._warm(last)
@@ -309,7 +420,8 @@ class Mailbox:
         droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
         dropped = []
         for seq in droppable:
-            message = self.hot.pop(seq)
+            message = self.hot[seq]
+            self._release(seq)
             dropped.append(message)
             if not message.retain:
                 self.lose(seq, seq)

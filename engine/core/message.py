@@ -43,6 +43,11 @@ class Message(Struct, gc=False):
     attempts: int = 0
 
 
+def counted(body: bytes, count: int) -> bytes:
+    """The body of a message that stands for `count` messages."""
+    return b'%b,"count":%d' % (body, count) if count > 1 else body
+
+
 def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
     """The message object as a client gets it."""
     return b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}' % (seq, epoch.encode(), seq, attempt, body)

@@ -6,9 +6,13 @@ checkpoints, dead letters, session events.
 
 `engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal groups.
 
-A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user waits in
-`_waiting` in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
+A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
+in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
 unwritten, and it has been idle.
+
+Load beyond capacity. `tick` measures the pressure (`engine.core.pressure` says what each level does). Everything it does is undone by
+calmer measurements: what is held goes out, what left memory is read when its turn comes, refused publishers come back when they were told
+to. What a timer fires is refused like a post; its scheduler fires it again.
 
 What a crash does: everything here is lost. The successor takes a new epoch, reads pages and journal, and is fed by the
 edges, which announce their connections and repeat unanswered posts, and by the schedulers, which fire again.
@@ -24,6 +28,7 @@ from msgspec import Struct
 from engine.core.batch import (
     ACCEPTED,
     OVERLOADED,
+    PRIORITIES,
     UNAVAILABLE,
     Ack,
     AckIds,
@@ -42,9 +47,12 @@ from engine.core.batch import (
 )
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
 from engine.core.checkpoint import Page, Stored, message_of
-from engine.core.commit import Answer, Group, Intake, Pending
+from engine.core.commit import Answer, Group, Intake, Pending, repeated
+from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.hub import Hub
+from engine.core.parked import Parked
+from engine.core.pressure import Load, Pressure, PressureLimits
 from engine.core.slots import SlotMap, slot_of
 
 
@@ -56,18 +64,35 @@ class ShardCore:
         self.policy = policy
         self.slot_map = slot_map
         self.data_epoch = data_epoch
-        self.cabinet = Cabinet(policy.recent_ids, policy.hot_messages_max, policy.mailbox_idle_ms, policy.retry)
+        self.cabinet = Cabinet(
+            policy.recent_ids,
+            policy.hot_messages_max,
+            policy.mailbox_idle_ms,
+            policy.retry,
+            policy.hot_bytes_max,
+            policy.collapse_keys_max,
+        )
         self.mailboxes = self.cabinet.mailboxes
-        self.intake = Intake(self.mailboxes, policy.recent_ids)
+        conflation = ConflationLimits(policy.conflate_offline_min, policy.collapse_keys_max, policy.gaps_max)
+        self.intake = Intake(self.mailboxes, policy.recent_ids, conflation)
+        self.pressure = Pressure(
+            PressureLimits(
+                policy.pressure_lag_ms,
+                policy.pressure_calm_ms,
+                policy.memory_bytes_max,
+                policy.memory_messages_max,
+                policy.posts_pending_max,
+            )
+        )
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
         self.hub = Hub(self.cabinet, self.courier, policy, data_epoch)
         self.output = self.courier.output
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.storage_away = False
-        self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}  # key -> what waits for its page
-        self._paged = 0  # posts in `_waiting`
-        self._pages_wanted: dict[str, None] = {}
+        self._parked = Parked()
+        self._full = False
+        self._evicted_ms = 0
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
@@ -100,6 +125,7 @@ class ShardCore:
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
         """Records of an edge, in order."""
         handlers = self._handlers
+        self._full = self._is_full()
         for record in records:
             handlers[type(record)](session, record, now_ms)
 
@@ -111,54 +137,58 @@ class ShardCore:
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif len(self.intake) + self._paged >= self.policy.posts_pending_max or self.cabinet.hot_messages >= self.policy.memory_messages_max:
-            self.output.append((session, Posted(record.ref, OVERLOADED)))
+        elif self._full or (self.pressure.level > 1 and self.pressure.refuses(record.priority)):
+            self._refuse(session, record)
         else:
             self._enqueue(Pending(session, record), now_ms)
+
+    def _is_full(self) -> bool:
+        """Is a limit reached that holds for every priority? Looked at once per batch, so it is passed by one batch at most."""
+        policy, tally = self.policy, self.cabinet.tally
+        posts = len(self.intake) + self._parked.posts
+        return (
+            posts >= policy.posts_pending_max
+            or posts + tally.messages >= policy.memory_messages_max
+            or tally.bytes + self.intake.bytes + self._parked.bytes >= policy.memory_bytes_max
+        )
+
+    def _refuse(self, session: str, post: Post) -> None:
+        """Too much is in here for this post. One that was taken before gets its first answer all the same."""
+        mailbox = self.mailboxes.get(post.key)
+        known = None if mailbox is None else mailbox.recent.get(post.id)
+        if known is not None:
+            self._answer([repeated(Pending(session, post), *known)])
+            return
+        self.counters[f"refused_{PRIORITIES[post.priority]}"] += 1
+        self.output.append((session, Posted(post.ref, OVERLOADED, 0, "the shard is overloaded", self.pressure.retry_ms())))
 
     def _enqueue(self, pending: Pending, now_ms: int) -> None:
         key = pending.post.key
         mailbox = self.mailboxes.get(key)
         if mailbox is None:
-            self._wait_for_page(key, pending.session, pending)
+            self._parked.add(key, pending.session, pending)
         else:
             mailbox.active_ms = now_ms
             self.intake.add(pending, now_ms)
-
-    def _wait_for_page(self, key: str, session: str, what: Struct | Pending) -> None:
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = waiting = []
-            self._pages_wanted[key] = None
-        waiting.append((session, what))
-        self._paged += isinstance(what, Pending)
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if not self._owns(record.key):
             self.output.append((session, Moved(-1, record.conn, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
-            self._wait_for_page(record.key, session, record)
+            self._parked.add(record.key, session, record)
         else:
             self.hub.attach(mailbox, session, record, now_ms)
 
     def _detach(self, session: str, record: Detach, now_ms: int) -> None:
         if not self.hub.detach(session, record, now_ms):
-            self._forget_waiting(session, record.conn)
-
-    def _forget_waiting(self, session: str, conn: int) -> None:
-        """The connection ended before its user's page was read."""
-        for waiting in self._waiting.values():
-            for entry in waiting:
-                if entry[0] == session and isinstance(entry[1], Attach) and entry[1].conn == conn:
-                    waiting.remove(entry)
-                    return
+            self._parked.forget(session, record.conn)
 
     def _ask(self, session: str, record: Settle | Probe, now_ms: int) -> None:
         """What needs a mailbox and no connection."""
         if not self._owns(record.key):
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
-            self._wait_for_page(record.key, session, record)
+            self._parked.add(record.key, session, record)
         elif isinstance(record, Settle):
             mailbox.active_ms = now_ms
             self.hub.settle(mailbox, session, record, now_ms)
@@ -169,6 +199,7 @@ class ShardCore:
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Durable timers that are due; the same one may come again until `FireDone`."""
+        self._full = self._is_full()
         failed = []
         for timer in timers:
             if timer.sid in self._firing:
@@ -181,8 +212,11 @@ class ShardCore:
                 self.counters["expired"] += 1
                 self._tell(FireDone, [timer.sid])
                 continue
+            if self._full or self.pressure.refuses(timer.priority):
+                failed.append(timer.sid)
+                continue
             self._firing.add(timer.sid)
-            post = Post(-1, timer.key, timer.id, True, timer.digest, timer.priority, expires_ms, timer.retain, timer.body)
+            post = Post(-1, timer.key, timer.id, True, timer.digest, timer.priority, expires_ms, timer.retain, timer.body, timer.collapse)
             self._enqueue(Pending("", post, timer.sid), now_ms)
         self._tell(FireFailed, failed)
 
@@ -213,19 +247,23 @@ class ShardCore:
 
     def group_committed(self, now_ms: int) -> None:
         """The group is durable: publishers are answered, clients are sent the messages."""
-        group, touched = self.intake.committed()
+        group, touched, superseded = self.intake.committed()
         self.cabinet.committed(group.number)
         self.counters["commits"] += 1
         self.counters["published"] += len(group.stored)
-        self.cabinet.hot_messages += len(group.stored)
+        self.counters["conflated"] += sum(stored.supersedes > 0 for _, stored in group.stored)
         self._answer(group.answers)
+        for mailbox, older in superseded:
+            self.courier.superseded(mailbox, older)
+        hot_bytes_max, tight = self.policy.hot_bytes_max, self.cabinet.tight
         for mailbox in touched:
             self.cabinet.mark(mailbox)
             trimmed = mailbox.trim(self.policy.offline_max)
             self.counters["trimmed"] += len(trimmed)
-            self.cabinet.hot_messages -= len(trimmed)
             for connection in mailbox.connections.values():
                 self.courier.pump(mailbox, connection, now_ms)
+            if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
+                self.cabinet.mark_urgent(mailbox)
 
     def group_refused(self) -> None:
         """Storage is away. All posts are refused until `storage_back`.
@@ -237,9 +275,7 @@ class ShardCore:
         self.storage_away = True
         self.hub.handled_again(group.handled)
         self._undecided = [answer.pending for answer in group.answers]
-        refused = self.intake.drop_waiting()
-        for key in self._waiting:
-            refused.extend(self._take_paged(key))
+        refused = self.intake.drop_waiting() + self._parked.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
 
     def storage_back(self) -> None:
@@ -274,7 +310,7 @@ class ShardCore:
     @property
     def wants_fetch(self) -> bool:
         """Is there anything to read, or to write beside journal and checkpoints?"""
-        return bool(self._pages_wanted or self.session_events or self.cabinet.wants_io)
+        return bool(self._parked.wants_pages or self.session_events or self.cabinet.wants_io)
 
     @property
     def session_events(self) -> list[SessionEvent]:
@@ -289,31 +325,20 @@ class ShardCore:
 
     def take_pages_wanted(self) -> list[str]:
         """Keys whose page is to be read; answer with `pages_loaded`, or `pages_failed`."""
-        wanted = list(self._pages_wanted)
-        self._pages_wanted.clear()
-        return wanted
+        return self._parked.take_pages_wanted()
 
     def pages_failed(self, keys: Iterable[str]) -> None:
         """The pages could not be read: they are wanted again. Posts that wait are answered "unavailable"."""
-        for key in keys:
-            self._answer([Answer(pending, UNAVAILABLE) for pending in self._take_paged(key)])
-            self._pages_wanted[key] = None
-
-    def _take_paged(self, key: str) -> list[Pending]:
-        """The posts among what waits for this page."""
-        waiting = self._waiting.get(key, [])
-        paged = [what for _, what in waiting if isinstance(what, Pending)]
-        waiting[:] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
-        self._paged -= len(paged)
-        return paged
+        keys = list(keys)
+        self._answer([Answer(pending, UNAVAILABLE) for pending in self._parked.take_posts(keys)])
+        self._parked.want_again(keys)
 
     def pages_loaded(self, pages: Mapping[str, Page | None], now_ms: int) -> None:
         """Pages as storage has them, `None` for users never seen; what waited for them goes on."""
         for key, page in pages.items():
             self.cabinet.restore(key, page, now_ms)
-            for session, what in self._waiting.pop(key, ()):
+            for session, what in self._parked.take(key):
                 if isinstance(what, Pending):
-                    self._paged -= 1
                     self._enqueue(what, now_ms)
                 else:
                     self._handlers[type(what)](session, what, now_ms)
@@ -324,9 +349,11 @@ class ShardCore:
         if mailbox is None:
             return
         mailbox.loading = False
-        self.cabinet.hot_messages += mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
+        mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
         for connection in mailbox.connections.values():
             self.courier.pump(mailbox, connection, now_ms)
+        if mailbox.hot_bytes > self.policy.hot_bytes_max:
+            self.cabinet.cool(mailbox)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
@@ -336,6 +363,26 @@ class ShardCore:
         for letter in letters:
             mailbox = self.mailboxes[letter.key]
             self.hub.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
+
+    # -- pressure -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Measure the pressure and act on it. To be called every `pressure_tick_ms`."""
+        tally, intake, parked = self.cabinet.tally, self.intake, self._parked
+        posts = len(intake) + parked.posts
+        lag_ms = now_ms - intake.oldest_ms if intake.oldest_ms else 0
+        held_bytes = tally.bytes + intake.bytes + parked.bytes
+        level = self.pressure.measure(Load(lag_ms, posts, tally.messages + posts, held_bytes, tally.freed_bytes), now_ms)
+        self.courier.hold_low = level > 0
+        if self.pressure.tight:
+            if not self.cabinet.tight:
+                self.cabinet.spill_idle(self.courier.held.values())
+            if now_ms - self._evicted_ms >= self.policy.pressure_calm_ms:
+                self._evicted_ms = now_ms
+                self.evict(now_ms)
+        self.cabinet.tight = self.pressure.tight
+        if not level:
+            self.courier.release(now_ms, self.policy.commit_records_max)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
@@ -348,6 +395,10 @@ class ShardCore:
             "users": len(self.mailboxes),
             "connections": self.hub.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
+            "pressure": self.pressure.level,
+            "memory_bytes": self.cabinet.tally.bytes + self.intake.bytes + self._parked.bytes,
+            "low_spilled": self.cabinet.tally.low_spilled,
+            "held": len(self.courier.held),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",
             "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.courier.latency, strict=True)],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.batch import WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
+from engine.core.batch import NORMAL, WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
@@ -36,6 +36,13 @@ def policy(**changes: Any) -> ShardPolicy:
         "ack_journal_ms": 200,
         "posts_pending_max": 1000,
         "memory_messages_max": 100_000,
+        "memory_bytes_max": 1 << 30,
+        "hot_bytes_max": 1 << 20,
+        "pressure_lag_ms": 250,
+        "pressure_calm_ms": 1000,
+        "conflate_offline_min": 3,
+        "collapse_keys_max": 4,
+        "gaps_max": 8,
     }
     return ShardPolicy(**(values | changes))
 
@@ -71,11 +78,13 @@ class World:
             id,
             fields.pop("idempotent", True),
             digest,
-            1,
+            fields.pop("priority", NORMAL),
             self.now_ms + ttl_ms,
             fields.pop("retain", True),
-            b'"id":"%b"' % id.encode(),
+            b'"id":"%b"' % id.encode() + fields.pop("more", b""),
+            fields.pop("collapse", ""),
         )
+        assert not fields, f"unknown: {fields}"
         self.tell(record)
         return self.refs
 
@@ -142,6 +151,16 @@ class World:
     def append(self, group: Group) -> None:
         self.journal.append((group.number, group.payload))
         self.ids.update(zip(group.ids, group.values, strict=True))
+
+    def calm_down(self) -> list[Any]:
+        """Time enough passes without load for every level to end; returns what is said meanwhile."""
+        said = self.settle()
+        for _ in range(8):
+            self.now_ms += self.policy.pressure_calm_ms
+            self.core.tick(self.now_ms)
+            self.checkpoint()
+            said += self.settle()
+        return said
 
     def checkpoint(self, *, full: bool = True) -> None:
         checkpoint = self.core.cabinet.take_checkpoint(full, 1000)

@@ -30,6 +30,7 @@ from engine.core.batch import (
     Welcome,
     Written,
 )
+from engine.core.checkpoint import decode_stored
 from engine.core.mailbox import Mailbox
 from engine.core.message import Message
 from tests.core.shard_world import EDGE, World, delivered, of
@@ -291,6 +292,25 @@ def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
         got += fresh
         world.ack(1, fresh[-1])
     assert got == list(range(1, 11))
+
+
+def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
+    world = World(window=2)
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    world.ack_ids(1, "m2")  # room for 3, which is asked for
+    reads = world.core.cabinet.take_reads_wanted()
+    assert [(read.first, read.last) for read in reads] == [(3, 4)]
+    world.detach(1)
+    world.checkpoint(full=False)
+    world.core.read_done(reads[0], [decode_stored(world.streams["t:u"][seq]) for seq in (3, 4)], world.now_ms)
+    world.attach(2)
+    got = delivered(world.settle(), 2)
+    assert [seq for seq, _ in got] == [1, 3]
 
 
 def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
