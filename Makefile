@@ -34,8 +34,8 @@ static: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.installed-test ## measure throughput, latency and CPU per message on this machine
-	@exec $(BIN)/python -m bench
+bench: $(VENV)/.installed-test ## measure on this machine; BENCH=latency, BENCH="report --peers", BENCH=--help and so on
+	@exec $(BIN)/python -m bench $(BENCH)
 
 lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements*.txt
 	$(BIN)/uv pip compile pyproject.toml --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--repeat N] [--json]`: measure an engine; one JSON line per result.
+"""`python -m bench NAME [--repeat N] [--json]`: measure an engine; one JSON line per result. `report` runs them all.
 
 A benchmark is a module with a docstring, `arguments(parser)` and `run(args)` that yields one dictionary per result. Its name
 is entered in `NAMES`, nothing else. A result says `bench`, what was measured (`system`), under what parameters (`case`), and its
@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import report
 from bench.figures import summaries
 from bench.machine import machine
 from bench.progress import Phases
@@ -32,13 +33,15 @@ def parser() -> argparse.ArgumentParser:
         "Figures are CPU microseconds per message, by process, so that they hold on a noisy machine; quote ratios taken in one run.",
     )
     commands = top.add_subparsers(dest="name", metavar="NAME")
-    for name in NAMES:
+    for name in (*NAMES, "report"):
         module = importlib.import_module(f"bench.{name}")
         summary, _, rest = (module.__doc__ or "").partition("\n")
         command = commands.add_parser(
             name, help=summary, description=f"{summary}\n{rest}", formatter_class=argparse.RawDescriptionHelpFormatter
         )
         module.arguments(command)
+        if name == "report":
+            continue
         command.add_argument("--repeat", type=int, default=1, help="runs, each from the start (default %(default)s)")
         command.add_argument("--json", action="store_true", help="JSON lines on a terminal too, instead of tables")
     return top
@@ -72,6 +75,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     named = bool(arguments) and (arguments[0] in ("-h", "--help") or not arguments[0].startswith("-"))
     args = parser().parse_args(arguments if named else ["delivery", *arguments])
+    if args.name == "report":
+        report.run(args)
+        return 0
     console = Console() if sys.stdout.isatty() and not args.json else None
     for result in results(args):
         if console is not None:

@@ -1,0 +1,234 @@
+"""The benchmark page: tables of every figure that was measured, targets beside them, and two charts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from bench import plot
+from bench.targets import TARGETS, figure, of_target, verdict
+
+Result = Mapping[str, Any]
+Column = tuple[str, Callable[[Result], str]]
+
+ROLES: Final = ("edge", "shard", "scheduler", "controller", "redis", "raylet", "gcs", "others", "web", "worker")
+
+
+def representative(results: Iterable[Result]) -> list[Result]:
+    """One result per benchmark, system and case: the first summary of several runs, or where there is none the first result."""
+    chosen: dict[str, Result] = {}
+    for result in results:
+        key = repr((result["bench"], result.get("system"), result.get("case")))
+        if key not in chosen or ("runs" in result and "runs" not in chosen[key]):
+            chosen[key] = result
+    return list(chosen.values())
+
+
+def charts(results: Sequence[Result]) -> dict[str, str]:
+    """File name -> SVG, of those that the results suffice for."""
+    made = {}
+    latencies = [result for result in results if result["bench"] == "latency"]
+    if latencies:
+        series: dict[str, list[tuple[float, float]]] = {}
+        for result in sorted(latencies, key=lambda result: str(result["system"] != "engine")):
+            for quantile in ("p50", "p99"):
+                at, value = figure(result, "per_s"), figure(result, "latency_ms", quantile)
+                if at and value:
+                    series.setdefault(f"{result['system']} {quantile}", []).append((at, value))
+        made["benchmark-latency.svg"] = plot.lines(
+            "Throughput and latency, from the intended time to the client", "messages per second", "ms", series
+        )
+    loads = sorted((r for r in latencies if r["system"] == "engine"), key=lambda result: float(result["case"]["rate"]))
+    loads += [result for result in results if result["bench"] == "delivery" and result["system"] == "engine"]
+    if loads:
+        made["benchmark-cost.svg"] = plot.stacked_bars(
+            "Cost and load: CPU per acknowledged, durable message, all processes", "messages per second", "us", dict(map(_bar, loads))
+        )
+    return made
+
+
+def _bar(result: Result) -> tuple[str, dict[str, float]]:
+    spent = {role: figure(result, "cpu_us_per_message", role) or 0.0 for role in ("edge", "shard", "redis")}
+    total = figure(result, "cpu_us_per_message", "total") or 0.0
+    name = f"{result['case']['rate']:,}" if result["bench"] == "latency" else f"full load: {figure(result, 'per_s'):,.0f}"
+    return name.replace(",", " "), {**spent, "others": round(max(0.0, total - sum(spent.values())), 1)}
+
+
+def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]]) -> str:
+    """The whole page in Markdown. `steps`: name -> arguments of the command that gave the results."""
+    chosen = representative(results)
+    machine, kinds = header["machine"], {result["bench"] for result in chosen}
+    parts = [
+        "# Benchmarks",
+        "Written by `python -m bench report`; the lines behind it are in [benchmarks.jsonl](benchmarks.jsonl). "
+        f"{header['date']}, on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux {machine['kernel']}, "
+        f"Python {machine['python']}; load average before: {machine['load_before']}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in header["versions"].items()) + ".",
+        "Server and load generator share the machine, over loopback. CPU is user and system time of **all** processes of a system, from "
+        "`/proc`; the generator's own stands beside it. Latency counts from the moment a message was meant to be sent. Where a benchmark "
+        "ran several times, figures are medians, with the smallest and largest in brackets.",
+    ]
+    if header["quick"]:
+        parts.append("**A quick run: it shows that everything runs, the figures mean little.**")
+    parts += ["## Targets", _targets(chosen), "## Charts", *(f"![{name}]({name})" for name in charts(chosen))]
+    for bench, columns in _TABLES.items():
+        if bench in kinds:
+            doc = importlib.import_module(f"bench.{bench}").__doc__ or ""
+            of_bench = [result for result in chosen if result["bench"] == bench]
+            parts += [f"## {bench.capitalize()}", doc.strip(), _table(columns, of_bench)]
+    if "peers" in steps:
+        parts += ["## About the peers", (importlib.import_module("bench.peers").__doc__ or "").strip()]
+    commands = "\n".join(f"python -m bench {' '.join(arguments)}" for arguments in steps.values())
+    parts += ["## Commands", f"```\n{commands}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _targets(results: Sequence[Result]) -> str:
+    rows = []
+    for target in TARGETS:
+        reached = of_target(target, results)
+        told = ("-", "not measured") if reached is None else (f"{reached:g} {target.unit}".strip(), verdict(target, reached))
+        rows.append((target.text, *told, f"{target.first:g}", f"{target.then:g}"))
+    return _rows(("", "measured", "", "first: at most", "then: at most"), rows)
+
+
+def _table(columns: Sequence[Column], results: Sequence[Result]) -> str:
+    return _rows([name for name, _ in columns], [[cell(result) for _, cell in columns] for result in results])
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def _of(*path: str) -> Callable[[Result], str]:
+    """A number, of several runs the median with smallest and largest."""
+
+    def cell(result: Result) -> str:
+        found: Any = result
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping):
+            low, high = found["min"], found["max"]
+            return f"{found['median']:g}" + (f" ({low:g}-{high:g})" if low != high else "")
+        return "-" if found is None else f"{found:g}" if isinstance(found, int | float) and not isinstance(found, bool) else str(found)
+
+    return cell
+
+
+def _case(name: str) -> Callable[[Result], str]:
+    return lambda result: str(result["case"].get(name, "-"))
+
+
+def _quantiles(path: str, *names: str) -> Callable[[Result], str]:
+    def cell(result: Result) -> str:
+        found = [figure(result, path, name) for name in names]
+        return " / ".join("-" if value is None else f"{value:g}" for value in found)
+
+    return cell
+
+
+def _roles(path: str, *below: str) -> Callable[[Result], str]:
+    """The parts of a sum, without those that hardly count."""
+
+    def cell(result: Result) -> str:
+        total = figure(result, path, *below, "total") or 0.0
+        shares = {role: figure(result, path, *below, role) or 0.0 for role in ROLES}
+        return ", ".join(f"{role} {value:g}" for role, value in shares.items() if value >= 0.01 * total) or "-"
+
+    return cell
+
+
+_SYSTEM: Final[Column] = ("system", _of("system"))
+_FARED: Final[tuple[Column, ...]] = (("lost", _of("lost")), ("repeated", _of("repeated")), ("out of order", _of("out_of_order")))
+_COST: Final[tuple[Column, ...]] = (
+    ("CPU us per message", _of("cpu_us_per_message", "total")),
+    ("of which", _roles("cpu_us_per_message")),
+    ("generator us", _of("generator_cpu_us_per_message")),
+)
+_TRAFFIC: Final[tuple[Column, ...]] = (
+    ("Ray calls/s", _of("ray_calls_per_s")),
+    ("Redis commands/s", _of("redis_commands_per_s")),
+    ("RSS MiB", _of("rss_mib", "total")),
+)
+_LATENCY: Final[Column] = ("p50 / p99 / max ms", _quantiles("latency_ms", "p50", "p99", "max"))
+
+_TABLES: Final[dict[str, tuple[Column, ...]]] = {
+    "delivery": (_SYSTEM, ("messages/s", _of("per_s")), *_COST, _LATENCY, *_FARED, *_TRAFFIC),
+    "latency": (_SYSTEM, ("rate", _case("rate")), _LATENCY, *_COST, *_FARED, *_TRAFFIC),
+    "fanout": (
+        _SYSTEM,
+        ("connections", _case("connections")),
+        ("published as", _case("published_as")),
+        ("last client ms, p50 / max", _quantiles("last_client_ms", "p50", "max")),
+        ("CPU us per delivery", _of("cpu_us_per_delivery", "total")),
+        ("of which", _roles("cpu_us_per_delivery")),
+        ("generator us", _of("generator_cpu_us_per_delivery")),
+        *_FARED,
+    ),
+    "idle": (
+        _SYSTEM,
+        ("connections", _case("connections")),
+        ("KiB each", _of("kib_per_connection", "total")),
+        ("of which", _roles("kib_per_connection")),
+        ("kernel KiB each, both ends", _of("kernel_kib_per_connection_both_ends")),
+        ("% of a core", _of("cpu_pct_of_a_core", "total")),
+        ("% without any", _of("cpu_pct_of_a_core_without_connections", "total")),
+        ("CPU us to connect", _of("connect_cpu_us", "total")),
+        ("RSS MiB without any", _of("rss_mib_without_connections")),
+        ("disconnects", _of("disconnects")),
+    ),
+    "storm": (
+        _SYSTEM,
+        ("users", _case("users")),
+        ("missed each", _case("missed_each")),
+        ("recovers by", _case("recovers")),
+        ("recovered", _of("recovered")),
+        ("lost", _of("lost")),
+        ("all there after s", _of("wall_s")),
+        ("CPU us per recovered", _of("cpu_us_per_recovered", "total")),
+        ("of which", _roles("cpu_us_per_recovered")),
+        ("CPU us per stored", _of("cpu_us_per_stored", "total")),
+        ("out of order", _of("out_of_order")),
+    ),
+    "timers": (
+        _SYSTEM,
+        ("timers", _case("timers")),
+        ("until", _case("until")),
+        ("late p50 / p99 / max ms", _quantiles("lateness_ms", "p50", "p99", "max")),
+        ("at the scheduler, at most", _quantiles("scheduler_lateness_ms_at_most", "p50", "p99", "max")),
+        ("CPU us per timer", _of("cpu_us_per_timer", "total")),
+        ("of which to fire", _roles("cpu_us_per_timer", "fire")),
+        ("scheduled/s", _of("schedule_per_s")),
+        ("early", _of("early")),
+        ("lost", _of("lost")),
+        ("doubled", _of("doubled")),
+    ),
+    "scaling": (
+        ("shards and edges", _case("shards")),
+        ("messages/s", _of("per_s")),
+        *_COST,
+        ("cost ratio", _of("cost_ratio")),
+        *_FARED,
+        *_TRAFFIC,
+    ),
+    "soak": (
+        ("minutes", _case("minutes")),
+        ("rate", _case("rate")),
+        ("messages", _of("messages")),
+        ("growth, bytes per message", _of("growth_bytes_per_message", "total")),
+        ("of which", _roles("growth_bytes_per_message")),
+        ("RSS MiB at the end", _of("rss_mib", "total")),
+        ("slowest ms", _of("latency_max_ms")),
+        *_FARED,
+    ),
+    "wheel": (
+        ("timers", _of("timers")),
+        ("arm us", _of("arm_us")),
+        ("fire us", _of("fire_us")),
+        ("cancel us", _of("cancel_us")),
+        ("longest advance ms", _of("longest_advance_ms")),
+        ("bytes per timer", _of("bytes_per_timer")),
+    ),
+}

@@ -1,0 +1,66 @@
+"""What the engine is meant to reach, as data: a figure of a result, the limit to reach first, and the one after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+
+class Target(NamedTuple):
+    """The figure at `path` of the engine's result of `bench` whose case has all of `case` is at most `first`, then at most `then`."""
+
+    text: str
+    unit: str
+    bench: str
+    case: Mapping[str, object]
+    path: tuple[str, ...]
+    first: float
+    then: float
+
+
+_SHARD: Final = {"until": "journalled by the shard"}
+
+TARGETS: Final = (
+    Target("delivery: server CPU per acknowledged, durable message", "us", "delivery", {}, ("cpu_us_per_message", "total"), 40, 20),
+    Target("latency at 2 000/s, p50", "ms", "latency", {"rate": 2000}, ("latency_ms", "p50"), 3, 1.5),
+    Target("latency at 2 000/s, p99", "ms", "latency", {"rate": 2000}, ("latency_ms", "p99"), 12, 6),
+    Target("latency at 10 000/s, p99", "ms", "latency", {"rate": 10_000}, ("latency_ms", "p99"), 86, 30),
+    Target("broadcast to 2 000: CPU per delivery", "us", "fanout", {"connections": 2000}, ("cpu_us_per_delivery", "total"), 20, 12),
+    Target("broadcast to 2 000: the last client has it", "ms", "fanout", {"connections": 2000}, ("last_client_ms", "p50"), 45, 30),
+    Target("idle connection, all processes", "KiB", "idle", {"connections": 4000}, ("kib_per_connection", "total"), 30, 15),
+    Target("idle connected user at the shard", "KiB", "idle", {"connections": 4000}, ("kib_per_connection", "shard"), 2, 1),
+    Target("idle engine", "% of a core", "idle", {}, ("cpu_pct_of_a_core_without_connections", "total"), 5, 2),
+    Target("storm: CPU per recovered message", "us", "storm", {}, ("cpu_us_per_recovered", "total"), 20, 8),
+    Target("storm: messages lost", "", "storm", {}, ("lost",), 0, 0),
+    Target("timers: CPU per durable timer, to the shard", "us", "timers", _SHARD, ("cpu_us_per_timer", "total"), 60, 20),
+    Target("timers: lateness at the scheduler, p99", "ms", "timers", _SHARD, ("scheduler_lateness_ms_at_most", "p99"), 10, 5),
+    Target("scaling: cost with 2 shards and edges, of that with 1", "", "scaling", {"shards": 2}, ("cost_ratio",), 1.25, 1.25),
+    Target("scaling: cost with 4 shards and edges, of that with 1", "", "scaling", {"shards": 4}, ("cost_ratio",), 1.25, 1.25),
+)
+
+
+def figure(result: Mapping[str, Any], *path: str) -> float | None:
+    """The number at `path`, of several runs their median; None when it is not there."""
+    found: Any = result
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return None
+        found = found[name]
+    if isinstance(found, Mapping):
+        found = found.get("median")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def of_target(target: Target, results: Iterable[Mapping[str, Any]]) -> float | None:
+    """The engine's figure; None when it was not measured."""
+    for result in results:
+        if result["bench"] == target.bench and result.get("system") == "engine" and target.case.items() <= result["case"].items():
+            return figure(result, *target.path)
+    return None
+
+
+def verdict(target: Target, reached: float) -> str:
+    """In words."""
+    if reached <= target.then:
+        return "met" if target.first == target.then else "second met"
+    return "first met" if reached <= target.first else "not met"

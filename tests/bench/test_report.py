@@ -1,0 +1,148 @@
+"""The page: right figures beside right targets, and a report that goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import report
+from bench.page import charts, page, representative
+from bench.targets import TARGETS, of_target, verdict
+
+HEADER = {
+    "steps": {"delivery": ["delivery"], "latency": ["latency"]},
+    "quick": False,
+    "date": "1 Jan 2030, 00:00 UTC",
+    "machine": {"cores": 2, "cpu": "x", "memory_gib": 4, "kernel": "6", "python": "3.11", "load_before": 0.1},
+    "versions": {"ray": "1"},
+}
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "min": median - 1, "max": median + 1}
+
+
+def delivery(total: Any, **more: Any) -> dict[str, Any]:
+    cost = {"edge": total, "shard": total, "redis": total, "total": total}
+    return {"bench": "delivery", "system": "engine", "case": {"users": 500}, "per_s": 20_000, "cpu_us_per_message": cost, **more}
+
+
+def latency(system: str, rate: int, p50: float, p99: float) -> dict[str, Any]:
+    cost = {"web": 10.0, "total": 10.0}
+    quantiles = {"p50": p50, "p99": p99, "max": p99}
+    return {
+        "bench": "latency", "system": system, "case": {"rate": rate}, "per_s": rate, "latency_ms": quantiles, "cpu_us_per_message": cost,
+    }  # fmt: skip
+
+
+RESULTS = [delivery(39.0), delivery(41.0), delivery(spread(40), runs=2), latency("engine", 2000, 3.5, 5.0), latency("peer", 100, 9.0, 99.0)]
+
+
+def test_a_summary_of_several_runs_stands_for_them() -> None:
+    chosen = representative([*RESULTS, delivery(99.0)])
+    assert [result.get("runs") for result in chosen if result["bench"] == "delivery"] == [2]
+    assert len(chosen) == 3
+
+
+def test_a_target_is_held_against_the_engines_figure_of_its_case() -> None:
+    found = {target.text: of_target(target, representative(RESULTS)) for target in TARGETS}
+    assert found["delivery: server CPU per acknowledged, durable message"] == 40
+    assert found["latency at 2 000/s, p50"] == 3.5
+    assert found["latency at 10 000/s, p99"] is None
+
+
+@pytest.mark.parametrize(("reached", "said"), [(40.1, "not met"), (40, "first met"), (20.1, "first met"), (20, "second met")])
+def test_a_target_says_how_far_it_was_reached(reached: float, said: str) -> None:
+    assert verdict(TARGETS[0], reached) == said
+
+
+def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
+    text = page(HEADER, RESULTS, HEADER["steps"])  # type: ignore[arg-type]
+    assert "| delivery: server CPU per acknowledged, durable message | 40 us | first met | 40 | 20 |" in text
+    assert "| latency at 10 000/s, p99 | - | not measured |" in text
+    assert "40 (39-41)" in text
+    assert "| peer | 100 | 9 / 99 / 99 |" in text
+    assert "python -m bench latency" in text
+
+
+def test_charts_are_well_formed_and_show_every_point() -> None:
+    made = charts(representative(RESULTS))
+    latencies = ET.fromstring(made["benchmark-latency.svg"])
+    assert len(latencies.findall(".//{*}circle")) == 4
+    costs = ET.fromstring(made["benchmark-cost.svg"])
+    assert {text.text for text in costs.iter("{http://www.w3.org/2000/svg}text")} >= {"2 000", "full load: 20 000"}
+
+
+def test_without_results_there_are_no_charts_and_the_page_still_stands() -> None:
+    assert charts([]) == {}
+    assert "not measured" in page(HEADER, [], {})
+
+
+class Benchmarks:
+    """In place of the real commands: each gives one line, and `failing` fails."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.run: list[str] = []
+
+    def __call__(self, command: list[str], **_options: Any) -> Any:
+        name = command[command.index("bench") + 1]
+        self.run.append(name)
+
+        class Ended:
+            returncode = int(name == self.failing)
+            stdout = json.dumps({"bench": name}) + "\n"
+
+        return Ended
+
+
+def test_an_interrupted_report_goes_on_after_the_last_complete_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"delivery": ["delivery"], "latency": ["latency"], "storm": ["storm"]}
+    monkeypatch.setattr(report, "versions", lambda *_packages: {"commit": "a"})
+    first, second = Benchmarks("latency"), Benchmarks()
+    path = tmp_path / "partial.jsonl"
+    monkeypatch.setattr(report.subprocess, "run", first)
+    with pytest.raises(SystemExit, match="latency failed"):
+        report.measure(report.ResultsFile(path), steps, False, Console(quiet=True))
+    monkeypatch.setattr(report.subprocess, "run", second)
+    file = report.ResultsFile(path)
+    report.measure(file, steps, False, Console(quiet=True))
+    assert first.run == ["delivery", "latency"]
+    assert second.run == ["latency", "storm"]
+    assert [result["bench"] for result in file.results] == ["delivery", "latency", "storm"]
+    again = report.ResultsFile(path)
+    assert again.read()
+    assert again.results == file.results
+
+
+def test_results_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"delivery": ["delivery"]}
+    path = tmp_path / "partial.jsonl"
+    for commit in ("a", "b"):
+        benchmarks = Benchmarks()
+        monkeypatch.setattr(report.subprocess, "run", benchmarks)
+        monkeypatch.setattr(report, "versions", lambda *_packages, commit=commit: {"commit": commit})
+        file = report.ResultsFile(path)
+        report.measure(file, steps, False, Console(quiet=True))
+        assert benchmarks.run == ["delivery"]
+        assert len(file.results) == 1
+
+
+def test_a_file_that_is_no_results_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"some": "thing"}\n')
+    with pytest.raises(ValueError, match="no header"):
+        report.ResultsFile(path).read()
+
+
+def test_every_planned_command_is_one_the_benchmarks_understand() -> None:
+    from bench.__main__ import parser
+
+    for quick in (True, False):
+        for name, arguments in report.plan(quick=quick, peers=True, soak_minutes=30).items():
+            assert parser().parse_args([*arguments, "--json"]).name == name
