@@ -44,6 +44,7 @@ class Answer(Struct, gc=False):
     status: int
     seq: int = 0
     detail: str = ""
+    retry_ms: int = 0
 
 
 class Group(Struct):

@@ -162,7 +162,7 @@ class Mailbox:
 
     def _hold(self, message: Message) -> None:
         """The message is in memory."""
-        size = len(message.body)
+        size = message.size
         tally = self.tally
         tally.messages += 1
         tally.bytes += size + MESSAGE_BYTES
@@ -175,7 +175,7 @@ class Mailbox:
         """The message is not in memory any more; `None` when it was not."""
         message = self.hot.pop(seq, None)
         if message is not None:
-            size = len(message.body)
+            size = message.size
             self.hot_bytes -= size
             self.tally.remove(1, size)
         return message
@@ -262,7 +262,7 @@ class Mailbox:
         for number in numbers:
             message = self.hot.pop(number, None)
             if message is not None:
-                size += len(message.body)
+                size += message.size
                 self._settle(message, by, result)
         self.hot_bytes -= size
         self.tally.remove(len(result.messages), size)

@@ -42,6 +42,11 @@ class Message(Struct, gc=False):
     body: bytes
     attempts: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body that this message alone keeps in memory."""
+        return 0 if type(self.body) is SharedBody else len(self.body)
+
 
 def counted(body: bytes, count: int) -> bytes:
     """The body of a message that stands for `count` messages."""

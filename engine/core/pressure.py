@@ -55,7 +55,7 @@ class Tally:
         self.low_spilled = 0  # messages of low priority that left memory for the offline stream
 
     def remove(self, messages: int, size: int) -> None:
-        """So many messages, `size` bytes of bodies together, are in memory no more."""
+        """So many messages, of `size` bytes together, are in memory no more."""
         size += messages * MESSAGE_BYTES
         self.messages -= messages
         self.bytes -= size

@@ -4,15 +4,12 @@ The shell (engine/actors/shard.py) feeds it records of edges and schedulers and 
 what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges to read, one journal group at a time,
 checkpoints, dead letters, session events.
 
-`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal groups.
+`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal
+groups, `engine.core.admission` what is refused and held under load beyond capacity.
 
 A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
 in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
 unwritten, and it has been idle.
-
-Load beyond capacity. `tick` measures the pressure (`engine.core.pressure` says what each level does). Everything it does is undone by
-calmer measurements: what is held goes out, what left memory is read when its turn comes, refused publishers come back when they were told
-to. What a timer fires is refused like a post; its scheduler fires it again.
 
 What a crash does: everything here is lost. The successor takes a new epoch, reads pages and journal, and is fed by the
 edges, which announce their connections and repeat unanswered posts, and by the schedulers, which fire again.
@@ -25,10 +22,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from engine.core.admission import Admission
 from engine.core.batch import (
-    ACCEPTED,
-    OVERLOADED,
-    PRIORITIES,
+    DUPLICATE,
     UNAVAILABLE,
     Ack,
     AckIds,
@@ -47,12 +43,11 @@ from engine.core.batch import (
 )
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
 from engine.core.checkpoint import Page, Stored, message_of
-from engine.core.commit import Answer, Group, Intake, Pending, repeated
+from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.hub import Hub
 from engine.core.parked import Parked
-from engine.core.pressure import Load, Pressure, PressureLimits
 from engine.core.slots import SlotMap, slot_of
 
 
@@ -75,15 +70,6 @@ class ShardCore:
         self.mailboxes = self.cabinet.mailboxes
         conflation = ConflationLimits(policy.conflate_offline_min, policy.collapse_keys_max, policy.gaps_max)
         self.intake = Intake(self.mailboxes, policy.recent_ids, conflation)
-        self.pressure = Pressure(
-            PressureLimits(
-                policy.pressure_lag_ms,
-                policy.pressure_calm_ms,
-                policy.memory_bytes_max,
-                policy.memory_messages_max,
-                policy.posts_pending_max,
-            )
-        )
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
         self.hub = Hub(self.cabinet, self.courier, policy, data_epoch)
@@ -91,8 +77,8 @@ class ShardCore:
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.storage_away = False
         self._parked = Parked()
-        self._full = False
-        self._evicted_ms = 0
+        self.admission = Admission(policy, self.cabinet, self.courier, self.intake, self._parked, self.counters)
+        self.pressure = self.admission.pressure
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
@@ -125,7 +111,7 @@ class ShardCore:
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
         """Records of an edge, in order."""
         handlers = self._handlers
-        self._full = self._is_full()
+        self.admission.look()
         for record in records:
             handlers[type(record)](session, record, now_ms)
 
@@ -137,30 +123,10 @@ class ShardCore:
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif self._full or (self.pressure.level > 1 and self.pressure.refuses(record.priority)):
-            self._refuse(session, record)
-        else:
+        elif self.admission.takes(record.priority):
             self._enqueue(Pending(session, record), now_ms)
-
-    def _is_full(self) -> bool:
-        """Is a limit reached that holds for every priority? Looked at once per batch, so it is passed by one batch at most."""
-        policy, tally = self.policy, self.cabinet.tally
-        posts = len(self.intake) + self._parked.posts
-        return (
-            posts >= policy.posts_pending_max
-            or posts + tally.messages >= policy.memory_messages_max
-            or tally.bytes + self.intake.bytes + self._parked.bytes >= policy.memory_bytes_max
-        )
-
-    def _refuse(self, session: str, post: Post) -> None:
-        """Too much is in here for this post. One that was taken before gets its first answer all the same."""
-        mailbox = self.mailboxes.get(post.key)
-        known = None if mailbox is None else mailbox.recent.get(post.id)
-        if known is not None:
-            self._answer([repeated(Pending(session, post), *known)])
-            return
-        self.counters[f"refused_{PRIORITIES[post.priority]}"] += 1
-        self.output.append((session, Posted(post.ref, OVERLOADED, 0, "the shard is overloaded", self.pressure.retry_ms())))
+        else:
+            self._answer([self.admission.refuse(Pending(session, record))])
 
     def _enqueue(self, pending: Pending, now_ms: int) -> None:
         key = pending.post.key
@@ -199,7 +165,7 @@ class ShardCore:
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Durable timers that are due; the same one may come again until `FireDone`."""
-        self._full = self._is_full()
+        self.admission.look()
         failed = []
         for timer in timers:
             if timer.sid in self._firing:
@@ -212,7 +178,7 @@ class ShardCore:
                 self.counters["expired"] += 1
                 self._tell(FireDone, [timer.sid])
                 continue
-            if self._full or self.pressure.refuses(timer.priority):
+            if not self.admission.takes(timer.priority):
                 failed.append(timer.sid)
                 continue
             self._firing.add(timer.sid)
@@ -294,9 +260,9 @@ class ShardCore:
                 self._firing.discard(pending.timer)
                 (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
-            if answer.status != ACCEPTED:
+            if answer.status == DUPLICATE:
                 self.counters["duplicates"] += 1
-            output.append((pending.session, Posted(pending.post.ref, answer.status, answer.seq, answer.detail)))
+            output.append((pending.session, Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms)))
         self._tell(FireDone, fired)
         self._tell(FireFailed, failed)
 
@@ -368,21 +334,8 @@ class ShardCore:
 
     def tick(self, now_ms: int) -> None:
         """Measure the pressure and act on it. To be called every `pressure_tick_ms`."""
-        tally, intake, parked = self.cabinet.tally, self.intake, self._parked
-        posts = len(intake) + parked.posts
-        lag_ms = now_ms - intake.oldest_ms if intake.oldest_ms else 0
-        held_bytes = tally.bytes + intake.bytes + parked.bytes
-        level = self.pressure.measure(Load(lag_ms, posts, tally.messages + posts, held_bytes, tally.freed_bytes), now_ms)
-        self.courier.hold_low = level > 0
-        if self.pressure.tight:
-            if not self.cabinet.tight:
-                self.cabinet.spill_idle(self.courier.held.values())
-            if now_ms - self._evicted_ms >= self.policy.pressure_calm_ms:
-                self._evicted_ms = now_ms
-                self.evict(now_ms)
-        self.cabinet.tight = self.pressure.tight
-        if not level:
-            self.courier.release(now_ms, self.policy.commit_records_max)
+        if self.admission.tick(now_ms):
+            self.evict(now_ms)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
@@ -395,10 +348,7 @@ class ShardCore:
             "users": len(self.mailboxes),
             "connections": self.hub.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
-            "pressure": self.pressure.level,
-            "memory_bytes": self.cabinet.tally.bytes + self.intake.bytes + self._parked.bytes,
-            "low_spilled": self.cabinet.tally.low_spilled,
-            "held": len(self.courier.held),
+            **self.admission.stats(),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",
             "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.courier.latency, strict=True)],
