@@ -69,7 +69,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
-    publish_inflight_max: Positive = 50_000  # unanswered items per edge; beyond it 429: about two seconds of full load
+    publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
+    publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %
+    publish_rate_initial_per_s: Positive = 10_000  # items an edge believes it can publish before it has measured it; 1 KB each
+    publish_window_items: Positive = 500  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs
 
     # -- delivery -----------------------------------------------------------------------------------------------------
     window: Positive = 256  # unacknowledged messages in flight per connection
@@ -111,6 +114,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sweep_ms: Positive = 300_000
     recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
+    hot_bytes_max: Positive = 1 << 20  # and their bytes: one window
+    conflate_offline_min: Positive = 100  # with fewer messages waiting for who is offline, `collapse` keeps them all
+    collapse_keys_max: Positive = 64  # per mailbox: the keys heard of last, some 100 bytes each in its page
+    gaps_max: Positive = 256  # separate gaps in a mailbox beyond which nothing is conflated: each is 10 bytes in its page, and a frame
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
@@ -132,7 +139,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ack_journal_ms: Positive = 200  # ACKs wait this long for a commit to ride on; losing one only causes a repeat
     checkpoint_ms: Positive = 3000
     checkpoint_bytes: Positive = 32 << 20  # of journal since the last one
-    posts_pending_max: Positive = 50_000  # messages waiting for a commit, per shard; beyond it OVERLOADED
+    posts_pending_max: Positive = 50_000  # messages waiting for a page or a commit, per shard; beyond it OVERLOADED
     redis_timeout_ms: Positive = 2000  # of one command
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
     redis_sentinel_timeout_ms: Positive = 300  # of one question to one sentinel; they are asked one after the other
@@ -141,6 +148,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_restart_ms: Positive = 100  # its own Redis is started again at once, then after this, doubling
     redis_restart_max_ms: Positive = 2000  # ... up to this: a Redis that cannot start must not fill the log
     shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
+    shard_memory_bytes_max: Positive = 512 << 20  # and what they and the mailboxes take; a process has some 200 MB beside it
+    pressure_tick_ms: Positive = 100  # how often a shard measures how hard it is pressed: 0.1 % of a core
+    pressure_lag_ms: Positive = 250  # age of the oldest waiting post that is pressure: ten times what a commit takes under full load
+    pressure_calm_ms: Positive = 1000  # a level ends after so long below 70 % of what began it, or the same messages would come and go
 
     # -- timers -------------------------------------------------------------------------------------------------------
     timer_horizon_ms: Positive = 60_000  # durable timers due within it are in the wheel

@@ -4,6 +4,7 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     commit      one group at a time into the journal; the next is whatever arrived meanwhile
     fetch       pages and stream ranges the core wants; dead letters and session events it has
     checkpoint  dirty mailboxes every few seconds, users that went offline at once, then the journal is trimmed
+    pressure    measures it ten times a second, goes on with what was held
     sweep       expired messages of offline users, idle mailboxes
     links       a server for the edges, a caller per scheduler
 
@@ -74,6 +75,13 @@ def shard_policy(config: Config) -> ShardPolicy:
         ack_journal_ms=config.ack_journal_ms,
         posts_pending_max=config.posts_pending_max,
         memory_messages_max=config.shard_memory_messages_max,
+        memory_bytes_max=config.shard_memory_bytes_max,
+        hot_bytes_max=config.hot_bytes_max,
+        pressure_lag_ms=config.pressure_lag_ms,
+        pressure_calm_ms=config.pressure_calm_ms,
+        conflate_offline_min=config.conflate_offline_min,
+        collapse_keys_max=config.collapse_keys_max,
+        gaps_max=config.gaps_max,
     )
 
 
@@ -120,7 +128,7 @@ class Shard(Server):
     # -- start --------------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
-        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop)
+        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._pressure_loop)
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
         return [self._until_data_is_lost([*(loop() for loop in loops), *schedulers])]
 
@@ -426,6 +434,12 @@ class Shard(Server):
             else:
                 self._core.cabinet.checkpoint_done()
         self._flush()
+
+    async def _pressure_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.pressure_tick_ms / 1000)
+            self._core.tick(self._now_ms())
+            self._flush()
 
     async def _sweep_loop(self) -> None:
         """Idle mailboxes leave memory; expired messages of offline users leave storage."""
