@@ -37,6 +37,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_dir: str = ".engine"
     address: str = ""  # Ray cluster to join; empty: start a local one
     namespace: str = "engine"  # Ray namespace of the engine's named actors
+    rules_path: str = ""  # rules for POST /v1/events, see examples/; read again when the file changes; empty: events match nothing
     examples_dir: str = ""  # where `engine replay` finds rules.toml; empty: the one shipped
 
     # -- identity -----------------------------------------------------------------------------------------------------
@@ -68,6 +69,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ttl_s_max: Positive = 30 * 86400
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
+    idempotency_event_s: Positive = 600  # an event without an id or time is the same again when nothing of it differs for this long
+    rules_check_ms: Positive = 1000  # how often an edge looks whether the rules have changed
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
     publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %
@@ -126,8 +129,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- broadcasts ---------------------------------------------------------------------------------------------------
     broadcasts_max: Positive = 10_000  # in the log, of all tenants; the oldest go first, and who has not come for them misses them
     broadcasts_bytes_max: Positive = 32 << 20  # and their bytes; every shard mirrors the log in memory
-    adopt_max: Positive = 250  # mailboxes that take broadcasts with one group commit: about 2 ms, which is all that others wait for them
-    adopt_entries_max: Positive = 100  # broadcasts one mailbox takes with one group commit: who comes back to thousands takes turns
+    adopt_max: Positive = 250  # broadcasts per group commit, counted once per mailbox: a few ms, which is all that others wait for them
     topics_per_user_max: Positive = 100  # subscriptions: they are part of the user's page
     shared_bytes_max: Positive = 4 << 20  # bodies of broadcasts an edge keeps per shard; each is sent to it once while it has it
     fan_out_max: Positive = 32  # connections an edge writes a broadcast to before others get their turn: about 0.4 ms
@@ -242,6 +244,8 @@ def load(
         if text is not None and text != "":
             merged[name] = _from_text(name, text)
     merged |= {name: value for name, value in (options or {}).items() if value is not None}
+    if isinstance(merged.get("rules_path"), str) and merged["rules_path"]:
+        merged["rules_path"] = os.path.abspath(merged["rules_path"])  # edges have another working directory
     try:
         config = msgspec.convert(merged, Config, strict=False)
     except msgspec.ValidationError as error:

@@ -138,6 +138,17 @@ def _publishing() -> Part:
                 body=body,
             )
         },
+        "/v1/events": {
+            "post": _operation(
+                "event",
+                "publishing",
+                "An event for the rules, which publish, schedule and cancel. Sending it again under its id changes nothing.",
+                {202: ("What the rules made of it is on durable storage.", _json("EventAnswer"))},
+                (400, 408, 409, 413, 422, 429, 503),
+                scope="publish",
+                body=_json("Event"),
+            )
+        },
         "/v1/scheduled": {
             "get": _operation(
                 "listScheduled",

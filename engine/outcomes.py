@@ -73,6 +73,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
             ttl_ms=draft.ttl_ms,
             retain=draft.retain,
             body=draft.body,
+            collapse=draft.collapse,
         )
         made.append(Schedule(ref, draft.idempotent, timer))
     return made

@@ -60,6 +60,7 @@ class Draft(Struct, gc=False):
     retain: bool
     body: bytes  # as engine/core/message.py has it
     due_ms: int  # 0: now
+    collapse: str = ""  # key by which a user's scheduled notifications are cancelled together
 
 
 class Result(Struct, omit_defaults=True, gc=False):

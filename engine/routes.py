@@ -30,6 +30,7 @@ from engine.core.identity import is_id, is_user
 from engine.core.slots import mailbox_key, split_key
 from engine.cors import CrossOrigin
 from engine.errors import Overloaded, Unavailable
+from engine.events import Events, RuleBook
 from engine.faults import handlers
 from engine.gateway import Gateway
 from engine.outcomes import RETRY_AFTER_S
@@ -72,6 +73,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         Route("/v1/notifications", _Publish(api), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
+        _route("/v1/events", POST=api.event),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
         WebSocketRoute("/v1/ws", api.websocket),
@@ -107,6 +109,7 @@ class _Api:
         self._authenticator = authenticator
         self._status = status
         self._ready = ready
+        self._events = Events(config, gateway.requests, RuleBook(config, gateway.clock), gateway.wall_ms)
 
     def authenticate(self, request: Request | WebSocket, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope."""
@@ -168,6 +171,12 @@ class _Api:
         sid = request.path_params["sid"]
         _timer_answer(await self.gateway.requests.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
+
+    async def event(self, request: Request) -> Response:
+        """`POST /v1/events`: an event for the rules."""
+        principal = self.authenticate(request, "publish")
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(await self._events.take(body, principal), 202)
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:
@@ -342,5 +351,5 @@ def _timer_answer(answer: batch.TimerAnswer) -> batch.TimerAnswer:
     raise Unavailable(answer.detail or "durable storage did not answer")
 
 
-def _json(value: Any) -> Response:
-    return Response(_encode(value), 200, {"Cache-Control": "no-store"}, "application/json")
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(_encode(value), status, {"Cache-Control": "no-store"}, "application/json")

@@ -65,6 +65,26 @@ def schemas(config: Config) -> dict[str, Schema]:
         "Cancelled": _object(
             "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
         ),
+        "Event": _object(
+            "Something that happened to or by a user.",
+            required=("type", "user"),
+            type={"type": "string", "maxLength": config.id_chars_max},
+            user={"type": "string", "maxLength": config.id_chars_max},
+            id={"type": "string", "maxLength": config.id_chars_max, "description": "Idempotency key."},
+            actor={},
+            target={},
+            context={},
+            ts=_TIME_MS,
+            data={},
+        ),
+        "EventAnswer": _object(
+            "What the rules made of an event.",
+            required=("matched", "results", "scheduled", "cancelled"),
+            matched={"type": "array", "items": {"type": "string"}, "description": "Names of the rules."},
+            results={"type": "array", "items": ref("Result")},
+            scheduled={"type": "array", "items": {"type": "string"}, "description": "Scheduled ids."},
+            cancelled={"type": "integer", "description": "Scheduled notifications that the event ended."},
+        ),
         "CancelledAll": _object(
             "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
         ),

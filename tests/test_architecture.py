@@ -12,7 +12,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
 CORE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools", "hashlib", "heapq",
-    "datetime", "itertools", "json", "math", "msgspec", "operator", "re", "struct", "tomllib", "types", "typing", "uuid", "zlib",
+    "datetime", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re", "struct", "tomllib", "types", "typing", "uuid", "zlib",
     "engine", "engine.errors", "engine.config",
 }  # fmt: skip
 """What computes from its arguments alone. `uuid` only for parsing: making one reads a clock and a random source."""
@@ -25,7 +25,7 @@ LAYERS = (
     ("problems", "metrics", "ids", "zones"),
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "cors", "assets", "body"),
-    ("calls", "outcomes", "requests", "faults"),
+    ("calls", "outcomes", "requests", "faults", "events"),
     ("connection", "gateway", "session"),
     ("websocket", "server", "streams"),
     ("routes",),

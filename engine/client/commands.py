@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from engine.client.rulescommands import app as rules
 from engine.errors import EngineError, RulesError, Unreachable
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command()(publish)
     app.command()(listen)
     app.command()(replay)
+    app.add_typer(rules, name="rules")
 
 
 def _duration_s(text: str, option: str) -> float:

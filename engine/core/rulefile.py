@@ -9,9 +9,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine.core.content import Content, parse_content
+from engine.core.duration import parse_duration_ms
 from engine.core.identity import is_event_type
 from engine.core.rules import NAME_CHARS_MAX, Condition, Priority, Rule, Rules
 from engine.core.templates import Path, Shape, Template, parse_path, parse_shape, parse_template
+from engine.core.timing import Conditions, Delay, Rollout, level_names
 from engine.errors import Invalid, RulesError
 
 RULES_MAX: Final = 1000
@@ -36,6 +39,19 @@ class _DefaultsText(Struct, forbid_unknown_fields=True):
     context: Any = None
     ts: str = ""
     id: str = "{$rule}/{$delivery}"
+    category: str = ""
+    rollout: _RolloutText | None = None
+
+
+class _RolloutText(Struct, forbid_unknown_fields=True):
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    tenants: list[str] = []
+
+
+class _FireText(Struct, forbid_unknown_fields=True):
+    unless_active: bool = False
+    unless_event: str | list[str] = []
+    while_member: str = ""
 
 
 class _RuleText(Struct, forbid_unknown_fields=True):
@@ -56,6 +72,14 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     title: str = ""
     body: str = ""
     data: dict[str, Any] = {}
+    delay: str | dict[str, str | float] = ""
+    collapse: str | None = None
+    cancel_on: str | list[str] = []
+    category: str | None = None
+    rollout: _RolloutText | None = None
+    inactive: str = ""
+    fire: _FireText | None = None
+    template: dict[str, str] = {}
 
 
 class _FileText(Struct, forbid_unknown_fields=True):
@@ -133,7 +157,60 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         ts=_template("ts", ts) if ts else None,
         id=_template("id", written.id if written.id is not None else defaults.id),
         data={name: _member(f"data.{name}", value) for name, value in {**texts, **written.data}.items()},
+        delay=_delay(written.delay),
+        collapse=None if written.collapse is None else _template("collapse", written.collapse),
+        cancel_on=frozenset([written.cancel_on] if isinstance(written.cancel_on, str) else written.cancel_on),
+        category=written.category if written.category is not None else defaults.category,
+        rollout=_rollout(written.rollout or defaults.rollout),
+        fire=_fire(written),
+        member_of=_template("fire.while_member", written.fire.while_member) if written.fire and written.fire.while_member else None,
+        contents={name: _content(f"template.{name}", text) for name, text in written.template.items()},
     )
+
+
+def _delay(written: str | dict[str, str | float]) -> Delay:
+    if isinstance(written, str):
+        return Delay(_duration("delay", written) if written else 0)
+    table = dict(written)
+    levels = {name: _duration(f"delay.{name}", table[name]) for name in level_names(table)}
+    factor = table.get("factor", 1.0)
+    if "by" not in table or "others" not in table or not levels:
+        raise Invalid("by, others and at least one level are needed", "delay")
+    if isinstance(factor, str) or not 0 < factor <= 1:
+        raise Invalid("a number above 0, at most 1", "delay.factor")
+    if ("factor" in table) != ("active_within" in table):
+        raise Invalid("factor and active_within need each other", "delay")
+    return Delay(
+        _duration("delay.others", table["others"]),
+        _paths("delay.by", [str(table["by"])])[0],
+        levels,
+        _duration("delay.active_within", table["active_within"]) if "active_within" in table else 0,
+        factor,
+    )
+
+
+def _duration(place: str, text: str | float) -> int:
+    try:
+        return parse_duration_ms(str(text))
+    except Invalid as error:
+        raise Invalid(error.detail, place) from error
+
+
+def _rollout(written: _RolloutText | None) -> Rollout:
+    return Rollout() if written is None else Rollout(written.share, frozenset(written.tenants))
+
+
+def _fire(written: _RuleText) -> Conditions:
+    fire = written.fire or _FireText()
+    events = (fire.unless_event,) if isinstance(fire.unless_event, str) else tuple(fire.unless_event)
+    return Conditions(0, fire.unless_active, events, "", _duration("inactive", written.inactive) if written.inactive else 0)
+
+
+def _content(place: str, text: str) -> Content:
+    try:
+        return parse_content(text)
+    except Invalid as error:
+        raise Invalid(error.detail, place) from error
 
 
 def _condition(written: _ConditionText, index: int) -> Condition:

@@ -13,9 +13,18 @@
     type = "github.comment"
     title = "{sender.login} commented on {issue.title|discussion.title}"
 
+    delay = "15m"                               # or by level and activity, see `engine.core.timing`
+    collapse = "comments/{issue.number}"        # what is armed under one key is cancelled together
+    cancel_on = ["issue.closed"]                # these events cancel what this rule has armed for the user
+    category = "touch"                          # whose caps count, see `engine.core.policy`
+    rollout = { share = 0.1, tenants = ["acme"] }
+    fire = { unless_active = true }             # judged when the time has come
+    template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.content`
+
 A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
-the file. One event notifies a user once: by the first rule that names them, so the most urgent rules stand first. Nobody is
-notified of their own action unless the rule says `notify_self`.
+the file. The event `*` is every event. One event notifies a user at once only once: by the first rule that names them, so the
+most urgent rules stand first; what is sent later takes nobody's turn. Nobody is notified of their own action unless the rule says
+`notify_self`.
 
 The id of a notification is made by the template `id`, the same each time the same delivery is applied, so the engine
 answers a repeat as a duplicate.
@@ -24,18 +33,23 @@ answers a repeat as a duplicate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from engine.core.content import Content
 from engine.core.identity import is_user
 from engine.core.mentions import mentions
 from engine.core.templates import Path, Scope, Shape, Template, render_shape
+from engine.core.timing import Conditions, Delay, Rollout
+from engine.errors import Invalid
 
 NAME_CHARS_MAX: Final = 128  # users, types and ids, as the engine takes them by default
+
+_TS_MS_MAX: Final = 253_402_300_799_999  # the year 9999
 
 Priority = Literal["high", "normal", "low"]
 
@@ -75,12 +89,33 @@ class Rule(Struct, frozen=True):
     ts: Template | None
     id: Template
     data: dict[str, Shape]
+    delay: Delay = Delay()
+    collapse: Template | None = None
+    cancel_on: frozenset[str] = frozenset()
+    category: str = ""
+    rollout: Rollout = Rollout()
+    fire: Conditions = Conditions(0)
+    member_of: Template | None = None
+    contents: dict[str, Content] = {}
+
+    def mismatch(self, event: str, action: Any, scope: Scope) -> str:
+        """Why this is no event the rule is about; "" when it is one."""
+        if event not in self.events and EVERY_EVENT not in self.events:
+            return f"it is about {', '.join(sorted(self.events))}"
+        if self.actions and action not in self.actions:
+            return f"the action is {action!r}, not one of {', '.join(sorted(self.actions))}"
+        failed = next((number for number, condition in enumerate(self.conditions) if not condition.holds(scope)), None)
+        return "" if failed is None else f"when[{failed}] does not hold"
 
     def matches(self, event: str, action: Any, scope: Scope) -> bool:
         """Is this an event the rule is about?"""
-        if event not in self.events or (self.actions and action not in self.actions):
-            return False
-        return all(condition.holds(scope) for condition in self.conditions)
+        return not self.mismatch(event, action, scope)
+
+    def key(self, scope: Scope) -> str:
+        """The collapse key of what this rule arms, its name when it says nothing else; "" when nothing of it can be cancelled."""
+        if self.collapse is not None:
+            return short(str(self.collapse.render(scope)))
+        return self.name if self.cancel_on or self.fire.inactive_ms else ""
 
     def users(self, scope: Scope) -> list[str]:
         """Whom it names, recipients before mentions; the same one may come twice."""
@@ -103,11 +138,27 @@ class Notification(Struct, frozen=True, kw_only=True):
     context: Any
     ts: int | None
     data: dict[str, Any]
+    delay_ms: int = 0
+    collapse: str = ""
+    category: str = ""
+    conditions: Conditions | None = None
 
     def item(self) -> dict[str, Any]:
         """As an item of `POST /v1/notifications`."""
-        fields = msgspec.structs.asdict(self)
-        return {name: value for name, value in fields.items() if name != "rule" and value is not None}
+        fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
+        item = {name: value for name, value in fields.items() if value is not None}
+        return {**item, "delay": self.delay_ms / 1000} if self.delay_ms else item
+
+
+_ITEM_FIELDS: Final = ("user", "id", "type", "priority", "actor", "target", "context", "ts", "data")
+
+
+class Cancellation(Struct, frozen=True):
+    """What `rule` has armed for a user under this collapse key is not to be sent any more."""
+
+    rule: str
+    user: str
+    collapse: str
 
 
 class Skipped(Struct, frozen=True):
@@ -124,12 +175,22 @@ class Outcome(Struct, frozen=True):
     matched: list[str]
     notifications: list[Notification]
     skipped: list[Skipped]
+    cancellations: list[Cancellation] = []
 
 
+EVERY_EVENT: Final = "*"
 NO_RECIPIENT: Final = "the event names nobody to notify"
 OWN_ACTION: Final = "own action"
 ALREADY: Final = "notified by an earlier rule"
 NOT_A_USER: Final = "not a user name"
+NOT_ROLLED_OUT: Final = "the rule is not rolled out to this user"
+
+Person = Callable[[str], Mapping[str, Any]]
+"""What is known of a user, by name: `level`, and `active_ms`, when they were last active."""
+
+
+def _unknown(_user: str) -> Mapping[str, Any]:
+    return {}
 
 
 class Rules(Struct, frozen=True):
@@ -138,25 +199,43 @@ class Rules(Struct, frozen=True):
     rules: tuple[Rule, ...]
     users_ignore_case: bool
 
-    def apply(self, event: str, payload: Mapping[str, Any], delivery: str) -> Outcome:
+    def apply(
+        self,
+        event: str,
+        payload: Mapping[str, Any],
+        delivery: str,
+        *,
+        tenant: str = "default",
+        now_ms: int = 0,
+        person: Person = _unknown,
+    ) -> Outcome:
         """Whom to notify of one event.
 
         Args:
             event: its name.
             payload: its JSON object; `action` is the action, when it has one.
             delivery: identifies this delivery of the event, see `delivery_id`.
+            tenant: whose users they are.
+            now_ms: when it came.
+            person: what is known of a user.
         """
         action = payload.get("action")
-        scopes = [
-            (rule, Scope(payload, {"$event": event, "$action": action, "$delivery": delivery, "$rule": rule.name})) for rule in self.rules
-        ]
+        scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
         matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
-        outcome = Outcome([rule.name for rule, _ in matching], [], [])
+        outcome = Outcome([rule.name for rule, _ in matching], [], [], [])
         spellings = self._spellings(matching)
-        notified: set[str] = set()
+        applying = _Applying(tenant, now_ms, person, spellings, set(), outcome)
+        for rule, scope in scopes:
+            if event in rule.cancel_on:
+                _cancel(rule, scope, outcome)
         for rule, scope in matching:
-            self._notify(rule, scope, spellings, notified, outcome)
+            self._notify(rule, scope, applying)
         return outcome
+
+    def scope(self, rule: Rule, event: str, payload: Mapping[str, Any], delivery: str) -> Scope:
+        """What the paths and templates of a rule lead into."""
+        names = {"$event": event, "$action": payload.get("action"), "$delivery": delivery, "$rule": rule.name}
+        return Scope(payload, names)
 
     def _spellings(self, matching: list[tuple[Rule, Scope]]) -> dict[str, str]:
         """How the event itself writes its people. Someone mentioned as @OctoCat is the octocat who opened the issue."""
@@ -169,12 +248,13 @@ class Rules(Struct, frozen=True):
                     known.setdefault(str(value).casefold(), str(value))
         return known
 
-    def _notify(self, rule: Rule, scope: Scope, spellings: Mapping[str, str], notified: set[str], outcome: Outcome) -> None:
+    def _notify(self, rule: Rule, scope: Scope, applying: _Applying) -> None:
+        outcome = applying.outcome
         actor = _first_text(rule.actor, scope)
         own = actor.casefold() if actor is not None and self.users_ignore_case else actor
         here: set[str] = set()
         for named in rule.users(scope):
-            user = spellings.get(named.casefold(), named)
+            user = applying.spellings.get(named.casefold(), named)
             same = user.casefold() if self.users_ignore_case else user
             if same in here:
                 continue
@@ -183,28 +263,76 @@ class Rules(Struct, frozen=True):
                 outcome.skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
             elif not rule.notify_self and same == own:
                 outcome.skipped.append(Skipped(rule.name, user, OWN_ACTION))
-            elif same in notified:
+            elif same in applying.notified:
                 outcome.skipped.append(Skipped(rule.name, user, ALREADY))
+            elif not rule.rollout.includes(rule.name, applying.tenant, user):
+                outcome.skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
             else:
-                notified.add(same)
-                outcome.notifications.append(_notification(rule, user, actor, Scope(scope.payload, {**scope.names, "$user": user})))
+                self._add(rule, user, actor, scope, applying)
+                if not rule.delay.fixed_ms and not rule.delay.levels and not rule.fire.any:
+                    applying.notified.add(same)
         if not here and not rule.mentions:  # a text without mentions is nothing to tell
             outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
 
+    def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying) -> None:
+        person = applying.person(user)
+        names = {**scope.names, "$user": user, "$level": person.get("level"), "$active_ms": person.get("active_ms")}
+        try:
+            made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms)
+        except Invalid as error:
+            applying.outcome.skipped.append(Skipped(rule.name, user, error.detail))
+            return
+        applying.outcome.notifications.append(made)
 
-def _notification(rule: Rule, user: str, actor: str | None, scope: Scope) -> Notification:
-    id_ = str(rule.id.render(scope))
+
+class _Applying(Struct):
+    """One event on its way through the rules."""
+
+    tenant: str
+    now_ms: int
+    person: Person
+    spellings: Mapping[str, str]
+    notified: set[str]
+    outcome: Outcome
+
+
+def _cancel(rule: Rule, scope: Scope, outcome: Outcome) -> None:
+    key = rule.key(scope)
+    users = dict.fromkeys(user for user in rule.users(scope) if is_user(user, NAME_CHARS_MAX))
+    outcome.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
+
+
+def short(name: str) -> str:
+    """A name as it is, or its digest where it is no name the engine takes."""
+    return name if 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+
+
+def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms: int) -> Notification:
+    delay_ms = rule.delay.of(scope, now_ms)
+    ts = None if rule.ts is None else _timestamp_ms(rule.ts.render(scope))
+    conditions = msgspec.structs.replace(
+        rule.fire,
+        since_ms=ts or now_ms,
+        delay_ms=delay_ms,
+        member_of="" if rule.member_of is None else str(rule.member_of.render(scope) or ""),
+    )
+    data = {name: value for name, value in render_shape(rule.data, scope).items() if value != ""}
+    names = {**scope.payload, "event": scope.payload, "user": user, "rule": rule.name, "type": rule.type}
     return Notification(
         rule=rule.name,
         user=user,
-        id=id_ if 0 < len(id_) <= NAME_CHARS_MAX and id_.isprintable() else hashlib.sha256(id_.encode()).hexdigest(),
+        id=short(str(rule.id.render(scope))),
         type=rule.type,
         priority=rule.priority,
         actor=actor,
         target=None if rule.target is None else render_shape(rule.target, scope),
         context=None if rule.context is None else render_shape(rule.context, scope),
-        ts=None if rule.ts is None else _timestamp_ms(rule.ts.render(scope)),
-        data={name: value for name, value in render_shape(rule.data, scope).items() if value != ""},
+        ts=ts,
+        data={**data, **{name: content.render(names) for name, content in rule.contents.items()}},
+        delay_ms=rule.fire.inactive_ms + delay_ms,
+        collapse=rule.key(scope),
+        category=rule.category,
+        conditions=conditions if conditions.any else None,
     )
 
 
@@ -214,7 +342,9 @@ def _first_text(path: Path | None, scope: Scope) -> str | None:
 
 
 def _timestamp_ms(value: Any) -> int | None:
-    """Milliseconds since the epoch from RFC 3339 text; None for anything else."""
+    """Milliseconds since the epoch, as they are or from RFC 3339 text; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if 0 <= value <= _TS_MS_MAX else None
     if not isinstance(value, str):
         return None
     try:

@@ -1,0 +1,223 @@
+"""`POST /v1/events`: an event goes through the rules; what they make of it is published, scheduled or cancelled.
+
+    event --parse--> rules --> cancellations --CancelAll--> schedulers
+                           --> notifications --drafts-----> shards and schedulers, as if a publisher had sent them
+
+Cancellations are decided before anything is published, so an event that ends one thing and begins another does both. All of
+it is repeatable: cancelling twice is cancelling once, and the ids of notifications come from the event. So a publisher who got no
+answer, or a 503, sends the event again.
+
+The id of an event is the publisher's `id`; without one, the whole event when it has a `ts`, else `type`, `user`, `actor` and `target`
+within `idempotency_event_s`.
+
+The rules are read again when their file changes, without a restart. A file that cannot be used is refused with its line and
+reason, once per change, and the rules of before stay in force. So do rules that need what only shards can judge (`fire`, `inactive`,
+`category`): they are refused, not half obeyed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from engine import intake, publishing
+from engine.auth import Principal
+from engine.config import Config
+from engine.core.batch import OK
+from engine.core.identity import is_event_type, is_id, is_user
+from engine.core.rulefile import parse_rules
+from engine.core.rules import Notification, Outcome, Rules, delivery_id
+from engine.core.slots import mailbox_key
+from engine.core.timing import Conditions
+from engine.errors import Invalid, RulesError
+from engine.outcomes import RETRY_AFTER_S
+from engine.problems import Problem, bad_request, unavailable, unprocessable
+from engine.requests import Requests
+
+log = logging.getLogger(__name__)
+
+_NO_RULES: Final = Rules((), False)
+
+
+class _Event(Struct, forbid_unknown_fields=True):
+    """An event as it is sent."""
+
+    type: str
+    user: str
+    id: str | UnsetType = UNSET
+    actor: Any = UNSET
+    target: Any = UNSET
+    context: Any = UNSET
+    ts: int | UnsetType = UNSET
+    data: Any = UNSET
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+
+
+class RuleBook:
+    """The rules in force: the last file that could be used.
+
+    Args:
+        config: with `rules_path`; "" for no rules.
+        clock: milliseconds that never step.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], int]) -> None:
+        self._path = Path(config.rules_path) if config.rules_path else None
+        self._check_ms = config.rules_check_ms
+        self._clock = clock
+        self._next_ms = clock()
+        self._seen: tuple[int, int] | None = None
+        self._rules = _NO_RULES
+        self.refused = ""  # why the file as it is now is not in force; "" when it is
+
+    def rules(self) -> Rules:
+        """The rules in force. Looks at the file when that is due: one `stat`, and reading it only when it has changed."""
+        if self._path is not None and self._clock() >= self._next_ms:
+            self._next_ms = self._clock() + self._check_ms
+            self._look(self._path)
+        return self._rules
+
+    def _look(self, path: Path) -> None:
+        try:
+            stat = path.stat()
+            seen = (stat.st_mtime_ns, stat.st_size)
+            if seen == self._seen:
+                return
+            self._seen = seen
+            rules = parse_rules(path.read_text("utf-8"), str(path))
+            _check_supported(rules, str(path))
+        except (OSError, ValueError, RulesError) as error:
+            reason = str(error) if isinstance(error, RulesError) else f"{path}: {error}"
+            if reason != self.refused:
+                log.error("the rules are not taken, those of before stay in force: %s", reason)
+            self.refused = reason
+            return
+        self._rules, self.refused = rules, ""
+        log.info("%d rules read from %s", len(rules.rules), path)
+
+
+def _check_supported(rules: Rules, source: str) -> None:
+    """Raises RulesError for a rule that needs a judgement this release does not make."""
+    for rule in rules.rules:
+        if rule.category or rule.fire != Conditions(0) or rule.member_of is not None:
+            raise RulesError(f"{source}: rule {rule.name!r}: category, inactive and fire are not available in this release")
+
+
+class Events:
+    """Takes events on an edge.
+
+    Args:
+        requests: where notifications and cancellations go.
+        book: the rules.
+        wall_ms: milliseconds since the epoch.
+    """
+
+    def __init__(self, config: Config, requests: Requests, book: RuleBook, wall_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._requests = requests
+        self._book = book
+        self._wall_ms = wall_ms
+
+    async def take(self, body: bytes, principal: Principal) -> dict[str, Any]:
+        """Let the rules have one event.
+
+        Returns `{"matched": [rule], "results": [...], "scheduled": [scheduled id], "cancelled": n}`.
+
+        Raises:
+            Problem: the event is malformed; or not everything it led to was taken: send it again.
+        """
+        event, payload = read_event(body, self._config)
+        now_ms = self._wall_ms()
+        delivery = _delivery(event, payload, now_ms, self._config.idempotency_event_s * 1000)
+        outcome = self._book.rules().apply(event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
+        cancelled = await self._cancel(outcome, principal.tenant)
+        results: list[publishing.Result] = []
+        if outcome.notifications:
+            results = await self._requests.post(self._drafts(outcome.notifications, principal, now_ms))
+        scheduled = [result.scheduled_id for result in results if result.scheduled_id]
+        return {"matched": outcome.matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
+
+    async def _cancel(self, outcome: Outcome, tenant: str) -> int:
+        """Cancel what the event ends; returns how many notifications those were."""
+        keys = dict.fromkeys((mailbox_key(tenant, cancellation.user), cancellation.collapse) for cancellation in outcome.cancellations)
+        answers = await asyncio.gather(*(self._requests.cancel_all(*key) for key in keys))
+        failed = next((answer for answer in answers if answer.status != OK), None)
+        if failed is not None:
+            raise unavailable(failed.detail or "durable storage did not answer", RETRY_AFTER_S)
+        return sum(answer.count for answer in answers)
+
+    def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int) -> list[publishing.Draft]:
+        body = msgspec.json.encode([notification.item() for notification in notifications])
+        drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id)
+        for draft, notification in zip(drafts, notifications, strict=True):
+            draft.collapse = notification.collapse
+        return drafts
+
+
+def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
+    """The event of a request body, and the payload that rules look into.
+
+    Raises:
+        Problem: 400, 413 or 422.
+    """
+    if len(body) > config.body_bytes_max:
+        raise publishing.too_large(config)
+    try:
+        event = _EVENT.decode(body)
+        _check(event, config)
+        payload = {name: value for name in event.__struct_fields__ if (value := getattr(event, name)) is not UNSET}
+        for name, bytes_max in (
+            ("actor", config.context_bytes_max),
+            ("target", config.context_bytes_max),
+            ("context", config.context_bytes_max),
+            ("data", config.data_bytes_max),
+        ):
+            if name in payload and len(msgspec.json.encode(payload[name])) > bytes_max:
+                raise Invalid(f"at most {bytes_max} bytes", f"$.{name}")
+    except msgspec.ValidationError as error:
+        raise _unprocessable(intake.invalid(error, _Event)) from None
+    except Invalid as error:
+        raise _unprocessable(error) from None
+    except RecursionError:
+        raise _unprocessable(Invalid(f"nested too deeply; at most {config.json_depth_max} levels are allowed")) from None
+    except msgspec.DecodeError as error:
+        raise bad_request(intake.malformed(error)) from None
+    except UnicodeDecodeError:
+        raise bad_request("the body is not valid UTF-8") from None
+    return event, payload
+
+
+def _check(event: _Event, config: Config) -> None:
+    chars_max = config.id_chars_max
+    if not is_event_type(event.type, chars_max):
+        raise Invalid(f"words of letters, digits, _ and - joined by dots, at most {chars_max} characters", "$.type")
+    if not is_user(event.user, chars_max):
+        raise Invalid(f"text of 1 to {chars_max} characters without control characters", "$.user")
+    if event.id is not UNSET and not is_id(event.id, chars_max):
+        raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
+    if event.ts is not UNSET and not 0 <= event.ts <= publishing.TS_MS_MAX:
+        raise Invalid(f"milliseconds since the epoch, 0 to {publishing.TS_MS_MAX}", "$.ts")
+
+
+def _unprocessable(error: Invalid) -> Problem:
+    detail = error.detail[: intake.DETAIL_CHARS_MAX]
+    return unprocessable(f"{error.path}: {detail}"[: intake.DETAIL_CHARS_MAX], [{"path": error.path, "detail": detail}])
+
+
+def _delivery(event: _Event, payload: dict[str, Any], now_ms: int, bucket_ms: int) -> str:
+    """Identifies the event, see the module's text."""
+    if event.id is not UNSET:
+        return event.id
+    if event.ts is not UNSET:
+        return delivery_id(event.type, payload)
+    parts = [event.type, event.user, payload.get("actor"), payload.get("target"), now_ms // bucket_ms]
+    return hashlib.sha1(msgspec.json.encode(parts, order="deterministic"), usedforsecurity=False).hexdigest()

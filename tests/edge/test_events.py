@@ -1,0 +1,156 @@
+"""`POST /v1/events`: what the rules make of an event is published, scheduled or cancelled, and rules are taken without a restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import Config
+from engine.core import batch
+from engine.events import RuleBook
+from tests.edge.edge_world import edge_world
+
+RULES = """
+[[rule]]
+name = "like"
+event = "post.liked"
+recipients = ["user"]
+type = "forum.like"
+actor = "actor"
+title = "{actor} likes your post"
+
+[[rule]]
+name = "cart"
+event = "cart.abandoned"
+recipients = ["user"]
+type = "touch.cart"
+delay = "1h"
+cancel_on = "order.paid"
+template = { text = "Still thinking about {{ data.item }}?" }
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.toml"
+    path.write_text(RULES)
+    return path
+
+
+async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        liked = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1"}
+        answer = await client.post("/v1/events", json=liked)
+        assert answer.status_code == 202, answer.text
+        told = answer.json()
+        assert (told["matched"], told["scheduled"], told["cancelled"]) == (["like"], [], 0)
+        assert b'"title":"bob likes your post"' in world.shard.of(batch.Post)[0].body
+        assert (await client.post("/v1/events", json=liked)).json()["results"][0]["status"] == "duplicate"
+
+        left = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}})
+        (sid,) = left.json()["scheduled"]
+        assert world.scheduler.timers[sid].collapse == "cart"
+        assert b"Still thinking about a lamp?" in world.scheduler.timers[sid].body
+        other = (await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u2"})).json()["scheduled"]
+
+        paid = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
+        assert paid.json() == {"matched": [], "results": [], "scheduled": [], "cancelled": 1}
+        assert list(world.scheduler.timers) == other
+
+
+async def test_an_event_nobody_has_a_rule_for_matches_nothing(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        assert (await client.post("/v1/events", json={"type": "x", "user": "u1"})).json()["matched"] == []
+    async with edge_world() as world, world.http() as client:
+        assert (await client.post("/v1/events", json={"type": "post.liked", "user": "u1"})).json()["matched"] == []
+
+
+@pytest.mark.parametrize(
+    ("event", "path"),
+    [
+        ({"user": "u1"}, "$"),
+        ({"type": "a b", "user": "u1"}, "$.type"),
+        ({"type": "a", "user": ""}, "$.user"),
+        ({"type": "a", "user": "u1", "id": "a\nb"}, "$.id"),
+        ({"type": "a", "user": "u1", "ts": -1}, "$.ts"),
+        ({"type": "a", "user": "u1", "target": "x" * 5000}, "$.target"),
+        ({"type": "a", "user": "u1", "context": "x" * 5000}, "$.context"),
+        ({"type": "a", "user": "u1", "usr": 1}, "$.usr"),
+    ],
+)
+async def test_a_wrong_event_is_refused_with_its_path(rules: Path, event: dict[str, Any], path: str) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        answer = await client.post("/v1/events", json=event)
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["path"] == path
+        assert (await client.post("/v1/events", content=b"{")).status_code == 400
+        assert world.shard.of(batch.Post) == []
+
+
+async def test_events_need_the_scope_to_publish(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http(scopes="connect") as client:
+        assert (await client.post("/v1/events", json={"type": "a", "user": "u1"})).status_code == 403
+
+
+async def test_what_could_not_be_cancelled_is_told_and_nothing_is_published(rules: Path) -> None:
+    rules.write_text(RULES + '[[rule]]\nname = "paid"\nevent = "order.paid"\nrecipients = ["user"]\ntype = "t"\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.scheduler.status = batch.UNAVAILABLE
+        answer = await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})
+        assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+        assert world.shard.of(batch.Post) == []
+        world.scheduler.status = 0
+        assert (await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})).status_code == 202
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in_force(
+    rules: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    book = RuleBook(Config(rules_path=str(rules), rules_check_ms=1000), clock)
+    assert [rule.name for rule in book.rules().rules] == ["like", "cart"]
+
+    def write(text: str) -> list[str]:
+        rules.write_text(text)
+        os.utime(rules, ns=(clock.now_ms + 1, clock.now_ms + 1))
+        before = [rule.name for rule in book.rules().rules]
+        assert before == [rule.name for rule in book.rules().rules], "not looked at before it is time"
+        clock.now_ms += 1000
+        return [rule.name for rule in book.rules().rules]
+
+    with caplog.at_level(logging.ERROR):
+        assert write('[[rule]]\nname = "like"\nevent = "e"\n') == ["like", "cart"]
+        assert f"{rules}:1: rule 'like': " in book.refused
+        clock.now_ms += 1000
+        book.rules()
+    assert len(caplog.records) == 1, "said once per change"
+    assert write(RULES.replace('"like"', '"liked"')) == ["liked", "cart"]
+    assert book.refused == ""
+    rules.unlink()
+    clock.now_ms += 1000
+    assert [rule.name for rule in book.rules().rules] == ["liked", "cart"]
+    assert str(rules) in book.refused
+
+
+@pytest.mark.parametrize(
+    "line", ['category = "touch"', 'inactive = "30d"', "fire = { unless_active = true }", 'fire = { while_member = "a" }']
+)
+def test_rules_that_only_shards_could_judge_are_refused_not_half_obeyed(rules: Path, line: str) -> None:
+    rules.write_text(RULES + line + "\n")
+    book = RuleBook(Config(rules_path=str(rules)), Clock())
+    assert book.rules().rules == ()
+    assert "rule 'cart'" in book.refused
+    assert "not available in this release" in book.refused
