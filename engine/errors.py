@@ -23,6 +23,10 @@ class DataLost(EngineError):
     """Storage no longer has what it had confirmed: a fail-over to a replica that lagged, a restored backup, a lost log."""
 
 
+class ClockSetBack(EngineError):
+    """The wall clock went back: what this process measures by it would stand still. It ends, and a successor begins anew."""
+
+
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded. It is quarantined and reported, never skipped silently."""
 

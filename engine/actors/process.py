@@ -9,6 +9,10 @@ States of a `Server`:
     serving    `_recover` is through; the tasks of `_tasks` run until one of them ends
     ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and a new
                incarnation recovers everything
+
+Clocks. What is promised in wall-clock time (`ttl`, `at`) is kept by the wall clock. Set forward, it makes things due or expired,
+as it should, and a retry comes early. Set back, it would hold up everything the cores measure by it, so a process that
+notices a step back ends, and the next one begins with the time as it is. Smaller steps only delay things by as much.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import ray
 import redis.asyncio as redis
 
 from engine.config import Config
-from engine.errors import StorageUnavailable
+from engine.errors import ClockSetBack, StorageUnavailable
 from engine.store.redis import connect
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,11 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.1
 """Pause before storage is asked again after it failed."""
+
+STEP_BACK_MS: Final = 1000
+"""A wall clock set back by more than this ends the process. Time services slew what is less."""
+
+_CLOCK_LOOK_S: Final = 1.0
 
 _FIND_S: Final = 0.1  # between two looks for an actor that is being created
 
@@ -173,6 +182,7 @@ class Server:
             self._ready.set()
             log.info("%s %d serves: %s", self.role, self._index, recovered)
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_clock())
                 for task in self._tasks():
                     tasks.create_task(task)
         except asyncio.CancelledError:
@@ -181,6 +191,15 @@ class Server:
             log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)
             self._surroundings.end_process()
             raise
+
+    async def _watch_clock(self) -> None:
+        """Raises ClockSetBack."""
+        ahead_ms = self._now_ms() - self._surroundings.monotonic_ms()
+        while True:
+            await asyncio.sleep(_CLOCK_LOOK_S)
+            before_ms, ahead_ms = ahead_ms, self._now_ms() - self._surroundings.monotonic_ms()
+            if before_ms - ahead_ms > STEP_BACK_MS:
+                raise ClockSetBack(f"the wall clock was set back by {before_ms - ahead_ms:.0f} ms")
 
     async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
         """The action's result, however long storage is away."""
