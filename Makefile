@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check static bench clean lock browser
+.PHONY: help run test check sim static bench clean lock browser
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -28,6 +28,9 @@ test: $(VENV)/.installed-test static browser ## everything: format, lint, types,
 
 check: static ## format, lint, types and the fast tests, under a minute
 	@$(BIN)/python -m pytest -q --quick -m "not engine and not browser and not slow"
+
+sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
+	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
 
 static: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .

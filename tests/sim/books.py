@@ -1,0 +1,470 @@
+"""The books: what was promised, what storage holds, what clients were shown; and every promise checked at every step it touches.
+
+Three sources feed them, none of them the engine's own opinion of itself:
+
+    storage     every write, as it is applied, with the process that made it
+    outside     what publishers were answered, what clients received and sent
+    shards      what a core was told and what it sent, in order (`taps`): for the promises that hold from one moment on, such as
+                "nothing acknowledged comes again", where messages on their way would blur the moment
+
+A number of a user is *accounted for* when a client acknowledged or refused it, it expired, was trimmed, or was not to be kept.
+
+Checked (numbers of ARCHITECTURE.md's invariants in brackets):
+    [1] answered 202: in the journal then, and kept until it is accounted for; 503: never shown
+    [2] shown: in the journal; a number names one message for ever
+    [3] whatever leaves the journal, a stream or the timers is accounted for, or is kept elsewhere
+    [4] only the newest holder of an epoch changes a journal, a page, a stream, a timer partition
+    [5] numbers only grow; one id has one number
+    [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
+    [8] queues stay within their limits
+    PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from engine.config import Config
+from engine.core.checkpoint import PAGE_RECENT_IDS, Handled, Stored, decode_journal, decode_page
+from engine.core.slots import slot_of
+from engine.store.keys import offline_key, page_key
+from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
+from tests.sim.loop import Process
+from tests.sim.redis import MiniRedis, Stream
+
+_KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
+
+
+class Violation(AssertionError):
+    """A promise is broken. `user` is whom the trace is to be about."""
+
+    def __init__(self, what: str, user: str = "") -> None:
+        super().__init__(what)
+        self.user = user
+
+
+class Message:
+    """One number of a user, as the journal has it."""
+
+    __slots__ = ("body", "expires_ms", "id", "retain", "seq", "timer")
+
+    def __init__(self, stored: Stored) -> None:
+        self.seq = stored.seq
+        self.id = stored.id
+        self.body = stored.body
+        self.expires_ms = stored.expires_ms
+        self.retain = stored.retain
+        self.timer = stored.timer
+
+
+class User:
+    """Everything known of one user."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.messages: dict[int, Message] = {}  # journalled and not rolled back
+        self.seq_of: dict[str, int] = {}
+        self.head = 0
+        self.shown: dict[int, str] = {}  # number -> id
+        self.told = 0  # highest number a publisher or client has been told of
+        self.accepted: dict[str, int] = {}  # id -> number, answered 202
+        self.acked_through = 0  # a client said so, whether or not it arrived
+        self.acked: set[int] = set()  # and these, by their ids
+        self.refused: set[int] = set()
+        self.accounted_floor = 0
+        self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
+        self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
+        self.unavailable: set[str] = set()  # answered 503, "nothing was accepted"
+
+    def has_handled(self, seq: int) -> bool:
+        """Did a client acknowledge or refuse it?"""
+        return seq <= self.acked_through or seq in self.acked or seq in self.refused
+
+
+class Timer:
+    """A delayed message somebody was told about."""
+
+    def __init__(self, key: str, dues: set[int]) -> None:
+        self.key = key
+        self.dues = dues  # every time it was ever asked to be due
+        self.cancelled = False  # and somebody was told so
+        self.cancel_asked = False  # it may be cancelled: an answer "unavailable", or none, says nothing
+        self.fired = False
+
+    @property
+    def owed(self) -> bool:
+        """Must it take effect still?"""
+        return bool(self.dues) and not self.fired and not self.cancel_asked
+
+
+class Receiving:
+    """One connection as its client sees it."""
+
+    def __init__(self, user: User, name: str, repeats: bool) -> None:
+        self.user = user
+        self.name = name
+        self.repeats = repeats  # not on plain SSE and polls
+        self.told = user.told  # what was known when it was opened
+        self.high = -1  # -1: not welcomed yet
+        self.seen: dict[int, int] = {}  # number -> attempt
+        self.times: Counter[int] = Counter()  # number -> how often it was shown here
+        self.gaps: list[tuple[int, int]] = []
+        self.revoked: set[str] = set()
+
+
+class Books:
+    """See the module's text.
+
+    Args:
+        server: whose writes are watched.
+        writer: the process whose command storage applies right now.
+    """
+
+    def __init__(self, config: Config, server: MiniRedis, writer: Callable[[], Process | None], wall_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._server = server
+        self._writer = writer
+        self._wall_ms = wall_ms
+        self.users: dict[str, User] = {}
+        self.timers: dict[str, Timer] = {}
+        self.holders: dict[bytes, tuple[Process | None, int]] = {}  # epoch key -> who wrote it, and what
+        self.seen: Counter[str] = Counter()  # what really happened, for the coverage table
+        self.latest_ms = 0  # the furthest the wall clock ever was
+        self._places: dict[bytes, tuple[str, int, str, str]] = {}
+        self._undo: set[tuple[str, int]] = set()
+        server.watch = self._written
+
+    def user(self, key: str) -> User:
+        found = self.users.get(key)
+        if found is None:
+            found = self.users[key] = User(key)
+        return found
+
+    # -- What is accounted for. ---------------------------------------------------------------------------------------
+    def is_accounted(self, user: User, seq: int) -> bool:
+        """May this number be gone from storage, or be passed over?"""
+        if seq <= user.accounted_floor or user.has_handled(seq):
+            return True
+        message = user.messages.get(seq)
+        if message is None:
+            return False
+        return not message.retain or message.expires_ms <= self._now() or seq <= user.head - self._config.offline_max
+
+    def is_owed(self, timer: Timer) -> bool:
+        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later."""
+        return timer.owed and min(timer.dues) <= self._wall_ms()
+
+    def look_at_clock(self) -> None:
+        """It is about to be set, or was: whatever it said may have been acted upon."""
+        self._now()
+
+    def _now(self) -> int:
+        self.latest_ms = max(self.latest_ms, self._wall_ms())
+        return self.latest_ms
+
+    def _advance(self, user: User) -> None:
+        while self.is_accounted(user, user.accounted_floor + 1):
+            user.accounted_floor += 1
+
+    # -- Storage. -----------------------------------------------------------------------------------------------------
+    def _place(self, key: bytes) -> tuple[str, int, str, str]:
+        """Of a key: whose (shard, slot, timer partition), which of them, what, and the rest."""
+        place = self._places.get(key)
+        if place is None:
+            match = _KEY.fullmatch(key)
+            if match is None:
+                place = ("", 0, key.decode(), "")
+            else:
+                number = next(index for index in (1, 2, 3) if match[index] is not None)
+                place = (("shard", "slot", "partition")[number - 1], int(match[number]), match[4].decode(), match[5].decode())
+            self._places[key] = place
+        return place
+
+    def _written(self, how: str, key: bytes, detail: Any) -> None:
+        whose, number, what, rest = self._place(key)
+        if not whose:
+            return
+        if what == "epoch":
+            self._took_over(key, int(detail))
+        elif what == "journal":
+            self._check_holder(b"{shard-%d}epoch" % number, "the journal", whose, number)
+            self._journal(how, detail)
+        elif what == "page" and how == "hset":
+            self._check_holder(b"{s%d}epoch" % number, "a page", whose, number)
+            self.seen["pages"] += 1
+        elif what == "offline":
+            if how == "xadd":
+                self._check_holder(b"{s%d}epoch" % number, "an offline stream", whose, number)
+            elif how in {"xtrim", "xdel"}:
+                self._left_stream(rest, detail[0][0])
+            else:
+                for entry_id in detail.entries:
+                    self._left_stream(rest, entry_id[0])
+        elif what in {"timer", "due"}:
+            self._check_holder(b"{t%d}epoch" % number, "timers", whose, number)
+
+    def _took_over(self, key: bytes, epoch: int) -> None:
+        before = self.holders.get(key)
+        if before is not None and epoch < before[1]:
+            raise Violation(f"[4] {key.decode()} went back from epoch {before[1]} to {epoch}")
+        self.holders[key] = (self._writer(), epoch)
+
+    def _check_holder(self, epoch_key: bytes, what: str, whose: str, number: int) -> None:
+        holder = self.holders.get(epoch_key)
+        if holder is not None and holder[0] is not self._writer():
+            raise Violation(f"[4] {self._writer()} wrote {what} of {whose} {number}, which {holder[0]} holds under epoch {holder[1]}")
+
+    def _journal(self, how: str, detail: tuple[tuple[int, int], list[bytes]]) -> None:
+        (epoch, _), fields = detail
+        records = decode_journal(fields[fields.index(b"b") + 1])
+        for record in records:
+            if not isinstance(record, Stored | Handled):
+                continue  # broadcasts and subscriptions are not part of this world
+            user = self.user(record.key)
+            if how == "xadd":
+                if isinstance(record, Stored):
+                    self._journalled(user, record)
+                else:
+                    self._handled(user, record.floor, record.acked, epoch)
+            elif isinstance(record, Stored):
+                if how == "xdel":
+                    self._rolled_back(user, record)
+                else:
+                    self._left_journal(user, record)
+        self.seen["groups" if how == "xadd" else "rolled back" if how == "xdel" else "groups trimmed"] += 1
+
+    def _journalled(self, user: User, record: Stored) -> None:
+        if record.seq <= user.head:
+            raise Violation(f"[5] number {record.seq} of {user.key} is given to {record.id}, and {user.head} exists", user.key)
+        shown = user.shown.get(record.seq)
+        if shown is not None and shown != record.id:
+            raise Violation(f"[2] number {record.seq} of {user.key} was shown as {shown}, now it is {record.id}", user.key)
+        other = user.seq_of.get(record.id)
+        if other is not None and not record.timer and self._must_know(record, other):
+            raise Violation(f"[5] {record.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
+        user.messages[record.seq] = Message(record)
+        user.seq_of[record.id] = user.head = record.seq
+        if record.timer:
+            self._effect(user, record)
+
+    def _must_know(self, record: Stored, other: int) -> bool:
+        """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones."""
+        return not record.id.startswith(MADE_PREFIX) or record.seq - other <= PAGE_RECENT_IDS
+
+    def _effect(self, user: User, record: Stored) -> None:
+        timer = self.timers.setdefault(record.timer, Timer(user.key, set()))
+        if timer.fired:
+            raise Violation(f"[6] timer {record.timer} of {user.key} took effect twice", user.key)
+        if timer.cancelled:
+            raise Violation(f"[6] timer {record.timer} of {user.key} took effect, and its cancel was confirmed", user.key)
+        if timer.dues and self._now() < min(timer.dues):
+            raise Violation(f"[6] timer {record.timer} of {user.key} took effect {min(timer.dues) - self._now()} ms early", user.key)
+        timer.fired = True
+        self.seen["timers fired"] += 1
+
+    def _rolled_back(self, user: User, record: Stored) -> None:
+        if record.id in user.accepted and user.accepted[record.id] == record.seq:
+            raise Violation(f"[1] {record.id} of {user.key} was answered 202 and is rolled back", user.key)
+        if record.seq in user.shown:
+            raise Violation(f"[2] {record.id} of {user.key} was shown and is rolled back", user.key)
+        del user.messages[record.seq], user.seq_of[record.id]
+        user.head = max(user.messages, default=user.accounted_floor)
+        if record.timer:
+            self.timers[record.timer].fired = False
+
+    def _handled(self, user: User, floor: int, acked: Iterable[int], epoch: int) -> None:
+        """The journal says that these are acknowledged: storage may forget them from now on."""
+        self._advance(user)
+        for seq in [*range(user.accounted_floor + 1, floor + 1), *acked]:
+            if not self.is_accounted(user, seq):
+                raise Violation(f"[3] {seq} of {user.key} is journalled as handled, and nobody acknowledged it", user.key)
+        for seq in (*range(1, floor + 1), *acked):
+            if seq <= user.acked_through or seq in user.acked:
+                user.durably_acked.setdefault(seq, epoch)
+
+    def _left_journal(self, user: User, record: Stored) -> None:
+        """A checkpoint covers this record: the page must be past it, and the message kept or accounted for."""
+        key = user.key
+        blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
+        if blob is None or decode_page(blob).head < record.seq:
+            raise Violation(f"[5] {record.seq} of {key} left the journal, and no page knows that the number is given", key)
+        stream = self._server.data.get(offline_key(key).encode())
+        kept = isinstance(stream, Stream) and (record.seq, 0) in stream.entries
+        if not kept and not self.is_accounted(user, record.seq):
+            raise Violation(f"[3] {record.id} ({record.seq} of {key}) left the journal and is in no stream", key)
+
+    def _left_stream(self, key: str, seq: int) -> None:
+        user = self.user(key)
+        if not self.is_accounted(user, seq):
+            raise Violation(f"[3] {seq} of {key} left the offline stream, and nobody has handled it", key)
+
+    # -- Publishers. --------------------------------------------------------------------------------------------------
+    def asked(self, key: str, id: str) -> None:
+        """A publish is on its way."""
+        self.user(key).open_attempts[id] += 1
+
+    def answered(self, key: str, id: str, status: str, seq: int) -> None:
+        """Its answer: accepted or duplicate, with a number."""
+        user = self.user(key)
+        user.told = max(user.told, seq)
+        message = user.messages.get(seq)
+        if message is None or message.id != id:
+            raise Violation(f"[1] {id} of {key} is answered {status} as {seq}, and the journal has {message and message.id}", key)
+        if user.accepted.setdefault(id, seq) != seq:
+            raise Violation(f"[5] {id} of {key} is answered as {seq}, before it was {user.accepted[id]}", key)
+        self.seen[status] += 1
+
+    def answered_unavailable(self, key: str, id: str) -> None:
+        """503, and nothing was accepted. It must not be there, unless another attempt brought it."""
+        user = self.user(key)
+        user.open_attempts[id] -= 1
+        user.unavailable.add(id)
+        self.seen["503"] += 1
+        if id in user.shown.values() and not user.open_attempts[id]:
+            raise Violation(f"[1] {id} of {key} is answered 503, and it was shown", key)
+
+    # -- Delayed messages. --------------------------------------------------------------------------------------------
+    def scheduled(self, key: str, sid: str, due_ms: int) -> None:
+        """202: it will happen."""
+        timer = self.timers.setdefault(sid, Timer(key, set()))
+        timer.dues.add(due_ms)
+        self.seen["scheduled"] += 1
+        stored = self._server.cmd_hget(b"{t%b}timer" % sid.partition("-")[0].encode(), sid.encode())
+        if stored is None and timer.owed:
+            raise Violation(f"[6] timer {sid} of {key} is answered 202, and storage does not have it", key)
+
+    def moving(self, sid: str, due_ms: int) -> None:
+        """Somebody asks for another time: from now on either may be."""
+        self.timers[sid].dues.add(due_ms)
+
+    def cancelling(self, sid: str) -> None:
+        """Somebody asks for its cancel: from now on it may never happen."""
+        self.timers[sid].cancel_asked = True
+
+    def cancelled(self, sid: str) -> None:
+        """The cancel is confirmed."""
+        timer = self.timers[sid]
+        if timer.fired:
+            raise Violation(f"[6] the cancel of {sid} is confirmed, and it has taken effect", timer.key)
+        timer.cancelled = True
+        self.seen["cancelled"] += 1
+
+    # -- Clients. -----------------------------------------------------------------------------------------------------
+    def acknowledges(self, key: str, through: int, others: Iterable[int] = ()) -> None:
+        """A client is about to say that it has handled these."""
+        user = self.user(key)
+        user.acked_through = max(user.acked_through, through)
+        user.acked.update(others)
+
+    def refuses(self, key: str, seqs: Iterable[int]) -> None:
+        """A client is about to say that it cannot handle these."""
+        self.user(key).refused.update(seqs)
+
+    def welcomed(self, to: Receiving, head: int, first: int, resumed: str, cursor: tuple[str, int]) -> None:
+        user = to.user
+        if head < to.told:
+            raise Violation(f"[5] {to.name} is told that {head} is the newest, and {to.told} was told before", user.key)
+        expected = "new" if not cursor[0] else "ok" if cursor[0] == DATA_EPOCH and cursor[1] <= head else "gap"
+        if resumed != expected:
+            raise Violation(f"{to.name} presents {cursor} and is told {resumed!r}, head {head}", user.key)
+        self._advance(user)
+        for seq in range(user.accounted_floor + 1, first):
+            if not self.is_accounted(user, seq):
+                raise Violation(f"[3] {to.name} begins at {first}, and nobody has handled {seq}", user.key)
+        to.high = first - 1
+        self.seen[f"resumed {resumed}"] += 1
+
+    def received(self, to: Receiving, seq: int, attempt: int, id: str) -> None:
+        """A client is shown a message."""
+        user = to.user
+        message = user.messages.get(seq)
+        if message is None:
+            raise Violation(f"[2] {to.name} is shown {id} as {seq}, which is not in the journal", user.key)
+        if message.id != id or user.shown.setdefault(seq, id) != id:
+            raise Violation(f"[2] {to.name} is shown {id} as {seq}, which is {message.id}", user.key)
+        if to.high < 0:
+            raise Violation(f"{to.name} is shown {seq} before it is welcomed", user.key)
+        user.told = max(user.told, seq)
+        if id in user.unavailable and not user.open_attempts[id]:
+            raise Violation(f"[1] {id} of {user.key} was answered 503, and {to.name} is shown it", user.key)
+        before = to.seen.get(seq)
+        if before is not None:
+            self.seen["repeats"] += 1
+            if not to.repeats:
+                raise Violation(f"{to.name} is shown {seq} again, on a stream that does not repeat", user.key)
+        elif seq <= to.high:
+            raise Violation(f"order: {to.name} is shown {seq} for the first time, after {to.high}", user.key)
+        else:
+            for skipped in range(to.high + 1, seq):
+                if not self._may_skip(to, skipped):
+                    raise Violation(f"order: {to.name} is shown {seq} after {to.high}, and nobody said why not {skipped}", user.key)
+            to.high = seq
+        to.seen[seq] = attempt
+        to.times[seq] += 1
+        self.seen["shown"] += 1
+
+    def _may_skip(self, to: Receiving, seq: int) -> bool:
+        user = to.user
+        if user.has_handled(seq) or any(first <= seq <= last for first, last in to.gaps):
+            return True
+        message = user.messages.get(seq)
+        return message is not None and message.id in to.revoked
+
+    def poll_begins(self, to: Receiving, first: int) -> None:
+        """A poll is answered from this number on: nothing before it is pending."""
+        user = to.user
+        self._advance(user)
+        for seq in range(user.accounted_floor + 1, first):
+            if not self.is_accounted(user, seq):
+                raise Violation(f"[3] {to.name} is answered from {first} on, and nobody has handled {seq}", user.key)
+        to.high = first - 1
+
+    def fail(self, what: str, user: str) -> None:
+        """Something else that must not be."""
+        raise Violation(what, user)
+
+    def gap(self, to: Receiving, first: int, last: int) -> None:
+        user = to.user
+        if to.high < 0 or first > last:
+            raise Violation(f"{to.name} at {to.high} is told of a gap {first} to {last}", user.key)
+        for seq in range(max(first, to.high + 1), last + 1):
+            if not self.is_accounted(user, seq):
+                raise Violation(f"[3] {to.name} is told that {seq} is gone, and it is pending", user.key)
+        to.gaps.append((first, last))
+        for skipped in range(to.high + 1, first):
+            if not self._may_skip(to, skipped):
+                raise Violation(f"order: {to.name} at {to.high} is told of a gap from {first}, and nobody said why not {skipped}", user.key)
+        to.high = max(to.high, last)
+        self.seen["gaps"] += 1
+
+    def revoked(self, to: Receiving, ids: Iterable[str]) -> None:
+        for id in ids:
+            seq = to.user.seq_of.get(id)
+            if seq is None or not to.user.has_handled(seq):
+                raise Violation(f"{to.name} is told that {id} was handled elsewhere, and it was not", to.user.key)
+            to.revoked.add(id)
+            self.seen["revoked"] += 1
+
+    # -- The end. -----------------------------------------------------------------------------------------------------
+    def pending(self) -> list[tuple[User, int]]:
+        """Numbers that are in the journal and not accounted for."""
+        found = []
+        for user in self.users.values():
+            self._advance(user)
+            found += [(user, seq) for seq in range(user.accounted_floor + 1, user.head + 1) if not self.is_accounted(user, seq)]
+        return found
+
+    def check_end(self) -> None:
+        """After everything was healed and time has passed."""
+        for user, seq in self.pending():
+            raise Violation(f"[3] {seq} of {user.key} never reached a client that acknowledges", user.key)
+        for user in self.users.values():
+            for id in user.accepted:
+                if id not in user.seq_of:
+                    raise Violation(f"[1] {id} of {user.key} was answered 202 and is nowhere", user.key)
+        for sid, timer in self.timers.items():
+            if self.is_owed(timer):
+                raise Violation(f"[6] timer {sid} of {timer.key} never took effect", timer.key)

@@ -1,0 +1,249 @@
+"""The engine's actors on simulated processes: the real Shard, Scheduler, Gateway and links, started, killed, frozen and replaced.
+
+As Ray does it: an actor keeps its name over all incarnations; a dead one is started again after a while; what others hold is a
+handle to the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from engine.actors.link import LinkCaller
+from engine.actors.process import Surroundings
+from engine.actors.scheduler import Scheduler
+from engine.actors.shard import Shard
+from engine.config import Config
+from engine.core import batch
+from engine.core.slots import SlotMap, slot_of
+from engine.errors import ClockSetBack, Fenced, StorageUnavailable
+from engine.gateway import Gateway
+from engine.metrics import EdgeMetrics
+from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
+from engine.store.placement import placed
+from tests.sim.faults import Faults
+from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.network import Network
+from tests.sim.redis import MiniRedis
+from tests.sim.storage import Client, Storage
+
+DATA_EPOCH = "e1"
+NOBODY = 99
+"""Owner of the slots in which no simulated user lives: fencing a thousand unused slots at every start shows nothing."""
+
+MADE_PREFIX = "made-"
+"""Of ids that edges make for messages whose publisher gave none."""
+
+START_MS = 1_800_000_000_000
+_RETRY_S = 0.1
+_SLOTS_POLL_S = 1.0
+
+
+class EdgeActor:
+    """An edge without its HTTP server: the gateway, the links and the slot map of engine/actors/edge.py."""
+
+    def __init__(self, config: Config, index: int, incarnation: str, surroundings: Surroundings, new_id: Callable[[], str]) -> None:
+        self._config = config
+        self._index = index
+        self._incarnation = incarnation
+        self._surroundings = surroundings
+        self._new_id = new_id
+        self._links: dict[str, LinkCaller] = {}
+        self._slots_wanted = asyncio.Event()
+        self.gateway: Gateway | None = None
+        self._redis: Any = surroundings.connect(config)
+
+    async def serve(self) -> None:
+        self.gateway = Gateway(
+            self._config,
+            await self._first_slots(),
+            incarnation=self._incarnation,
+            wall_ms=lambda: self._surroundings.wall_ns() // 1_000_000,
+            clock=lambda: int(self._surroundings.monotonic_ms()),
+            send_shard=self._send_shard,
+            send_scheduler=lambda index, record: self._links[f"scheduler-{index}"].send(record),
+            need_slots=lambda _version: self._slots_wanted.set(),
+            new_id=self._new_id,
+            metrics=EdgeMetrics(f"edge-{self._index}"),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.gateway.run())
+            tasks.create_task(self._slots_loop())
+            for shard in range(self._config.shards):
+                on_records, on_reset = partial(self.gateway.from_shard, shard), partial(self.gateway.shard_reset, shard)
+                tasks.create_task(self._link(f"shard-{shard}", batch.from_shard, on_records, on_reset, self._config.shards).run())
+            for scheduler in range(self._config.schedulers):
+                on_records, on_reset = partial(self.gateway.from_scheduler, scheduler), partial(self.gateway.scheduler_reset, scheduler)
+                link = self._link(f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, self._config.schedulers)
+                tasks.create_task(link.run())
+
+    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int) -> LinkCaller:
+        handle = self._handle(peer)
+        link = LinkCaller(
+            handle,
+            f"edge-{self._index}",
+            decoder,
+            self._config,
+            on_records=on_records,
+            on_reset=on_reset,
+            peers=peers,
+            surroundings=self._surroundings,
+        )
+        self._links[peer] = link
+        return link
+
+    def _handle(self, peer: str) -> Any:
+        """Actors are found at once here: to be found late looks like a call that fails."""
+        found = self._surroundings.await_actor(peer, "")
+        try:
+            found.send(None)  # type: ignore[attr-defined]
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("the simulated search waits")
+
+    def _send_shard(self, index: int, record: Struct, eager: bool) -> None:
+        self._links[f"shard-{index}"].send(record, eager=eager)
+
+    async def _first_slots(self) -> SlotMap:
+        while True:
+            try:
+                return await placed(self._redis)
+            except StorageUnavailable:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _slots_loop(self) -> None:
+        assert self.gateway is not None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SLOTS_POLL_S):
+                    await self._slots_wanted.wait()
+            self._slots_wanted.clear()
+            with contextlib.suppress(StorageUnavailable):
+                self.gateway.set_slots(await placed(self._redis))
+            await asyncio.sleep(_RETRY_S)
+
+
+class Cluster:
+    """Every process of the engine, and its Redis."""
+
+    def __init__(self, loop: SimLoop, faults: Faults, config: Config, users: list[str], tell: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.config = config
+        self.clock_offset_ms = 0
+        self.server = MiniRedis(self.wall_ms)
+        self.storage = Storage(loop, faults, self.server, config.redis_timeout_ms / 1000)
+        self.network = Network(loop, faults)
+        self.processes: list[Process] = []
+        self.on_recovered: Callable[[Process, Any], None] = lambda _process, _actor: None
+        self.on_failure: Callable[[str], None] = lambda _why: None
+        self.on_fenced: Callable[[str], None] = lambda _why: None
+        self.on_end: Callable[[Process], None] = lambda _process: None
+        self._tell = tell
+        self._incarnations: dict[str, int] = {}
+        self._sessions = 0
+        self._ids = 0
+        owners = [NOBODY] * 1024
+        for number, user in enumerate(users):
+            owners[slot_of(user)] = number % config.shards
+        self.slot_map = SlotMap(1, tuple(owners))
+        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
+        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH)
+        self.names = [
+            *(f"shard-{index}" for index in range(config.shards)),
+            *(f"scheduler-{index}" for index in range(config.schedulers)),
+            *(f"edge-{index}" for index in range(config.edges)),
+        ]
+
+    def wall_ms(self) -> int:
+        return START_MS + self.clock_offset_ms + int(self.loop.time() * 1000)
+
+    def wall_ns(self) -> int:
+        return (START_MS + self.clock_offset_ms) * 1_000_000 + int(self.loop.time() * 1_000_000_000)
+
+    # -- Processes. ---------------------------------------------------------------------------------------------------
+    def start(self, name: str) -> Process:
+        """A new incarnation, which takes the name over."""
+        self._incarnations[name] = number = self._incarnations.get(name, 0) + 1
+        process = Process(name, number)
+        self.processes.append(process)
+        surroundings = Surroundings(
+            wall_ns=self.wall_ns,
+            monotonic_ms=lambda: self.loop.time() * 1000,
+            session_name=self._session_name,
+            connect=lambda _config: Client(self.storage),  # type: ignore[arg-type,return-value]
+            await_actor=self._await_actor,
+            tune_memory=lambda: self.on_recovered(process, actor),
+            end_process=lambda: self.ended(process),
+        )
+        role, _, index = name.partition("-")
+        actor: Any = process.context.run(self._make, role, int(index), number, surroundings)
+        self.network.routes[name] = (process, actor)
+        self._tell(f"START {process}")
+        return process
+
+    def _make(self, role: str, index: int, number: int, surroundings: Surroundings) -> Any:
+        if role == "edge":
+            edge = EdgeActor(self.config, index, f"e{index}-{number}", surroundings, self._new_id)
+            self.loop.create_task(edge.serve())
+            return edge
+        actor = Shard(self.config, index, surroundings) if role == "shard" else Scheduler(self.config, index, surroundings)
+        actor.begin()
+        return actor
+
+    def _session_name(self) -> str:
+        self._sessions += 1
+        return str(self._sessions)
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{MADE_PREFIX}{self._ids}"
+
+    async def _await_actor(self, name: str, _namespace: str) -> Any:
+        return self.network.handle(name)
+
+    def kill(self, process: Process) -> None:
+        if process.alive:
+            self._tell(f"END {process}")
+            self.loop.kill(process)
+            self.on_end(process)
+
+    def ended(self, process: Process) -> None:
+        """The process ends itself."""
+        assert PROCESS.get() is process
+        causes = _leaves(sys.exc_info()[1])
+        self._tell(f"{process} ends itself: {causes!r}")
+        if all(isinstance(cause, Fenced | ClockSetBack) for cause in causes):
+            self.on_fenced(type(causes[0]).__name__)
+        else:
+            self.on_failure(f"{process} ends itself: {causes!r}")
+        # Not from within one of its own callbacks: they are what ends.
+        self.loop.call_soon(self.kill, process, context=self.loop.outside)
+
+    def newest(self, name: str) -> Process:
+        return self.network.routes[name][0]
+
+    def actor(self, name: str) -> Any:
+        return self.network.routes[name][1]
+
+    def edges(self) -> list[tuple[Process, EdgeActor]]:
+        """The edges a client can reach now."""
+        routes = (self.network.routes[f"edge-{index}"] for index in range(self.config.edges))
+        return [(process, edge) for process, edge in routes if process.alive and edge.gateway is not None]
+
+    def end(self) -> None:
+        """End every process, so that no task is left behind."""
+        for process in self.processes:
+            self.kill(process)
+
+
+def _leaves(error: BaseException | None) -> list[BaseException | None]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]

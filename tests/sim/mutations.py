@@ -1,0 +1,351 @@
+"""The engine, broken on purpose: each mutation takes out one of the things that keep its promises.
+
+A mutation patches a function or a script for the time of a `with`. A mutation's function returns that context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha1
+from typing import Any, Final
+
+from engine.actors.shard import Shard
+from engine.core import cabinet, checkpoint, commit, courier, link, pump
+from engine.core.batch import UNAVAILABLE, Gap
+from engine.core.cabinet import Cabinet
+from engine.core.checkpoint import Spill
+from engine.core.commit import Intake, Pending
+from engine.core.courier import Courier
+from engine.core.firing import Firing
+from engine.core.flight import Connection
+from engine.core.mailbox import Mailbox
+from engine.core.scheduler import SchedulerCore
+from engine.core.shard import ShardCore
+from engine.core.wheel import Wheel
+from engine.gateway import Gateway
+from engine.store import journal, pages, timers
+from engine.store.journal import Journal
+from engine.store.script import Script
+
+MUTATIONS: Final[dict[str, Callable[[], Any]]] = {}
+
+
+def mutation(make: Callable[[], Any]) -> Callable[[], Any]:
+    MUTATIONS[make.__name__] = make
+    return make
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def rewritten(script: Script, *pairs: tuple[bytes, bytes]) -> Iterator[None]:
+    """The script with parts of its text replaced; each must be there once."""
+    text, sha = script._text, script._sha
+    for old, new in pairs:
+        assert script._text.count(old) == 1, f"{script.name} does not hold {old!r} once"
+        script._text = script._text.replace(old, new)
+    script._sha = sha1(script._text, usedforsecurity=False).hexdigest()
+    try:
+        yield
+    finally:
+        script._text, script._sha = text, sha
+
+
+# -- Fencing (invariant 4). --------------------------------------------------------------------------------------------
+@mutation
+def the_journal_takes_writes_of_an_old_epoch() -> Any:
+    return rewritten(
+        journal._APPEND, (b"if epoch ~= ARGV[1] then", b"if false then"), (b"elseif head ~= ARGV[5] then", b"elseif false then")
+    )
+
+
+@mutation
+def pages_take_writes_of_an_old_epoch() -> Any:
+    return rewritten(pages._CHECKPOINT, (b"if epoch ~= ARGV[1] then", b"if false then"))
+
+
+@mutation
+def timers_take_writes_of_an_old_epoch() -> Any:
+    return rewritten(timers._TURN, (b"if epoch ~= ARGV[1] then", b"if false then"))
+
+
+# -- The order of commit, answer and delivery (invariants 1 and 2). ----------------------------------------------------
+@mutation
+def publishers_are_answered_before_the_commit() -> Any:
+    original = ShardCore.take_group
+
+    def take_group(self: ShardCore, now_ms: int) -> Any:
+        group = original(self, now_ms)
+        if group is not None:
+            self._answer(group.answers)
+            group.answers = []
+        return group
+
+    return patched(ShardCore, "take_group", take_group)
+
+
+@mutation
+def clients_are_sent_messages_before_the_commit() -> Any:
+    async def commit_early(self: Shard, group: Any) -> None:
+        self._core.group_committed(self._now_ms())
+        self._flush()
+        await self._patiently(lambda: self._journal.append(group))
+
+    return patched(Shard, "_commit", commit_early)
+
+
+@mutation
+def a_refused_group_is_not_rolled_back() -> Any:
+    async def rollback(self: Journal, group: Any) -> None:
+        self.witness.head = f"{self.epoch}-{group.number}"
+
+    return patched(Journal, "rollback", rollback)
+
+
+@mutation
+def a_refused_group_is_answered_before_its_rollback() -> Any:
+    original = ShardCore.group_refused
+
+    def group_refused(self: ShardCore) -> None:
+        original(self)
+        self._answer([commit.Answer(pending, UNAVAILABLE) for pending in self._undecided])
+        self._undecided = []
+
+    return patched(ShardCore, "group_refused", group_refused)
+
+
+@mutation
+def a_late_copy_of_a_rolled_back_group_applies() -> Any:
+    return rewritten(
+        journal._APPEND,
+        (b"if last and tonumber(last) >= tonumber(ARGV[2]) then", b"if last and tonumber(last) > tonumber(ARGV[2]) then"),
+        (b"elseif head ~= ARGV[5] then", b"elseif false then"),
+    )
+
+
+# -- Checkpoints and replay (invariants 3 and 5). ----------------------------------------------------------------------
+@mutation
+def the_journal_is_trimmed_one_group_too_far() -> Any:
+    original = Journal.covered
+
+    async def covered(self: Journal, through: int | None) -> None:
+        await original(self, None if through is None else through + 1)
+
+    return patched(Journal, "covered", covered)
+
+
+@mutation
+def a_checkpoint_forgets_the_pages() -> Any:
+    return rewritten(pages._CHECKPOINT, (b"redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])", b"redis.call('HGET', KEYS[3], ARGV[at])"))
+
+
+@mutation
+def a_checkpoint_forgets_the_spilled_messages() -> Any:
+    def spill_of(mailbox: Mailbox) -> Spill:
+        spill = checkpoint.spill_of(mailbox)
+        spill.entries = []
+        return spill
+
+    return patched(cabinet, "spill_of", spill_of)
+
+
+@mutation
+def a_failed_checkpoint_counts_as_written() -> Any:
+    return patched(Cabinet, "checkpoint_failed", Cabinet.checkpoint_done)
+
+
+@mutation
+def streams_are_trimmed_above_what_is_handled() -> Any:
+    def spill_of(mailbox: Mailbox) -> Spill:
+        spill = checkpoint.spill_of(mailbox)
+        spill.trim_below += 1
+        return spill
+
+    return patched(cabinet, "spill_of", spill_of)
+
+
+@mutation
+def a_number_is_given_again_after_a_restart() -> Any:
+    def restore(key: str, page: Any, now_ms: int) -> Mailbox:
+        mailbox = checkpoint.restore(key, page, now_ms)
+        if page is not None and mailbox.head and mailbox.cold is None:
+            mailbox.head = mailbox.spilled = max(mailbox.head - 1, mailbox.floor - 1, 0)
+            mailbox.floor = min(mailbox.floor, mailbox.head)
+            mailbox.acked = {seq for seq in mailbox.acked if seq <= mailbox.head}
+        return mailbox
+
+    return patched(cabinet, "restore", restore)
+
+
+@mutation
+def replay_forgets_acknowledgements() -> Any:
+    original = Cabinet.replay
+
+    def replay(self: Cabinet, records: Any, now_ms: int) -> None:
+        original(self, [record for record in records if hasattr(record, "seq")], now_ms)
+
+    return patched(Cabinet, "replay", replay)
+
+
+@mutation
+def replay_forgets_ids() -> Any:
+    original = Mailbox.remember
+
+    def remember(self: Mailbox, id: str, seq: int, digest: bytes, recent_max: int) -> None:
+        if not id.startswith("timer:"):
+            original(self, id, seq, digest, recent_max)
+
+    return both(
+        patched(Mailbox, "remember", remember),
+        rewritten(journal._APPEND, (b"known[#known + 1] = i - 4", b"local _ = i - 4"), (b"if #known > 0", b"if false")),
+    )
+
+
+@contextmanager
+def both(*changes: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
+        yield
+
+
+@mutation
+def cold_numbers_below_a_read_are_forgotten() -> Any:
+    original = Mailbox.loaded
+
+    def loaded(self: Mailbox, first: int, last: int, messages: Any) -> int:
+        added = original(self, first, last, messages)
+        self._warm(last)
+        return added
+
+    return patched(Mailbox, "loaded", loaded)
+
+
+# -- Delivery (PROTOCOL). ----------------------------------------------------------------------------------------------
+@mutation
+def a_retry_timer_is_lost() -> Any:
+    return patched(Courier, "arms", lambda self, now_ms: self._unarmed.clear() or [])
+
+
+@mutation
+def an_acknowledgement_is_forgotten() -> Any:
+    original = ShardCore.handle
+
+    def handle(self: ShardCore, session: str, records: Any, now_ms: int) -> None:
+        original(self, session, [record for record in records if type(record).__name__ != "Ack" or record.seq % 5], now_ms)
+
+    return patched(ShardCore, "handle", handle)
+
+
+@mutation
+def gaps_are_not_announced() -> Any:
+    original = Courier._send
+
+    def send(self: Courier, *args: Any) -> None:
+        original(self, *args)
+        self.output[:] = [entry for entry in self.output if type(entry[1]) is not Gap]
+
+    return patched(Courier, "_send", send)
+
+
+@mutation
+def the_window_is_one_too_large() -> Any:
+    def wider(mailbox: Any, connection: Any, now_ms: int, window: int, *rest: Any) -> Any:
+        return pump.pump(mailbox, connection, now_ms, window + 1, *rest)
+
+    return patched(courier, "pump", wider)
+
+
+@mutation
+def tries_are_not_counted() -> Any:
+    original = Connection.overdue
+
+    def overdue(self: Connection, *args: Any) -> Any:
+        again = original(self, *args)
+        for seq in list(self.flight):
+            self.flight[seq] = (self.flight[seq][0], 1)
+        return again
+
+    return patched(Connection, "overdue", overdue)
+
+
+# -- Links. ------------------------------------------------------------------------------------------------------------
+@mutation
+def a_link_applies_what_arrives_out_of_order() -> Any:
+    def accept(self: Any, number: int, data: bytes) -> list[bytes]:
+        self.next = max(self.next, number + 1)
+        return [data]
+
+    return patched(link._InOrder, "accept", accept)
+
+
+@mutation
+def a_new_link_session_does_not_announce_connections_again() -> Any:
+    return patched(Gateway, "shard_reset", lambda self, index: self.calls.repeat(index))
+
+
+@mutation
+def a_call_that_never_returns_is_not_noticed() -> Any:
+    return patched(link.Caller, "check", lambda self, now_ms: not self.over)
+
+
+# -- Timers (invariant 6). ---------------------------------------------------------------------------------------------
+@mutation
+def a_timer_is_removed_before_it_is_confirmed() -> Any:
+    original = Firing._hand
+
+    def hand(self: Firing, lane: Any, sids: list[str], now_ms: int) -> Any:
+        records = original(self, lane, sids, now_ms)
+        self.handed_early = [*getattr(self, "handed_early", []), *sids]  # type: ignore[attr-defined]
+        return records
+
+    fire = SchedulerCore._fire
+
+    def fire_and_forget(self: SchedulerCore, now_ms: int) -> None:
+        fire(self, now_ms)
+        self._fire_done(getattr(self._firing, "handed_early", []))
+        self._firing.handed_early = []  # type: ignore[attr-defined]
+
+    return both(patched(Firing, "_hand", hand), patched(SchedulerCore, "_fire", fire_and_forget))
+
+
+@mutation
+def a_timer_fires_early() -> Any:
+    original = Wheel.advance
+
+    def advance(self: Any, now_ms: int, limit: int | None = None) -> Any:
+        return original(self, now_ms + 20, limit)
+
+    return patched(Wheel, "advance", advance)
+
+
+@mutation
+def a_timer_s_effect_is_not_remembered() -> Any:
+    return patched(Pending, "dedupe_id", property(lambda self: f"{self.timer}{id(self)}" if self.timer else self.post.id))
+
+
+@mutation
+def a_cancel_does_not_wait_for_storage() -> Any:
+    original = Firing.freeze
+
+    return patched(Firing, "freeze", lambda self, sid: original(self, sid) if sid.endswith("0") else None)
+
+
+@mutation
+def a_due_timer_is_not_handed_out_again() -> Any:
+    return patched(Firing, "_take_back", lambda self, entry, now_ms: self._unhand(entry))
+
+
+# -- Limits (invariant 8). ---------------------------------------------------------------------------------------------
+@mutation
+def posts_wait_without_a_limit() -> Any:
+    return patched(Intake, "__len__", lambda self: min(len(self._waiting), 1))

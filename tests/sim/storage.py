@@ -1,0 +1,239 @@
+"""The way to storage: redis-py's client as far as the engine uses it, over a network that may fail in every way a network can.
+
+One round trip is one request with one or several commands and one reply. What may become of it:
+
+    answered        applied, the reply arrives; how late differs, so round trips of one client overtake each other (they have a pool)
+    refused         nothing is applied, the client knows at once
+    cut             the connection breaks: none, some or all of the commands were applied, and the client cannot know which
+    stuck           the client gives up after its timeout; the commands apply later all the same
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tests.sim.faults import Faults
+from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.redis import MiniRedis, Status
+
+_HOP_S = 0.0001  # one way, and half of the typical time a command waits
+
+
+class Storage:
+    """The one Redis of a world. `writer` is the process whose commands are being applied."""
+
+    def __init__(self, loop: SimLoop, faults: Faults, server: MiniRedis, timeout_s: float) -> None:
+        self.loop = loop
+        self.server = server
+        self.writer: Process | None = None
+        self._faults = faults
+        self._timeout_s = timeout_s
+        self._slow_until = self._refuses_until = self._stuck_until = 0.0
+        self._rng = faults.rng("storage-cut")
+        self.on_broken: Callable[[BaseException], None] = lambda _error: None
+
+    # -- Faults that last. --------------------------------------------------------------------------------------------
+    def slow(self, seconds: float) -> None:
+        self._slow_until = self.loop.time() + seconds
+
+    def refuse(self, seconds: float) -> None:
+        self._refuses_until = self.loop.time() + seconds
+
+    def stick(self, seconds: float) -> None:
+        self._stuck_until = self.loop.time() + seconds
+
+    def heal(self) -> None:
+        self._slow_until = self._refuses_until = 0.0
+        self._stuck_until = min(self._stuck_until, self.loop.time() + self._timeout_s)
+
+    # -- Round trips. -------------------------------------------------------------------------------------------------
+    def round_trip(self, commands: Sequence[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
+        """The replies; an error reply is the exception itself, in its place."""
+        loop, rng = self.loop, self._rng
+        process = PROCESS.get()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        if process is not None and not process.alive:
+            future.cancel()
+            return future
+        now = loop.time()
+        go_s = _HOP_S * (0.5 + rng.random())
+        back_s = _HOP_S * (0.5 + rng.random())
+        if now < self._slow_until:
+            go_s += rng.random() ** 3 * self._timeout_s
+            back_s += rng.random() ** 3 * self._timeout_s
+        outside = loop.outside
+        if now < self._refuses_until:
+            loop.call_later(go_s, self._fail, future, RedisConnectionError("refused"), context=outside)
+            return future
+        applied = len(commands)
+        cut = self._faults.strikes("storage-cut", 0.004)
+        if cut:
+            applied = rng.choice((0, rng.randrange(applied + 1), applied))
+        if now < self._stuck_until:
+            go_s += self._stuck_until - now
+        loop.call_later(go_s, self._apply, process, commands, applied, cut, back_s, future, context=outside)
+        loop.call_later(self._timeout_s, self._fail, future, RedisTimeoutError("no answer in time"), context=outside)
+        return future
+
+    def _fail(self, future: asyncio.Future[list[Any]], error: Exception) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    def _apply(
+        self,
+        process: Process | None,
+        commands: Sequence[tuple[Any, ...]],
+        applied: int,
+        cut: bool,
+        back_s: float,
+        future: asyncio.Future[list[Any]],
+    ) -> None:
+        replies: list[Any] = []
+        self.writer = process
+        try:
+            for command in commands[:applied]:
+                try:
+                    replies.append(self.server.execute(*command))
+                except ResponseError as error:
+                    replies.append(error)
+        except Exception as error:  # a command that is not simulated, or the books found something: the run ends
+            self.on_broken(error)
+            return
+        finally:
+            self.writer = None
+        if future.done():
+            return
+        if cut:
+            self.loop.call_later(back_s, self._fail, future, RedisConnectionError("connection lost"), context=self.loop.outside)
+        else:
+            self.loop.call_later(back_s, self._answer, future, replies, context=self.loop.outside)
+
+    def _answer(self, future: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+        if not future.done():
+            future.set_result(replies)
+
+
+class Client:
+    """What `engine.store.redis.connect` returns, here."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def execute_command(self, *command: Any) -> Any:
+        reply = (await self._storage.round_trip([command]))[0]
+        if isinstance(reply, ResponseError):
+            raise reply
+        return _parsed(command, reply)
+
+    def pipeline(self, transaction: bool = True) -> Pipeline:
+        assert not transaction, "the engine uses scripts where it needs atomic steps"
+        return Pipeline(self._storage)
+
+    async def aclose(self) -> None:
+        pass
+
+    async def incr(self, key: str) -> Any:
+        return await self.execute_command("INCR", key)
+
+    async def get(self, key: str) -> Any:
+        return await self.execute_command("GET", key)
+
+    async def set(self, key: str, value: Any, *, nx: bool = False, px: int | None = None) -> Any:
+        return await self.execute_command(*_set(key, value, nx, px))
+
+    async def hget(self, key: str, field: str) -> Any:
+        return await self.execute_command("HGET", key, field)
+
+    async def hscan(self, key: str, cursor: int, *, count: int) -> Any:
+        return await self.execute_command("HSCAN", key, cursor, "COUNT", count)
+
+    async def xrange(self, key: str, min: Any = "-", max: Any = "+", count: int | None = None) -> Any:
+        return await self.execute_command(*_xrange(key, min, max, count))
+
+    async def xread(self, streams: dict[str, str], count: int, block: int | None) -> Any:
+        """Looks again once when its time is over, instead of waking at the first write: late, as on a busy server."""
+        for last in (block is None, True):
+            reply = await self.execute_command("XREAD", "COUNT", count, "STREAMS", *streams, *streams.values())
+            if reply is not None or last:
+                return reply
+            await asyncio.sleep((block or 0) / 1000)
+        raise AssertionError("the second look is the last")
+
+    async def xadd(self, key: str, fields: dict[Any, Any]) -> Any:
+        return await self.execute_command("XADD", key, "*", *[part for pair in fields.items() for part in pair])
+
+    async def xlen(self, key: str) -> Any:
+        return await self.execute_command("XLEN", key)
+
+    async def xdel(self, key: str, *ids: Any) -> Any:
+        return await self.execute_command("XDEL", key, *ids)
+
+
+class Pipeline:
+    """Commands gathered for one round trip."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._commands: list[tuple[Any, ...]] = []
+
+    def execute_command(self, *command: Any) -> None:
+        self._commands.append(command)
+
+    def hmget(self, key: str, fields: Sequence[str]) -> None:
+        self._commands.append(("HMGET", key, *fields))
+
+    def hget(self, key: str, field: str) -> None:
+        self._commands.append(("HGET", key, field))
+
+    def get(self, key: str) -> None:
+        self._commands.append(("GET", key))
+
+    def set(self, key: str, value: Any, *, nx: bool = False, px: int | None = None) -> None:
+        self._commands.append(_set(key, value, nx, px))
+
+    def xrange(self, key: str, min: Any = "-", max: Any = "+", count: int | None = None) -> None:
+        self._commands.append(_xrange(key, min, max, count))
+
+    def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int, approximate: bool) -> None:
+        assert approximate
+        self._commands.append(("XADD", key, "MAXLEN", "~", maxlen, "*", *[part for pair in fields.items() for part in pair]))
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands, self._commands = self._commands, []
+        replies = await self._storage.round_trip(commands)
+        if raise_on_error:
+            for reply in replies:
+                if isinstance(reply, ResponseError):
+                    raise reply
+        return [_parsed(command, reply) for command, reply in zip(commands, replies, strict=True)]
+
+
+def _set(key: str, value: Any, nx: bool, px: int | None) -> tuple[Any, ...]:
+    return ("SET", key, value, *(("NX",) if nx else ()), *(("PX", px) if px is not None else ()))
+
+
+def _xrange(key: str, low: Any, high: Any, count: int | None) -> tuple[Any, ...]:
+    return ("XRANGE", key, low, high, *(("COUNT", count) if count is not None else ()))
+
+
+def _pairs(flat: Sequence[Any]) -> dict[Any, Any]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _parsed(command: tuple[Any, ...], reply: Any) -> Any:
+    """As redis-py turns replies into Python values."""
+    if isinstance(reply, Exception) or reply is None:
+        return reply
+    if command[0] == "XRANGE":
+        return [(entry_id, _pairs(fields)) for entry_id, fields in reply]
+    if command[0] == "XREAD":
+        return [[key, [(entry_id, _pairs(fields)) for entry_id, fields in entries]] for key, entries in reply]
+    if command[0] == "HSCAN":
+        return int(reply[0]), _pairs(reply[1])
+    return True if isinstance(reply, Status) else reply

@@ -1,0 +1,368 @@
+"""One simulated world: an engine, its users and publishers, and everything that goes wrong.
+
+The run is a function of the seed and the set of fault classes that are switched on. A seed also chooses the engine's size and
+limits and which faults are frequent: many small, different worlds find more than one large one.
+
+A run has two parts: `steps` steps with faults, then everything is healed, publishers bring to an end what they began, clients
+acknowledge what they get, and within a bounded time nothing may be left over.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct
+
+from engine.config import Config
+from engine.core.batch import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
+from tests.sim.books import Books, Violation
+from tests.sim.clients import Device
+from tests.sim.cluster import Cluster
+from tests.sim.faults import CLASSES, Faults
+from tests.sim.loop import Process, SimLoop
+from tests.sim.publishers import Publisher
+from tests.sim.taps import ShardTap
+
+EPISODES: Final = {
+    "crash-shard": 0.5,
+    "crash-scheduler": 0.3,
+    "crash-edge": 0.2,
+    "zombie": 0.25,
+    "split": 0.2,
+    "stall": 0.3,
+    "storage-slow": 0.4,
+    "storage-refuse": 0.3,
+    "storage-stuck": 0.3,
+    "call-slow": 0.4,
+    "partition": 0.4,
+    "clock-step": 0.1,
+}
+"""Faults that last, and how often they begin, per second."""
+
+QUIET_S: Final = 60.0
+"""How long a healed world may take until nothing is left over."""
+
+_FULL_CHECK_STEPS: Final = 200
+
+
+class Options(Struct, frozen=True):
+    """What is run. `enabled`: fault classes that may strike, before step `fault_steps`."""
+
+    seed: int
+    steps: int = 2000
+    enabled: frozenset[str] = frozenset(CLASSES)
+    fault_steps: int = 1 << 60
+    stop_after: int = 1 << 60  # shrinking: nothing later can matter
+
+
+class Outcome(Struct):
+    """What came of it."""
+
+    seed: int
+    steps: int  # all of them, with those after healing
+    seconds: float  # of virtual time
+    failure: str = ""
+    user: str = ""
+    failed_step: int = 0
+    struck: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+
+
+def sizes(rng: Random) -> Config:
+    """An engine small enough that every limit is met, with times short enough that much happens."""
+    return Config(
+        shards=rng.choice((1, 1, 2)),
+        schedulers=rng.choice((1, 1, 2)),
+        edges=rng.choice((1, 2)),
+        window=rng.choice((2, 4, 16)),
+        offline_max=rng.choice((12, 60, 1000)),
+        recent_ids=256,
+        hot_messages_max=rng.choice((4, 16, 64)),
+        connections_per_user_max=rng.choice((2, 8)),
+        commit_records_max=rng.choice((2, 5, 100)),
+        posts_pending_max=rng.choice((20, 1000)),
+        mailbox_idle_ms=rng.choice((300, 2000)),
+        sweep_ms=700,
+        checkpoint_ms=rng.choice((100, 400, 1500)),
+        ack_journal_ms=rng.choice((20, 100)),
+        commit_retry_ms=rng.choice((60, 300)),
+        redis_timeout_ms=rng.choice((50, 150)),
+        retry_first_ms=rng.choice((30, 100)),
+        retry_cap_ms=400,
+        ack_rtt_initial_ms=30,
+        link_park_ms=250,
+        link_timeout_ms=rng.choice((300, 600)),
+        link_ack_pacing_ms=rng.choice((5.0, 20.0)),
+        publish_timeout_ms=1500,
+        heartbeat_ms=400,
+        heartbeat_max_ms=400,
+        pong_timeout_ms=150,
+        send_stall_ms=500,
+        poll_wait_s_max=1,
+        timer_horizon_ms=rng.choice((200, 1000, 60_000)),
+        timer_load_max=rng.choice((3, 2000)),
+        timer_refire_ms=rng.choice((100, 500)),
+        timer_claims_max=10,
+        timer_batch=5,
+        timer_memory_max=rng.choice((6, 1000)),
+        slots_refresh_ms=1000,
+        drain_ms=100,
+    )
+
+
+class World:
+    """See the module's text."""
+
+    def __init__(self, options: Options, tell: Callable[[str, str], None] | None = None) -> None:
+        logging.disable(logging.CRITICAL)
+        random.seed(options.seed)  # the edge's farewell draws from the global source
+        self.options = options
+        self.loop = SimLoop()
+        self.violation: Violation | None = None
+        self._trace = tell
+        rng = Random(f"{options.seed}:world")
+        config = sizes(rng)
+        users = [f"t:u{number}" for number in range(rng.choice((1, 2, 3)))]
+        self.faults = Faults(options.seed, options.enabled, options.fault_steps, lambda: self.loop.steps, lambda what: self.tell("", what))
+        self._pace = {name: rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name in EPISODES}
+        self.cluster = Cluster(self.loop, self.faults, config, users, lambda what: self.tell("", what))
+        self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
+        self.cluster.on_recovered = self._recovered
+        self.cluster.on_end = self._ended
+        self.cluster.on_fenced = lambda why: self.books.seen.update(("fenced" if why == "Fenced" else "clock set back",))
+        self.cluster.on_failure = lambda why: self.fail(Violation(why))
+        self.cluster.storage.on_broken = self._broken
+        self._config = config
+        self._taps: list[ShardTap] = []
+        kinds = rng.choice(((WEBSOCKET,), (WEBSOCKET,), (WEBSOCKET, SSE, POLL), (WEBSOCKET, SSE, SSE_EXPLICIT, POLL)))
+        self.devices = [
+            Device(self.cluster, self.books, self.faults, user, number, options.seed, kinds, self.tell)
+            for user in users
+            for number in range(rng.choice((1, 1, 2, 3)))
+        ]
+        interval_s = rng.choice((0.02, 0.05, 0.15))
+        delays = rng.random() < 0.7
+        self.publishers = [
+            Publisher(self.cluster, self.books, users, number, options.seed, interval_s, delays, self.tell) for number in range(2)
+        ]
+        self._healed = False
+
+    def tell(self, user: str, what: str) -> None:
+        """One line of the trace; `user` "" concerns everybody."""
+        if self._trace is not None:
+            self._trace(user, f"{self.loop.steps:6d} {self.loop.time():9.4f}  {what}")
+
+    # -- What the parts report. ---------------------------------------------------------------------------------------
+    def fail(self, violation: Violation) -> None:
+        if self.violation is None:
+            self.violation = violation
+            self.tell(violation.user, f"VIOLATION {violation}")
+
+    def _broken(self, error: BaseException) -> None:
+        self.fail(error if isinstance(error, Violation) else Violation(f"storage: {error!r}"))
+
+    def _recovered(self, process: Process, actor: Any) -> None:
+        if process.name.startswith("shard"):
+            self._taps.append(ShardTap(self.books, process, actor, self.fail))
+            if process.incarnation > 1:
+                self.books.seen["recoveries"] += 1
+
+    def _ended(self, process: Process) -> None:
+        """As Ray does: whoever died is started again after a while; its clients notice."""
+        for device in self.devices:
+            device.edge_died(process)
+        if self.cluster.newest(process.name) is process:
+            delay_s = 0.05 if self._healed else self.faults.rng("crash-shard").choice((0.02, 0.1, 0.4))
+            self._later(delay_s, self._restart, process)
+
+    def _restart(self, process: Process) -> None:
+        if self.cluster.newest(process.name) is process:
+            self.cluster.start(process.name)
+
+    def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        self.loop.call_later(delay_s, act, *args, context=self.loop.outside)
+
+    # -- Faults that last. --------------------------------------------------------------------------------------------
+    def _plan(self, name: str) -> None:
+        rate = EPISODES[name] * self._pace[name]
+        if rate:
+            self._later(self.faults.rng(name).expovariate(rate), self._strike, name)
+
+    def _strike(self, name: str) -> None:
+        if self._healed:
+            return
+        self._plan(name)
+        if self.faults.strikes(name, 1.0):
+            rng = self.faults.rng(name)
+            method = name.replace("-", "_")
+            getattr(self, f"_do_{method}", lambda rng: self._do_crash(rng, name.removeprefix("crash-")))(rng)
+
+    def _strike_at_once(self, name: str) -> None:
+        if self.faults.strikes(name, 1.0):
+            self._do_crash(self.faults.rng(name), name.removeprefix("crash-"))
+
+    def _victim(self, rng: Random, *roles: str) -> Process | None:
+        name = rng.choice([name for name in self.cluster.names if name.partition("-")[0] in roles])
+        process = self.cluster.newest(name)
+        return process if process.alive else None
+
+    def _do_crash(self, rng: Random, role: str) -> None:
+        process = self._victim(rng, role)
+        if process is not None:
+            self.faults.happens(f"crash-{role}", f"{process} is killed")
+            self.cluster.kill(process)
+
+    def _do_stall(self, rng: Random) -> None:
+        process = self._victim(rng, "shard", "scheduler", "edge")
+        if process is not None and process.state == "running":
+            seconds = rng.choice((0.05, 0.3, 1.5))
+            self.faults.happens("stall", f"{process} stops for {seconds} s")
+            self.loop.freeze(process)
+            self._later(seconds, self.loop.thaw, process)
+
+    def _do_zombie(self, rng: Random) -> None:
+        process = self._victim(rng, "shard", "scheduler")
+        if process is not None and process.state == "running":
+            replaced_s, wakes_s = rng.random() * 0.4, 0.4 + rng.random()
+            self.faults.happens("zombie", f"{process} stops, is replaced after {replaced_s:.2f} s and wakes after {wakes_s:.2f} s")
+            self.loop.freeze(process)
+            self._later(replaced_s, self._restart, process)
+            self._later(wakes_s, self._wake_zombie, process)
+            self._later(wakes_s + 1.5, self.cluster.kill, process)
+
+    def _wake_zombie(self, process: Process) -> None:
+        if process.state == "frozen":
+            self.books.seen["zombies woken"] += 1
+            self.loop.thaw(process)
+
+    def _do_split(self, rng: Random) -> None:
+        process = self._victim(rng, "shard", "scheduler")
+        if process is not None and process.state == "running":
+            callers = [name for name in self.cluster.names if rng.random() < 0.5]
+            self.faults.happens("split", f"{process} is replaced and runs on; {callers} still reach it")
+            for caller in callers:
+                self.cluster.network.keep_route(caller, process.name, 0.2 + rng.random())
+            self._restart(process)
+            self._later(1.5, self.cluster.kill, process)
+
+    def _do_storage_slow(self, rng: Random) -> None:
+        self._storage_fault("storage-slow", self.cluster.storage.slow, rng.choice((0.1, 0.5)))
+
+    def _do_storage_refuse(self, rng: Random) -> None:
+        self._storage_fault("storage-refuse", self.cluster.storage.refuse, rng.choice((0.05, 0.3, 0.8)))
+
+    def _do_storage_stuck(self, rng: Random) -> None:
+        seconds = rng.choice((0.03, 0.2, 0.7))
+        self._storage_fault("storage-stuck", self.cluster.storage.stick, seconds)
+        if rng.random() < 0.3:
+            # A shard that dies while nobody knows what storage took is the hardest case of all.
+            self._later(self._config.commit_retry_ms / 1000 + seconds * rng.random(), self._strike_at_once, "crash-shard")
+
+    def _storage_fault(self, name: str, act: Callable[[float], None], seconds: float) -> None:
+        self.faults.happens(name, f"for {seconds} s")
+        act(seconds)
+
+    def _do_call_slow(self, rng: Random) -> None:
+        self._storage_fault("call-slow", self.cluster.network.slow, rng.choice((0.1, 0.5)))
+
+    def _do_partition(self, rng: Random) -> None:
+        one, other = rng.sample(self.cluster.names, 2)
+        seconds, both = rng.choice((0.1, 0.6, 1.2)), rng.random() < 0.5
+        self.faults.happens("partition", f"{one} does not reach {other}{', nor the other way' if both else ''} for {seconds} s")
+        self.cluster.network.block(one, other, seconds)
+        if both:
+            self.cluster.network.block(other, one, seconds)
+
+    def _do_clock_step(self, rng: Random) -> None:
+        step_ms = rng.choice((-3_600_000, -1000, 1000, 3_600_000))
+        self.faults.happens("clock-step", f"the wall clock is set by {step_ms} ms")
+        self.books.look_at_clock()
+        self.cluster.clock_offset_ms += step_ms
+        self.books.look_at_clock()
+
+    # -- Running. -----------------------------------------------------------------------------------------------------
+    def run(self) -> Outcome:
+        """Both parts; the outcome says what broke first, if anything."""
+        loop = self.loop
+        for name in self.cluster.names:
+            self._later(0.0, self.cluster.start, name)
+        for name in EPISODES:
+            self._plan(name)
+        try:
+            loop.run(lambda: self.violation is None and loop.steps < self.options.steps, self._after_step)
+            if self.violation is None and loop.steps < self.options.stop_after:
+                self._heal()
+                deadline = loop.time() + QUIET_S
+                loop.run(lambda: self.violation is None and loop.time() < deadline and not self._is_quiet(), self._after_step)
+                if self.violation is None:
+                    self._check_quiet()
+        except Violation as violation:
+            self.fail(violation)
+        except AssertionError as error:
+            self.fail(Violation(f"{type(error).__name__}: {error}"))
+        return self._close()
+
+    def _close(self) -> Outcome:
+        violation, steps, seconds = self.violation, self.loop.steps, self.loop.time()
+        self.violation = Violation("over")  # what unwinding processes do is nobody's business
+        self.cluster.storage.on_broken = lambda _error: None
+        self.cluster.on_end = lambda _process: None
+        self.cluster.server.watch = lambda _how, _key, _detail: None
+        self.cluster.end()
+        self.loop.run(lambda: False, lambda: None)
+        outcome = Outcome(self.options.seed, steps, seconds, struck=self.faults.struck, seen=self.books.seen)
+        if violation is not None:
+            outcome.failure, outcome.user, outcome.failed_step = str(violation), violation.user, steps
+        return outcome
+
+    def _after_step(self) -> None:
+        loop = self.loop
+        if loop.failures:
+            context = loop.failures.pop()
+            error = context.get("exception")
+            self.fail(error if isinstance(error, Violation) else Violation(f"{context.get('message')}: {error!r}"))
+        if self.cluster.network.broken:
+            self.fail(Violation(self.cluster.network.broken[0]))
+        if loop.steps % _FULL_CHECK_STEPS == 0:
+            self._full_check()
+
+    def _full_check(self) -> None:
+        """The limits."""
+        config = self._config
+        for index in range(config.shards):
+            core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
+            if core is None:
+                continue
+            if len(core.intake) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
+                self.fail(Violation(f"[8] {len(core.intake)} posts wait in shard {index}"))
+            for mailbox in core.mailboxes.values():
+                if len(mailbox.connections) > config.connections_per_user_max:
+                    self.fail(Violation(f"[8] {len(mailbox.connections)} connections of {mailbox.key}", mailbox.key))
+
+    def _heal(self) -> None:
+        self.tell("", "HEALED")
+        self._healed = self.faults.healed = True
+        self.cluster.storage.heal()
+        self.cluster.network.heal()
+        for process in self.cluster.processes:
+            self.loop.thaw(process)
+        for publisher in self.publishers:
+            publisher.stop()
+        for device in self.devices:
+            device.heal()
+
+    def _is_quiet(self) -> bool:
+        if self.loop.steps % 20 or any(publisher.open for publisher in self.publishers) or self.books.pending():
+            return False
+        return not any(self.books.is_owed(timer) for timer in self.books.timers.values())
+
+    def _check_quiet(self) -> None:
+        for publisher in self.publishers:
+            for item in publisher.open:
+                raise Violation(f"{item.id or 'an item without id'} of {item.key} was never answered", item.key)
+        self.books.check_end()
