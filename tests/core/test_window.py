@@ -1,0 +1,260 @@
+"""Aggregation windows: what they hold, merge and send, and that every message counts once, whatever crashes."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.core.window import ACTORS_MAX, IDS_MAX, Counted, Ended, Item, Outcome, Windows, decode_windows, encode_windows
+
+KEY = "t:ann"
+WINDOWS_MAX = 3
+_record = msgspec.msgpack.Decoder(Counted | Ended)
+
+
+def item(
+    id_: str, at_ms: int, *, collapse: str = "likes", actor: Any = "bob", leading: bool = False, text: str = "", window_ms: int = 300
+) -> Item:
+    body = msgspec.json.encode({"id": id_, "ts": at_ms, "actor": actor, "type": "post.liked", "data": {"n": id_}})[1:-1]
+    digest = blake2b(id_.encode(), digest_size=8).digest()
+    return Item(collapse=collapse, digest=digest, at_ms=at_ms, window_ms=window_ms, leading=leading, text=text, body=body)
+
+
+def offer(windows: Windows, *items: Item) -> list[Outcome]:
+    outcomes = []
+    for one in items:
+        outcome, record = windows.offer(KEY, one, WINDOWS_MAX)
+        if record is not None:
+            assert windows.apply(record)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def close(windows: Windows, collapse: str = "likes") -> dict[str, Any] | None:
+    sent, record = windows.close(KEY, collapse)
+    assert windows.apply(record)
+    if sent is None:
+        return None
+    told: dict[str, Any] = json.loads(b"{%b}" % sent.body)
+    assert told["id"] == sent.id
+    assert told.get("replaces", "") == sent.replaces
+    return told
+
+
+def test_a_held_window_sends_one_summary_with_count_actors_and_times() -> None:
+    windows = Windows()
+    likes = [item(f"m{n}", 1000 + n, actor={"name": f"a{n % 7}"}, text="{actors[].name} and others: {count} likes") for n in range(9)]
+    assert offer(windows, *likes) == [Outcome.HELD] + [Outcome.MERGED] * 8
+    assert windows.due(1299) == []
+    assert windows.due(1300) == ["likes"]
+    told = close(windows)
+    assert told is not None
+    assert (told["count"], told["first_ts"], told["last_ts"]) == (9, 1000, 1008)
+    assert told["actors"] == [{"name": f"a{n}"} for n in range(ACTORS_MAX)]
+    assert told["text"] == "a0, a1, a2, a3, a4 and others: 9 likes"
+    assert told["type"] == "post.liked"
+    assert told["data"] == {"n": "m8"}
+    assert "replaces" not in told
+    assert windows.open == {}
+
+
+def test_a_window_with_one_message_sends_that_message_as_it_is() -> None:
+    windows = Windows()
+    only = item("m1", 1000)
+    offer(windows, only)
+    sent, _ = windows.close(KEY, "likes")
+    assert sent is not None
+    assert (sent.id, sent.body) == ("m1", only.body)
+
+
+def test_a_leading_window_delivers_the_first_and_a_summary_of_the_others_replaces_it() -> None:
+    windows = Windows()
+    assert offer(windows, item("m1", 1000, leading=True), item("m2", 1001, leading=True), item("m3", 1100)) == [
+        Outcome.DELIVER,
+        Outcome.MERGED,
+        Outcome.MERGED,
+    ]
+    told = close(windows)
+    assert told is not None
+    assert (told["count"], told["replaces"], told["first_ts"], told["last_ts"]) == (2, "m1", 1001, 1100)
+    offer(windows, item("m4", 2000, leading=True))
+    assert close(windows) is None, "the first one was delivered, and nothing else came"
+
+
+def test_an_id_counts_once_in_its_window() -> None:
+    windows = Windows()
+    assert offer(windows, item("m1", 1000), item("m1", 1001), item("m2", 1002), item("m2", 1003)) == [
+        Outcome.HELD,
+        Outcome.DUPLICATE,
+        Outcome.MERGED,
+        Outcome.DUPLICATE,
+    ]
+    assert offer(Windows(), item("x", 1, leading=True), item("x", 2)) == [Outcome.DELIVER, Outcome.DUPLICATE]
+
+
+def test_a_user_with_too_many_windows_gets_more_messages_unmerged() -> None:
+    windows = Windows()
+    keys = [offer(windows, item(f"m{n}", 1000, collapse=f"k{n}"))[0] for n in range(WINDOWS_MAX + 1)]
+    assert keys == [Outcome.HELD] * WINDOWS_MAX + [Outcome.UNMERGED]
+    assert offer(windows, item("again", 1001, collapse="k0")) == [Outcome.MERGED]
+
+
+def test_a_window_is_bounded_whatever_it_counts() -> None:
+    windows = Windows()
+    for n in range(5 * IDS_MAX):
+        offer(windows, item(f"m{n}", 1000 + n, actor=f"a{n}"))
+    window = windows.open["likes"]
+    assert window.count == 5 * IDS_MAX
+    assert len(window.digests) == IDS_MAX
+    assert len(window.actors) == ACTORS_MAX
+    assert len(encode_windows(windows)) < 20 * IDS_MAX
+
+
+def test_deciding_changes_nothing() -> None:
+    windows = Windows()
+    offer(windows, item("m1", 1000))
+    before = encode_windows(windows)
+    windows.offer(KEY, item("m2", 1001), WINDOWS_MAX)
+    windows.close(KEY, "likes")
+    copy = windows.copy()
+    offer(copy, item("m3", 1002))
+    close(copy)
+    assert encode_windows(windows) == before
+
+
+class Histories(RuleBasedStateMachine):
+    """Random histories with retries, crashes at every point and pages of any age, against a model that remembers every id."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now_ms = 1000
+        self.windows = Windows()
+        self.page = encode_windows(self.windows)
+        self.journal: list[bytes] = []  # since the page or earlier: replay must not care
+        self.ids = 0
+        self.model: dict[str, dict[str, Any]] = {}  # open windows: counted ids in order, with actor and time
+        self.counted: dict[tuple[str, str], int] = {}  # how often each id went out, alone or in a summary's count
+        self.known: dict[str, str] = {}  # what storage remembers of ids: id -> collapse key
+
+    def _commit(self, record: Counted | Ended) -> None:
+        self.journal.append(msgspec.msgpack.encode(record))
+        assert self.windows.apply(record)
+
+    @rule(
+        collapse=st.sampled_from("abcd"),
+        actor=st.sampled_from(["x", "y", {"n": 1}, None]),
+        leading=st.booleans(),
+        repeat=st.booleans(),
+        data=st.data(),
+    )
+    def offered(self, collapse: str, actor: Any, leading: bool, repeat: bool, data: st.DataObject) -> None:
+        for due in self.windows.due(self.now_ms):
+            self._close(due)
+        if repeat and self.known:
+            id_ = data.draw(st.sampled_from(sorted(self.known)))
+            collapse = self.known[id_]
+        else:
+            self.ids += 1
+            id_ = f"m{self.ids}"
+        one = item(id_, self.now_ms, collapse=collapse, actor=actor, leading=leading)
+        outcome, record = self.windows.offer(KEY, one, WINDOWS_MAX)
+        window = self.model.get(collapse)
+        if window is not None and id_ in window["ids"]:
+            assert outcome is Outcome.DUPLICATE
+            return
+        if id_ in self.known:
+            return  # storage knows it from an earlier window: the shard commits nothing
+        if data.draw(st.integers(0, 9)) == 0:
+            return  # the group was refused: nothing happened
+        self.known[id_] = collapse
+        if window is None and len(self.model) >= WINDOWS_MAX:
+            assert outcome is Outcome.UNMERGED
+            self.counted[collapse, id_] = self.counted.get((collapse, id_), 0) + 1
+            return
+        assert record is not None
+        self._commit(record)
+        if window is None:
+            assert outcome is (Outcome.DELIVER if leading else Outcome.HELD)
+            self.model[collapse] = window = {"ids": [id_], "leading": leading, "merged": [], "closes": self.now_ms + 300}
+            if leading:
+                self.counted[collapse, id_] = 1
+                return
+        else:
+            assert outcome is Outcome.MERGED
+            window["ids"].append(id_)
+        window["merged"].append((id_, actor, self.now_ms))
+
+    def _close(self, collapse: str) -> None:
+        sent, record = self.windows.close(KEY, collapse)
+        self._commit(record)
+        window = self.model.pop(collapse)
+        assert window["closes"] <= self.now_ms
+        merged = window["merged"]
+        for id_, _, _ in merged:
+            self.counted[collapse, id_] = self.counted.get((collapse, id_), 0) + 1
+        if not merged:
+            assert sent is None
+            return
+        assert sent is not None
+        told = json.loads(b"{%b}" % sent.body)
+        if len(merged) == 1 and not window["leading"]:
+            assert told["id"] == merged[0][0]
+            assert "count" not in told
+            return
+        actors: list[Any] = []
+        for _, actor, _ in merged:
+            if actor is not None and actor not in actors:
+                actors.append(actor)
+        assert told["count"] == len(merged)
+        assert told["actors"] == actors[:ACTORS_MAX]
+        assert (told["first_ts"], told["last_ts"]) == (merged[0][2], merged[-1][2])
+        assert told.get("replaces", "") == (window["ids"][0] if window["leading"] else "")
+
+    @rule(step_ms=st.integers(1, 200))
+    def time_passes(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+
+    @precondition(lambda self: self.windows.due(self.now_ms))
+    @rule()
+    def timer(self) -> None:
+        for collapse in self.windows.due(self.now_ms):
+            self._close(collapse)
+
+    @rule(trim=st.booleans())
+    def checkpoint(self, trim: bool) -> None:
+        self.page = encode_windows(self.windows)
+        if trim:
+            self.journal.clear()
+
+    @rule()
+    def crash(self) -> None:
+        self.windows = decode_windows(self.page)
+        for entry in self.journal:
+            self.windows.apply(_record.decode(entry))
+
+    @invariant()
+    def every_id_counts_at_most_once(self) -> None:
+        assert all(times == 1 for times in self.counted.values())
+        assert self.windows.open.keys() == self.model.keys()
+        for collapse, window in self.model.items():
+            assert self.windows.open[collapse].count == len(window["merged"])
+            assert self.windows.open[collapse].closes_ms == window["closes"]
+        assert self.windows.next_ms == min((window["closes"] for window in self.model.values()), default=0)
+
+    def teardown(self) -> None:
+        """In the end every message of every window went out once."""
+        if hasattr(self, "model"):
+            self.now_ms += 1000
+            for collapse in self.windows.due(self.now_ms):
+                self._close(collapse)
+            assert {id_ for _, id_ in self.counted} == self.known.keys()
+
+
+Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestEveryMessageCountsOnceThroughCrashes = Histories.TestCase
