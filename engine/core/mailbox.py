@@ -334,7 +334,11 @@ class Mailbox:
             if connection is not by and connection.stalled:
                 told = result.revoked.setdefault(connection.conn, [])
                 upto = min(last, connection.sent)
-                told += [id for id, (seq, _) in self.recent.items() if first <= seq <= upto and self.is_cold(seq) and id not in told]
+                told += [
+                    id
+                    for id, (seq, _) in self.recent.items()
+                    if first <= seq <= upto and self.is_cold(seq) and id not in told and not id.startswith("timer:")
+                ]
 
     def _settle(self, message: Message, by: Connection | None, result: Settled) -> None:
         seq = message.seq

@@ -31,9 +31,10 @@ from engine.core.batch import (
     Written,
 )
 from engine.core.checkpoint import decode_stored
+from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox
 from engine.core.message import Message
-from tests.core.shard_world import EDGE, World, delivered, of
+from tests.core.shard_world import EDGE, RETRY, World, delivered, of
 
 
 def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
@@ -555,6 +556,17 @@ def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothin
         got += delivered(world.settle(), 2)
         world.ack(2, got[-1][0])
     assert [seq for seq, _ in got] == list(range(1, 13))
+
+
+def test_a_delayed_message_is_revoked_by_its_own_id_only() -> None:
+    mailbox = Mailbox("t:u", 0)
+    mailbox.head = mailbox.spilled = 1
+    mailbox.cold = (1, 1)
+    mailbox.recent = {"a": (1, b""), "timer:3-x": (1, b"")}
+    stalled = Connection(("edge-0/1", 1), WEBSOCKET, "s", "", 1, 0)
+    stalled.stalled = True
+    mailbox.connections[stalled.conn] = stalled
+    assert mailbox.settle_through(1, None, 0, RETRY).revoked == {stalled.conn: ["a"]}
 
 
 def test_what_cools_while_a_later_part_is_read_is_not_lost() -> None:
