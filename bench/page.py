@@ -27,32 +27,36 @@ def representative(results: Iterable[Result]) -> list[Result]:
 
 def charts(results: Sequence[Result]) -> dict[str, str]:
     """File name -> SVG, of those that the results suffice for."""
-    made = {}
-    latencies = [result for result in results if result["bench"] == "latency"]
-    if latencies:
-        series: dict[str, list[tuple[float, float]]] = {}
-        for result in sorted(latencies, key=lambda result: str(result["system"] != "engine")):
-            for quantile in ("p50", "p99"):
-                at, value = figure(result, "per_s"), figure(result, "latency_ms", quantile)
-                if at and value:
-                    series.setdefault(f"{result['system']} {quantile}", []).append((at, value))
-        made["benchmark-latency.svg"] = plot.lines(
-            "Throughput and latency, from the intended time to the client", "messages per second", "ms", series
-        )
-    loads = sorted((r for r in latencies if r["system"] == "engine"), key=lambda result: float(result["case"]["rate"]))
-    loads += [result for result in results if result["bench"] == "delivery" and result["system"] == "engine"]
-    if loads:
-        made["benchmark-cost.svg"] = plot.stacked_bars(
-            "Cost and load: CPU per acknowledged, durable message, all processes", "messages per second", "us", dict(map(_bar, loads))
-        )
+    loads = [result for result in results if result["bench"] in ("latency", "delivery") and figure(result, "per_s")]
+    loads.sort(key=lambda result: (result["system"] != "engine", figure(result, "per_s")))
+    latency, cost = dict[str, list[tuple[float, float]]](), dict[str, list[tuple[float, float]]]()
+    for result in loads:
+        system, per_s = result["system"], figure(result, "per_s") or 0.0
+        if total := figure(result, "cpu_us_per_message", "total"):
+            cost.setdefault(system, []).append((per_s, total))
+        for quantile in ("p50", "p99"):
+            value = figure(result, "latency_ms", quantile)
+            if value and result["bench"] == "latency":  # at full load it is the window's
+                latency.setdefault(f"{system} {quantile}", []).append((per_s, value))
+    made, per_second = {}, "messages per second"
+    if latency:
+        title = "Throughput and latency: from the moment a message was meant to be sent to the client"
+        made["benchmark-latency.svg"] = plot.lines(title, per_second, "ms", latency)
+    if cost:
+        title = "Cost and load: CPU per acknowledged message, all processes"
+        made["benchmark-cost.svg"] = plot.lines(title, per_second, "us", cost)
+    if bars := dict(_bar(result) for result in loads if result["system"] == "engine"):
+        title = "The engine's CPU at each load, by process; the last bar is full load"
+        made["benchmark-processes.svg"] = plot.stacked_bars(title, per_second, "% of a core", bars)
     return made
 
 
 def _bar(result: Result) -> tuple[str, dict[str, float]]:
-    spent = {role: figure(result, "cpu_us_per_message", role) or 0.0 for role in ("edge", "shard", "redis")}
-    total = figure(result, "cpu_us_per_message", "total") or 0.0
-    name = f"{result['case']['rate']:,}" if result["bench"] == "latency" else f"full load: {figure(result, 'per_s'):,.0f}"
-    return name.replace(",", " "), {**spent, "others": round(max(0.0, total - sum(spent.values())), 1)}
+    """Per cent of a core by role, at a load."""
+    per_s = figure(result, "per_s") or 0.0
+    total, *parts = (figure(result, "cpu_us_per_message", role) or 0.0 for role in ("total", "edge", "shard", "redis"))
+    shares = {**dict(zip(("edge", "shard", "redis"), parts, strict=True)), "others": max(0.0, total - sum(parts))}
+    return f"{per_s:,.0f}".replace(",", " "), {role: round(us * per_s / 1e4, 1) for role, us in shares.items()}
 
 
 def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]]) -> str:

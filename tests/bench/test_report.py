@@ -29,7 +29,8 @@ def spread(median: float) -> dict[str, float]:
 
 def delivery(total: Any, **more: Any) -> dict[str, Any]:
     cost = {"edge": total, "shard": total, "redis": total, "total": total}
-    return {"bench": "delivery", "system": "engine", "case": {"users": 500}, "per_s": 20_000, "cpu_us_per_message": cost, **more}
+    case = {"users": 500}
+    return {"bench": "delivery", "system": "engine", "case": case, "per_s": 20_000, "cpu_us_per_message": cost} | more
 
 
 def latency(system: str, rate: int, p50: float, p99: float) -> dict[str, Any]:
@@ -71,11 +72,18 @@ def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
 
 
 def test_charts_are_well_formed_and_show_every_point() -> None:
-    made = charts(representative(RESULTS))
-    latencies = ET.fromstring(made["benchmark-latency.svg"])
-    assert len(latencies.findall(".//{*}circle")) == 4
-    costs = ET.fromstring(made["benchmark-cost.svg"])
-    assert {text.text for text in costs.iter("{http://www.w3.org/2000/svg}text")} >= {"2 000", "full load: 20 000"}
+    made = {name: ET.fromstring(svg) for name, svg in charts(representative(RESULTS)).items()}
+    assert len(made["benchmark-latency.svg"].findall(".//{*}circle")) == 4
+    assert len(made["benchmark-cost.svg"].findall(".//{*}circle")) == 3
+    shown = {text.text for text in made["benchmark-processes.svg"].iter("{http://www.w3.org/2000/svg}text")}
+    assert shown >= {"2 000", "20 000", "edge", "shard", "redis", "others"}
+
+
+def test_the_share_of_a_core_is_cost_times_load() -> None:
+    half = {"edge": 10.0, "shard": 10.0, "redis": 5.0, "total": 25.0}
+    (chart,) = (svg for name, svg in charts([delivery(0, cpu_us_per_message=half)]).items() if "processes" in name)
+    titles = {title.text for title in ET.fromstring(chart).iter("{http://www.w3.org/2000/svg}title")}
+    assert titles == {"20 000, edge: 20", "20 000, shard: 20", "20 000, redis: 10", "20 000, others: 0"}
 
 
 def test_without_results_there_are_no_charts_and_the_page_still_stands() -> None:
