@@ -40,11 +40,13 @@ def charts(results: Sequence[Result]) -> dict[str, str]:
                 latency.setdefault(f"{system} {quantile}", []).append((per_s, value))
     made, per_second = {}, "messages per second"
     if latency:
-        title = "Throughput and latency: from the moment a message was meant to be sent to the client"
-        made["benchmark-latency.svg"] = plot.lines(title, per_second, "ms", latency)
+        title = "Throughput and latency, from the intended time to the client"
+        series = [plot.Line(name, name.rsplit(" ", 1)[0], points, name.endswith("p99")) for name, points in latency.items()]
+        made["benchmark-latency.svg"] = plot.lines(title, per_second, "ms", series)
     if cost:
         title = "Cost and load: CPU per acknowledged message, all processes"
-        made["benchmark-cost.svg"] = plot.lines(title, per_second, "us", cost)
+        series = [plot.Line(name, name, points) for name, points in cost.items()]
+        made["benchmark-cost.svg"] = plot.lines(title, per_second, "us", series)
     if bars := dict(_bar(result) for result in loads if result["system"] == "engine"):
         title = "The engine's CPU at each load, by process; the last bar is full load"
         made["benchmark-processes.svg"] = plot.stacked_bars(title, per_second, "% of a core", bars)
@@ -56,7 +58,7 @@ def _bar(result: Result) -> tuple[str, dict[str, float]]:
     per_s = figure(result, "per_s") or 0.0
     total, *parts = (figure(result, "cpu_us_per_message", role) or 0.0 for role in ("total", "edge", "shard", "redis"))
     shares = {**dict(zip(("edge", "shard", "redis"), parts, strict=True)), "others": max(0.0, total - sum(parts))}
-    return f"{per_s:,.0f}".replace(",", " "), {role: round(us * per_s / 1e4, 1) for role, us in shares.items()}
+    return f"{result['case'].get('rate', per_s):,.0f}".replace(",", " "), {role: round(us * per_s / 1e4, 1) for role, us in shares.items()}
 
 
 def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]]) -> str:

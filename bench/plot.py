@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import Final, NamedTuple
 
 WIDTH: Final = 760
 HEIGHT: Final = 400
@@ -32,21 +32,33 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 Scale = Callable[[float], float]
 
 
-def lines(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+class Line(NamedTuple):
+    """A series of points. Lines of one group share their colour."""
+
+    name: str
+    group: str
+    points: Sequence[tuple[float, float]]
+    dashed: bool = False
+
+
+def lines(title: str, x_label: str, y_label: str, series: Sequence[Line]) -> str:
     """Series of points, both axes logarithmic. Values are above 0."""
-    points = [point for line in series.values() for point in line]
+    points = [point for line in series for point in line.points]
+    groups = list(dict.fromkeys(line.group for line in series))
     x_ticks, x = _logarithmic([x for x, _ in points], LEFT, WIDTH - RIGHT)
     y_ticks, y = _logarithmic([y for _, y in points], HEIGHT - BOTTOM, TOP)
     body = [_horizontal(value, y(value)) for value in y_ticks] + [_tick(_short(value), x(value)) for value in x_ticks]
-    for number, (name, line) in enumerate(series.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in sorted(line))
-        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    keys = []
+    for line in series:
+        colour, dash = COLOURS[groups.index(line.group) % len(COLOURS)], ' stroke-dasharray="5 4"' if line.dashed else ""
+        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in sorted(line.points))
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
         body += [
-            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" fill="{colour}"><title>{escape(name)}: {b:g} at {a:g}</title></circle>'
-            for a, b in line
+            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" fill="{colour}"><title>{escape(line.name)}: {b:g} at {a:g}</title></circle>'
+            for a, b in line.points
         ]
-    return _chart(title, x_label, y_label, body, list(series))
+        keys.append((line.name, f'<path d="M0,6h14" stroke="{colour}" stroke-width="3"{dash}/>'))
+    return _chart(title, x_label, y_label, body, keys)
 
 
 def stacked_bars(title: str, x_label: str, y_label: str, bars: Mapping[str, Mapping[str, float]]) -> str:
@@ -54,7 +66,7 @@ def stacked_bars(title: str, x_label: str, y_label: str, bars: Mapping[str, Mapp
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     top = max((sum(bar.values()) for bar in bars.values()), default=1) or 1
     step = _step(top)
-    ticks = [n * step for n in range(math.ceil(top / step) + 1)]
+    ticks = [n * step for n in range(math.ceil(1.08 * top / step) + 1)]  # room for the number on the tallest bar
 
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / ticks[-1]
@@ -73,16 +85,17 @@ def stacked_bars(title: str, x_label: str, y_label: str, bars: Mapping[str, Mapp
         centre = left + slot * 0.3
         body.append(f'<text x="{centre:.1f}" y="{y(below) - 6:.1f}" text-anchor="middle">{below:.0f}</text>')
         body.append(f'<text x="{centre:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(name)}</text>')
-    return _chart(title, x_label, y_label, body, parts)
+    keys = [(part, f'<rect width="12" height="12" fill="{COLOURS[parts.index(part) % len(COLOURS)]}"/>') for part in parts]
+    return _chart(title, x_label, y_label, body, keys)
 
 
-def _chart(title: str, x_label: str, y_label: str, body: Sequence[str], legend: Sequence[str]) -> str:
+def _chart(title: str, x_label: str, y_label: str, body: Sequence[str], legend: Sequence[tuple[str, str]]) -> str:
+    """`legend`: names, and marks drawn at the origin."""
     middle, centre = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
-    keys = []
-    for number, name in enumerate(legend):
-        at = TOP + 20 * number
-        keys.append(f'<rect x="{WIDTH - RIGHT + 18}" y="{at}" width="12" height="12" fill="{COLOURS[number % len(COLOURS)]}"/>')
-        keys.append(f'<text x="{WIDTH - RIGHT + 36}" y="{at + 10.5}">{escape(name)}</text>')
+    keys = [
+        f'<g transform="translate({WIDTH - RIGHT + 18},{TOP + 20 * number})">{mark}<text x="20" y="10.5">{escape(name)}</text></g>'
+        for number, (name, mark) in enumerate(legend)
+    ]
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',

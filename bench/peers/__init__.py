@@ -30,7 +30,7 @@ from bench.workloads import WINDOW
 SYSTEMS: Final = ("engine", ChannelsCelery.name, SocketIo.name)
 WORKLOADS: Final = ("delivery", "latency", "fanout", "idle", "storm", "timers")
 RATES: Final = (100, 500, 2000, 5000, 10_000)
-_SUSTAINED_SHARE: Final = 0.7  # of its full load; beyond it a queue grows and the latency is that of the queue
+_SUSTAINED_SHARE: Final = 0.8  # of its full load; beyond it a queue grows and the latency is that of the queue
 _LOADS: Final = {  # messages, warm-up, broadcasts, missed by each in the storm
     "engine": (50_000, 2000, 20, 20),
     ChannelsCelery.name: (3000, 200, 5, 2),

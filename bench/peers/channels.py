@@ -102,7 +102,10 @@ class ChannelsCelery(Peer):
         return client
 
     async def publisher(self, users: int) -> Publisher:
-        return _Tasks(self.programs.start("", sys.executable, str(PROGRAMS / "channels_site.py"), pipes=True))
+        process = self.programs.start("", sys.executable, str(PROGRAMS / "channels_site.py"), pipes=True)
+        assert process.stdout is not None
+        await asyncio.to_thread(process.stdout.readline)  # its start must not fall into what is measured
+        return _Tasks(process)
 
     async def digested(self) -> None:
         async with Redis.from_url(self.programs.redis_url) as redis:

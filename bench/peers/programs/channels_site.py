@@ -5,7 +5,7 @@ user's group writes it to the WebSocket. No database: nothing is kept. REDIS_URL
 
     uvicorn channels_site:application
     celery -A channels_site:celery_app worker
-    python channels_site.py        reads [[group, payload], ...] lines, one task each; answers each line with a line
+    python channels_site.py        says that it is ready, reads lines of [[group, payload], ...], answers each with a line
 """
 
 import json
@@ -72,6 +72,7 @@ class Notifications(AsyncJsonWebsocketConsumer):
 application = ProtocolTypeRouter({"websocket": URLRouter([path("ws/<str:user>", Notifications.as_asgi())])})
 
 if __name__ == "__main__":
+    print("ready", flush=True)
     for line in sys.stdin:
         with celery_app.producer_pool.acquire(block=True) as producer:
             for group, payload in json.loads(line):
