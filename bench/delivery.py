@@ -37,7 +37,8 @@ async def measure(system: System, messages: int, window: int, phases: Phases, wa
     sender.close()
     for listener in listeners:
         listener.drop()
-    return {"bench": "delivery", "system": system.name, "case": {"users": USERS, "window": window, "batch": BATCH}, **figures}
+    case = {"users": USERS, "window": window, "batch": BATCH}
+    return {"bench": "delivery", "system": system.name, "case": case, "acknowledged_by": system.acknowledges, **figures}
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -36,12 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Client(Listener):
-    """One user's connection. Checks the engine's own numbering too: `unnumbered` counts sequence numbers that did not grow."""
-
-    def __init__(self, books: Books, ledger: Ledger) -> None:
-        super().__init__(books, ledger)
-        self.seq = 0
-        self.unnumbered = 0
+    """One user's connection; acknowledges every frame of messages with one cumulative ACK."""
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type != WSMsgType.TEXT:
@@ -61,9 +56,6 @@ class Client(Listener):
         books, ledger = self.books, self.ledger
         now = books.clock()
         for message in messages:
-            if message.seq <= self.seq:
-                self.unnumbered += 1
-            self.seq = message.seq
             books.take(ledger, message.data, now)
 
 
