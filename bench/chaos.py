@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -26,6 +25,7 @@ from bench import faults
 from bench.chaos_report import write_table
 from bench.disk import CannotMount, small_disk
 from bench.faults import Fault
+from bench.movable_clock import MovableClock
 from bench.sentinel_group import SentinelGroup
 from bench.server import Engine, engine
 from bench.traffic import Traffic, now_s
@@ -35,7 +35,6 @@ from bench.victim import Victim
 STEADY_S: Final = 3.0
 DISK_BYTES: Final = 64 << 20
 RECONNECTS: Final = 10_000
-LIBFAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
 class NotHere(Exception):
@@ -72,8 +71,8 @@ SCENARIOS: Final = (
     Scenario("stall-scheduler", "stop the scheduler for 5 s", faults.stalled("scheduler")),
     Scenario("stall-controller", "stop the controller for 5 s", faults.stalled("controller")),
     Scenario("stall-redis", "stop Redis for 5 s", faults.stalled("redis")),
-    Scenario("zombie-shard", "stop a shard until it is replaced, then wake it", faults.replaced_while_stalled("shard")),
-    Scenario("zombie-edge", "stop the edge until it is replaced, then wake it", faults.replaced_while_stalled("edge")),
+    Scenario("hang-shard", "stop a shard until it is replaced", faults.replaced_while_stalled("shard")),
+    Scenario("hang-edge", "stop the edge until it is replaced", faults.replaced_while_stalled("edge")),
     Scenario("redis-memory", "Redis out of memory for 4 s", faults.out_of_memory),
     Scenario("redis-readonly", "Redis read-only for 4 s", faults.read_only),
     Scenario("never-reads", "a client that never reads", faults.never_reads),
@@ -119,25 +118,9 @@ def _small_disk(folder: Path) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def _movable_clock(folder: Path) -> Iterator[Place]:
-    """libfaketime moves the wall clock of every process, and leaves the monotonic one alone, as a step does."""
-    if not Path(LIBFAKETIME).exists():
-        raise NotHere("libfaketime (apt install libfaketime)")
-    offset = folder / "offset"
-    offset.write_text("+0\n", "ascii")
-    settings = {
-        "LD_PRELOAD": LIBFAKETIME,
-        "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_NO_CACHE": "0",
-    }
-    os.environ.update(settings)
-    try:
-        with _engine(folder) as victim:
-            yield Place(victim, faults.clock_steps(offset))
-    finally:
-        for name in settings:
-            del os.environ[name]
+    clock = MovableClock(folder)
+    with clock.running(), _engine(folder) as victim:
+        yield Place(victim, faults.clock_steps(clock))
 
 
 @contextlib.contextmanager

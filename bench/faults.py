@@ -14,7 +14,6 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -23,6 +22,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from bench.disk import filled
+from bench.movable_clock import MovableClock
 from bench.victim import Victim
 
 Fault = Callable[[Victim], Awaitable[None]]
@@ -33,6 +33,7 @@ REFUSAL_S: Final = 4.0
 STALL_S: Final = 5.0
 """Longer than links tolerate (3 s), shorter than what gets an actor replaced (10 s)."""
 
+STEP_S: Final = 3.0
 NUISANCE_S: Final = 5.0
 _BIG: Final = "x" * 8000
 
@@ -58,7 +59,7 @@ def stalled(role: str, seconds: float = STALL_S) -> Fault:
 
 
 def replaced_while_stalled(role: str, patience_s: float = 40.0) -> Fault:
-    """SIGSTOP until the engine has a new process for the part; then the old one wakes up, if it still exists."""
+    """SIGSTOP until the engine has a new process for the part; then the old one may run again, if Ray has left it alive."""
 
     async def fault(victim: Victim) -> None:
         before = victim.pids(role)
@@ -99,13 +100,13 @@ async def disk_full(victim: Victim) -> None:
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
-def clock_steps(offset_file: Path) -> Fault:
-    """The wall clock of every process jumps an hour ahead, two back, and home again (libfaketime)."""
+def clock_steps(clock: MovableClock) -> Fault:
+    """The wall clock of every process jumps an hour ahead, two back, and home again."""
 
     async def fault(_victim: Victim) -> None:
-        for offset in ("+3600", "-3600", "+0"):
-            await asyncio.to_thread(offset_file.write_text, offset + "\n", "ascii")
-            await asyncio.sleep(3)
+        for offset_s in (3600, -3600, 0):
+            clock.step_to(offset_s)
+            await asyncio.sleep(STEP_S)
 
     return fault
 

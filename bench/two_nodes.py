@@ -66,7 +66,8 @@ class TwoNodes:
                 f"--resources={json.dumps(resources)}", *options,
                 *(["--include-dashboard=false", f"--temp-dir={self._folder}/ray"] if "--head" in options else []),
             ],
-            env=os.environ | {"PYTHONPATH": str(_CHECKOUT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(_CHECKOUT), "RAY_AUTH_MODE": "token"},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._nodes.append(node)
         deadline = time.monotonic() + _START_S
