@@ -271,6 +271,7 @@ class Books:
         if record.seq in user.shown:
             raise Violation(f"[2] {record.id} of {user.key} was shown and is rolled back", user.key)
         del user.messages[record.seq], user.seq_of[record.id]
+        user.accounted_floor = min(user.accounted_floor, record.seq - 1)  # one that is not kept was accounted for at once
         user.head = max(user.messages, default=user.accounted_floor)
         if record.timer:
             self.timers[record.timer].fired = False
