@@ -4,6 +4,8 @@ A call is what one HTTP request asks: one or many records, one future. Records o
 counter; an answer names its ref. A record is kept until its answer, so that it can be sent again under the same ref when
 a link session begins anew or its slot has moved; shards and schedulers recognise a repeat by the record's id.
 
+Every route has its lanes (`engine.lanes`): they decide when a record leaves, and refuse what would wait too long.
+
 Limits: `records_max` records await answers at once, then `Overloaded`; every call ends after `timeout_ms`, with `None` in
 place of the answers that did not come.
 
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from engine.core.batch import HIGH
 from engine.errors import Overloaded
+from engine.lanes import Lanes, refuse_closed
 
 
 class Call:
@@ -58,7 +62,7 @@ class Calls:
         timeout_ms: of every call.
         clock: milliseconds that never step.
         route: who answers a record, now.
-        send: hand a record to a route; may drop it, `repeat` follows then.
+        lanes: makes the lanes of a route; what they deliver may be lost, `repeat` follows then.
     """
 
     def __init__(
@@ -67,13 +71,14 @@ class Calls:
         timeout_ms: int,
         clock: Callable[[], int],
         route: Callable[[Any], int],
-        send: Callable[[int, Struct], None],
+        lanes: Callable[[int], Lanes],
     ) -> None:
         self._records_max = records_max
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._route = route
-        self._send = send
+        self._make_lanes = lanes
+        self._lanes: dict[int, Lanes] = {}
         self._calls: dict[int, Call] = {}
         self._deadlines: deque[Call] = deque()
         self._parked: list[int] = []
@@ -82,35 +87,62 @@ class Calls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def begin(self, count: int, build: Callable[[int], Sequence[Struct]]) -> Call:
+    @property
+    def shards_ms(self) -> float:
+        """How long what is sent to the least busy shard waits now."""
+        return min((lanes.flow.delay_ms for route, lanes in self._lanes.items() if route >= 0), default=0.0)
+
+    def know(self, routes: Iterable[int]) -> None:
+        """These routes exist."""
+        for route in routes:
+            self._lanes_of(route)
+
+    def _lanes_of(self, route: int) -> Lanes:
+        lanes = self._lanes.get(route)
+        if lanes is None:
+            lanes = self._lanes[route] = self._make_lanes(route)
+        return lanes
+
+    def begin(self, count: int, build: Callable[[int], Sequence[Struct]], priorities: Sequence[int] = ()) -> Call:
         """Send the `count` records that `build(first ref)` makes, numbered consecutively. Await `Call.done`.
 
+        Args:
+            priorities: one per record; when left out, they go out at once, whatever else waits.
+
         Raises:
-            Overloaded: too many records await answers; nothing was sent.
+            Overloaded: too many records await answers, or some of these would wait too long; nothing was sent.
         """
         if len(self._calls) + count > self._records_max:
-            raise Overloaded(f"{len(self._calls)} requests await their answers here, {self._records_max} are allowed")
+            backlog_ms = max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0)
+            raise Overloaded(f"{len(self._calls)} requests await their answers here, {self._records_max} are allowed", backlog_ms)
         base = self._next
-        self._next += count
         records = build(base)
-        call = Call(base, records, [self._route(record) for record in records], self._clock() + self._timeout_ms)
+        routes = [self._route(record) for record in records]
+        if priorities:
+            refuse_closed((self._lanes_of(route), priority) for route, priority in set(zip(routes, priorities, strict=True)))
+        else:
+            priorities = (HIGH,) * count
+        self._next += count
+        call = Call(base, records, routes, self._clock() + self._timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
         self._deadlines.append(call)
-        send = self._send
-        for route, record in zip(call.routes, records, strict=True):
-            send(route, record)
+        self.know(set(routes))
+        lanes = self._lanes
+        for ref, (route, record, priority) in enumerate(zip(routes, records, priorities, strict=True), base):
+            lanes[route].send(ref, record, priority)
         return call
 
     def answer(self, ref: int, answer: Any) -> None:
         """An answer arrived; one that nobody awaits any more is dropped."""
         call = self._calls.pop(ref, None)
         if call is not None:
+            self._lanes[call.routes[ref - call.base]].over(ref, answered=True)
             call.answer(ref, answer)
 
     def repeat(self, route: int) -> None:
         """A new session with `route` began: send again what it has not answered, to whom it belongs now."""
         for ref, call in list(self._calls.items()):
-            if call.routes[ref - call.base] == route:
+            if call.routes[ref - call.base] == route and not self._lanes[route].has(ref):
                 self._resend(ref, call)
 
     def moved(self, ref: int, route: int, *, known: bool) -> None:
@@ -135,15 +167,22 @@ class Calls:
         index = ref - call.base
         record = call.records[index]
         call.repeated = True
-        call.routes[index] = self._route(record)
-        self._send(call.routes[index], record)
+        before, call.routes[index] = call.routes[index], self._route(record)
+        if call.routes[index] == before:
+            self._lanes[before].again(ref, record)
+        else:
+            self._lanes[before].over(ref, answered=False)
+            self._lanes_of(call.routes[index]).adopt(record)
 
     def expire(self, now_ms: int) -> None:
-        """Complete the calls whose time is over."""
+        """Complete the calls whose time is over, and measure the routes."""
+        for lanes in self._lanes.values():
+            lanes.look(now_ms)
         deadlines = self._deadlines
         while deadlines and (deadlines[0].done.done() or deadlines[0].deadline_ms <= now_ms):
             call = deadlines.popleft()
             if not call.done.done():
-                for ref in range(call.base, call.base + len(call.records)):
-                    self._calls.pop(ref, None)
+                for ref, route in enumerate(call.routes, call.base):
+                    if self._calls.pop(ref, None) is not None:
+                        self._lanes[route].over(ref, answered=False)
                 call.finish()

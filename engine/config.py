@@ -67,6 +67,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
     ttl_s_default: Positive = 72 * 3600
     ttl_s_max: Positive = 30 * 86400
+    collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     idempotency_event_s: Positive = 600  # an event without an id or time is the same again when nothing of it differs for this long

@@ -46,7 +46,16 @@ class Invalid(EngineError):
 
 
 class Overloaded(EngineError):
-    """A limit of this process is reached (HTTP 429): nothing was accepted, the same request succeeds later."""
+    """A limit of this process is reached (HTTP 429): nothing was accepted, the same request succeeds later.
+
+    Args:
+        detail: which limit, for people.
+        backlog_ms: how long what is ahead takes; 0 when nobody knows.
+    """
+
+    def __init__(self, detail: str, backlog_ms: float = 0.0) -> None:
+        super().__init__(detail)
+        self.backlog_ms = backlog_ms
 
 
 class Unavailable(EngineError):

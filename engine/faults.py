@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from engine.errors import Overloaded, Unavailable
+from engine.gate import retry_after_s
 from engine.outcomes import RETRY_AFTER_S
 from engine.problems import Problem, method_not_allowed, not_found, problem_response, too_many_requests, unavailable
 
@@ -39,7 +40,7 @@ def _problem(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, Overloaded):
-        return too_many_requests(str(error), RETRY_AFTER_S)
+        return too_many_requests(str(error), retry_after_s(error.backlog_ms))
     if isinstance(error, Unavailable):
         return unavailable(str(error), RETRY_AFTER_S)
     if not isinstance(error, HTTPException):

@@ -18,7 +18,7 @@ One ticker drives everything that depends on time: heartbeats and token expiry (
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection.
 
 Limits: `connections_max` connections, then `Unavailable` before the upgrade; `publish_inflight_max` unanswered records,
-then `Overloaded`.
+then `Overloaded`. Before that, whoever would wait longer than `publish_delay_target_ms` is refused (`engine.gate`, `engine.lanes`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -38,6 +39,8 @@ from engine.core import batch
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import SlotMap, partition_of, partition_of_timer, scheduler_of
 from engine.errors import Unavailable
+from engine.gate import Gate
+from engine.lanes import Lanes
 from engine.metrics import EdgeMetrics
 from engine.requests import Requests
 
@@ -87,7 +90,9 @@ class Gateway:
         self._send_scheduler = send_scheduler
         self._need_slots = need_slots
         self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
-        self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._send)
+        self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._lanes)
+        self.calls.know(set(slots.owners))
+        self.gate = Gate(config, clock, lambda: self.calls.shards_ms, metrics.shed)
         self.requests = Requests(config, self.calls, metrics, wall_ms, clock, new_id)
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
@@ -118,11 +123,18 @@ class Gateway:
         else:
             self._send_scheduler(~route, record)
 
+    def _lanes(self, route: int) -> Lanes:
+        config = self.config
+        rate_per_ms = config.publish_rate_initial_per_s / 1000
+        deliver = partial(self._send, route)
+        return Lanes(config.publish_window_items, rate_per_ms, config.publish_delay_target_ms, deliver, self.clock)
+
     def set_slots(self, slots: SlotMap) -> None:
         """A slot map was read. A newer one re-routes connections and whatever waited for it; an older one is ignored."""
         if slots.version <= self.slots.version:
             return
         self.slots = slots
+        self.calls.know(set(slots.owners))
         for connection in list(self.connections.values()):
             if connection.shard != slots.owner(connection.key):
                 self._send_shard(connection.shard, batch.Detach(connection.id, 0), True)
@@ -308,9 +320,12 @@ class Gateway:
 
     async def run(self) -> None:
         """The ticker. Runs until cancelled."""
+        due_ms = self.clock() + TICK_MS
         while True:
             await asyncio.sleep(TICK_MS / 1000)
+            self.gate.tick(self.clock(), self.clock() - due_ms)
             self.tick()
+            due_ms = self.clock() + TICK_MS
 
     def tick(self) -> None:
         """Do what is due by now."""
@@ -337,6 +352,8 @@ class Gateway:
             "published": self.metrics.published.total(),
             "refused": self.metrics.refused.total(),
             "awaiting": len(self.calls),
+            "delay_ms": round(self.gate.delay_ms, 1),
+            "shed": dict(self.metrics.shed_requests),
             "backlog": len(self.backlog),
         }
 

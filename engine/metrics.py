@@ -39,6 +39,7 @@ class EdgeMetrics:
         self._link_calls = link_calls
         self.published: Counter[str] = Counter()  # items by status, as told to publishers
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
+        self.shed_requests: Counter[str] = Counter()  # publish requests refused unparsed, by the priority of their least important item
         self.connections: Counter[str] = Counter()  # now, by transport
         self.closes: Counter[int] = Counter()  # connections ended, by close code
         self.frames_received = 0  # from WebSocket clients
@@ -51,6 +52,10 @@ class EdgeMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(_Gatherer(self))
         ProcessCollector(registry=self._registry)
+
+    def shed(self, priority: str) -> None:
+        """A publish request would have waited too long."""
+        self.shed_requests[priority] += 1
 
     def publish_took(self, elapsed_ms: float) -> None:
         """One publish request was answered after this long."""
@@ -73,6 +78,7 @@ class EdgeMetrics:
         for name, help_text, label, counts in (
             ("engine_edge_published", "Items published through this edge, by what became of them.", "status", self.published),
             ("engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "code", self.refused),
+            ("engine_edge_shed", "Publish requests refused unparsed under load, by priority.", "priority", self.shed_requests),
             ("engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "code", self.closes),
         ):
             family = CounterMetricFamily(name, help_text, labels=(*labels, label))

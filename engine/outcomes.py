@@ -29,6 +29,7 @@ from engine.core.batch import (
     TimerAnswer,
 )
 from engine.core.slots import partition_of
+from engine.gate import retry_after_s
 from engine.problems import Problem, conflict, too_many_requests, unavailable
 from engine.publishing import Draft, Result
 
@@ -59,6 +60,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
                     draft.expires_ms,
                     draft.retain,
                     draft.body,
+                    draft.collapse,
                 )
             )
             continue
@@ -90,7 +92,7 @@ def results(drafts: Sequence[Draft], call: Call) -> list[Result]:
     return made
 
 
-def check(made: Sequence[Result]) -> None:
+def check(made: Sequence[Result], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
     """Were all drafts taken?
 
     Raises:
@@ -99,7 +101,7 @@ def check(made: Sequence[Result]) -> None:
     statuses = {result.status for result in made}
     for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
         if PUBLISH_STATUS[status] in statuses:
-            raise _problem(made, status)
+            raise _problem(made, status, drafts, answers)
 
 
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result:
@@ -137,12 +139,20 @@ def _timer_result(result: Result, draft: Draft, asked: Timer, answer: TimerAnswe
     return answer.status
 
 
-def _problem(made: Sequence[Result], status: int) -> Problem:
-    errors = [{"index": index, "detail": result.reason} for index, result in enumerate(made) if result.status in _FAILED]
+def _problem(made: Sequence[Result], status: int, drafts: Sequence[Draft], answers: Sequence[Any]) -> Problem:
+    errors = [
+        {"index": draft.item, "user": draft.user, "detail": result.reason}
+        for draft, result in zip(drafts, made, strict=True)
+        if result.status in _FAILED
+    ]
     told = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
     if status == CONFLICT:
         return conflict(told, errors=errors, results=msgspec.to_builtins(made))
-    problem = too_many_requests(told, RETRY_AFTER_S) if status == OVERLOADED else unavailable(told, RETRY_AFTER_S)
+    if status == OVERLOADED:
+        # A shard says when it takes more; a scheduler refuses only what its storage will have written in a moment.
+        problem = too_many_requests(told, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
+    else:
+        problem = unavailable(told, RETRY_AFTER_S)
     problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
     return problem
 

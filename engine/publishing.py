@@ -60,7 +60,8 @@ class Draft(Struct, gc=False):
     retain: bool
     body: bytes  # as engine/core/message.py has it
     due_ms: int  # 0: now
-    collapse: str = ""  # key by which a user's scheduled notifications are cancelled together
+    collapse: str = ""  # messages of this key may be conflated, and scheduled ones are cancelled together
+    item: int = 0  # index in the request of what it is of
 
 
 class Result(Struct, omit_defaults=True, gc=False):
@@ -137,7 +138,7 @@ def parse(
     for index, item in enumerate(taken.items):
         if item is not None:
             try:
-                drafter.add(item)
+                drafter.add(index, item)
             except Invalid as error:
                 oversize = isinstance(error, TooLarge)
                 taken.fault(index, error)
@@ -170,13 +171,13 @@ class _Drafter:
         self._compact = compact  # some whitespace of the request would break a line of an event stream
         self.drafts: list[Draft] = []
 
-    def add(self, item: Item) -> None:
-        """Append the drafts of one item, or none and raise `Invalid`."""
+    def add(self, index: int, item: Item) -> None:
+        """Append the drafts of the item at an index of the request, or none and raise `Invalid`."""
         config = self._config
         id_, user, data = item.id, item.user, item.data
         chars_max = config.id_chars_max
         head = self._heads.get((item.type, item.priority)) or self._head(item)
-        if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast or item.collapse is not UNSET:
+        if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast:
             users = self._users(item)
         elif is_user(user, chars_max):
             users = (user,)
@@ -191,6 +192,10 @@ class _Drafter:
             head = self._circumstances(item) + head
         payload = head + (b"null" if data is UNSET else self._json(data, "data", config.data_bytes_max))
         ts, ttl_ms, due_ms, chosen = self._times(item)
+        collapse = ""
+        if item.collapse is not UNSET:
+            collapse = self._collapse(item.collapse)
+            chosen += _encode({"collapse": collapse})
         digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
         body = b'"id":' + _encode(id_) + ts + payload
         priority = _PRIORITY[item.priority]
@@ -198,7 +203,9 @@ class _Drafter:
         retain = item.retain is not False
         prefix = self._key_prefix
         for name in users:
-            self.drafts.append(Draft(prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms))
+            self.drafts.append(
+                Draft(prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms, collapse, index)
+            )
 
     def _head(self, item: Item) -> bytes:
         """The members an item shares with others of its type and priority. Requests hold few kinds, so each is checked once."""
@@ -217,15 +224,27 @@ class _Drafter:
                 members += b'"%b":%b,' % (name.encode(), self._json(value, name, self._config.context_bytes_max))
         return members
 
+    def _collapse(self, collapse: intake.Collapse) -> str:
+        """The collapse key."""
+        chars_max, window_s_max = self._config.id_chars_max, self._config.collapse_window_s_max
+        if not is_id(collapse.key, chars_max):
+            raise Invalid(f"printable text of 1 to {chars_max} characters", "$.collapse.key")
+        if not 0 <= collapse.window <= window_s_max:
+            raise Invalid(f"seconds, 0 to {window_s_max}", "$.collapse.window")
+        if collapse.window:
+            raise Invalid("windows are not available in this release; 0 lets a newer message stand for older ones", "$.collapse.window")
+        if collapse.leading:
+            raise Invalid("needs a window", "$.collapse.leading")
+        return collapse.key
+
     def _users(self, item: Item) -> Sequence[str]:
         """Whom the item is for, unless it names a lone `user`."""
         users = item.users
         given = [name for name in ("user", "users", "topic") if getattr(item, name) is not UNSET] + ["broadcast"] * item.broadcast
         if len(given) != 1:
             raise Invalid("exactly one of user, users, topic and broadcast: true is needed", f"$.{given[1]}" if given else "$.user")
-        if users is UNSET or item.collapse is not UNSET:
-            name = given[0] if given[0] in ("topic", "broadcast") else "collapse"
-            raise Invalid("not available in this release", f"$.{name}")
+        if users is UNSET:
+            raise Invalid("not available in this release", f"$.{given[0]}")
         return self._distinct(users)
 
     def _distinct(self, users: list[str]) -> Sequence[str]:

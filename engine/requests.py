@@ -58,12 +58,16 @@ class Requests:
             Problem: at least one draft was not accepted, or not in time (see `engine.outcomes`).
         """
         started_ms = self._clock()
-        call = self._calls.begin(len(drafts), lambda base: outcomes.records(drafts, base, self._wall_ms(), self.new_id))
+        call = self._calls.begin(
+            len(drafts),
+            lambda base: outcomes.records(drafts, base, self._wall_ms(), self.new_id),
+            [draft.priority for draft in drafts],
+        )
         await call.done
         self._metrics.publish_took(self._clock() - started_ms)
         results = outcomes.results(drafts, call)
         self._metrics.published.update([result.status for result in results])
-        outcomes.check(results)
+        outcomes.check(results, drafts, call.answers)
         return results
 
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:

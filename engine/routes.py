@@ -274,9 +274,11 @@ class _Publish:
         api = self._api
         request = Request(scope)
         principal = api.authenticate(request, "publish")
+        gateway = api.gateway
+        gateway.gate.check_unread()
         body = await read_body(scope, receive, api.config)
         content_type = request.headers.get("content-type")
-        gateway = api.gateway
+        await gateway.gate.enter(body, content_type)
         drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.requests.new_id)
         answer = publishing.results_body(await gateway.requests.post(drafts))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]

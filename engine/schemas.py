@@ -170,6 +170,17 @@ def _notification(config: Config) -> Schema:
         "properties": {
             "type": _event_type(config),
             "user": _name(config, "Whom to notify."),
+            "collapse": {
+                "type": "object",
+                "description": "For a user who is behind, the newest message of a `key` stands for the older ones that nobody was sent.",
+                "properties": {
+                    "key": _name(config),
+                    "window": {"const": 0, "description": "Aggregation windows come later."},
+                    "leading": {"const": False, "description": "Needs a window."},
+                },
+                "required": ["key"],
+                "additionalProperties": False,
+            },
             "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},
             "id": _name(
                 config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."

@@ -25,6 +25,7 @@ LAYERS = (
     ("problems", "metrics", "ids", "zones"),
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "cors", "assets", "body"),
+    ("lanes", "gate"),
     ("calls", "outcomes", "requests", "faults", "events"),
     ("connection", "gateway", "session"),
     ("websocket", "server", "streams"),

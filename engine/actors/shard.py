@@ -32,7 +32,6 @@ from engine.core.batch import UNREADABLE
 from engine.core.checkpoint import decode_journal
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
-from engine.core.retry import RetryPolicy
 from engine.core.salvage import salvage_journal
 from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
@@ -54,35 +53,6 @@ _SESSION_EVENTS_MAX = 100_000
 
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
-
-
-def shard_policy(config: Config) -> ShardPolicy:
-    """The core's limits out of the configuration."""
-    return ShardPolicy(
-        retry=RetryPolicy(
-            config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
-        ),
-        window=config.window,
-        window_bytes=config.window_bytes,
-        deliver_bytes_max=config.deliver_bytes_max,
-        connections_per_user_max=config.connections_per_user_max,
-        offline_max=config.offline_max,
-        recent_ids=config.recent_ids,
-        hot_messages_max=config.hot_messages_max,
-        mailbox_idle_ms=config.mailbox_idle_ms,
-        commit_records_max=config.commit_records_max,
-        commit_bytes_max=config.commit_bytes_max,
-        ack_journal_ms=config.ack_journal_ms,
-        posts_pending_max=config.posts_pending_max,
-        memory_messages_max=config.shard_memory_messages_max,
-        memory_bytes_max=config.shard_memory_bytes_max,
-        hot_bytes_max=config.hot_bytes_max,
-        pressure_lag_ms=config.pressure_lag_ms,
-        pressure_calm_ms=config.pressure_calm_ms,
-        conflate_offline_min=config.conflate_offline_min,
-        collapse_keys_max=config.collapse_keys_max,
-        gaps_max=config.gaps_max,
-    )
 
 
 class Shard(Server):
@@ -149,7 +119,7 @@ class Shard(Server):
         """Fence older incarnations and rebuild the core from pages and journal."""
         client = self._surroundings.connect(self._config)
         slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
-        self._core = ShardCore(self._index, shard_policy(self._config), slot_map, data_epoch)
+        self._core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._client = client
         self._offline = Offline(client, self._journal.witness)

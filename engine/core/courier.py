@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.batch import Deliver, Gap, Revoke
 from engine.core.cabinet import Cabinet
 from engine.core.flight import Connection
@@ -73,6 +74,35 @@ class ShardPolicy(Struct, frozen=True):
     conflate_offline_min: int = 100
     collapse_keys_max: int = 64
     gaps_max: int = 256
+
+    @staticmethod
+    def wanted(config: Config) -> ShardPolicy:
+        """What the configuration asks for."""
+        return ShardPolicy(
+            retry=RetryPolicy(
+                config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
+            ),
+            window=config.window,
+            window_bytes=config.window_bytes,
+            deliver_bytes_max=config.deliver_bytes_max,
+            connections_per_user_max=config.connections_per_user_max,
+            offline_max=config.offline_max,
+            recent_ids=config.recent_ids,
+            hot_messages_max=config.hot_messages_max,
+            mailbox_idle_ms=config.mailbox_idle_ms,
+            commit_records_max=config.commit_records_max,
+            commit_bytes_max=config.commit_bytes_max,
+            ack_journal_ms=config.ack_journal_ms,
+            posts_pending_max=config.posts_pending_max,
+            memory_messages_max=config.shard_memory_messages_max,
+            memory_bytes_max=config.shard_memory_bytes_max,
+            hot_bytes_max=config.hot_bytes_max,
+            pressure_lag_ms=config.pressure_lag_ms,
+            pressure_calm_ms=config.pressure_calm_ms,
+            conflate_offline_min=config.conflate_offline_min,
+            collapse_keys_max=config.collapse_keys_max,
+            gaps_max=config.gaps_max,
+        )
 
 
 class SessionEvent(Struct):

@@ -26,7 +26,7 @@ from tests.edge.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 CONFIG = Config(jwt_secret=SECRET)
 DOCUMENT = openapi.document(CONFIG)
 METHODS = ("get", "post", "put", "patch", "delete")
-NOT_YET = {"topic", "broadcast", "collapse"}
+NOT_YET = {"topic", "broadcast"}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -145,6 +145,13 @@ def accepted(item: object, content_type: str) -> bool:
         {"ttl": 0.5},
         {"ttl": 1e9},
         {"retain": None},
+        {"collapse": {"key": "k"}},
+        {"collapse": {"key": ""}},
+        {"collapse": {"key": "k", "window": 5}},
+        {"collapse": {"key": "k", "window": 0, "leading": False}},
+        {"collapse": {"key": "k", "leading": True}},
+        {"collapse": {"window": 0}},
+        {"collapse": {"key": "k", "more": 1}},
         {"retain": False},
         {"dealy": 1},
         {"ts": 1.5},

@@ -13,8 +13,10 @@ from engine.publishing import Draft, Result
 NOW_MS = 1_700_000_000_000
 
 
-def draft(*, due_ms: int = 0, idempotent: bool = True) -> Draft:
-    return Draft("t:u1", "u1", "id-1", idempotent, b"12345678", batch.NORMAL, NOW_MS + 1000, 1000, True, b'"id":"id-1"', due_ms)
+def draft(*, due_ms: int = 0, idempotent: bool = True, user: str = "u1", item: int = 0) -> Draft:
+    return Draft(
+        f"t:{user}", user, "id-1", idempotent, b"12345678", batch.NORMAL, NOW_MS + 1000, 1000, True, b'"id":"id-1"', due_ms, "", item
+    )
 
 
 async def result(answer: object, **fields: object) -> Result:
@@ -86,7 +88,7 @@ async def test_a_delayed_draft(answer: object, idempotent: bool, told: tuple[str
 def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[str], status: int) -> None:
     made = [Result("id", "u", word, reason="why") for word in statuses]
     with pytest.raises(Problem) as raised:
-        outcomes.check(made)
+        outcomes.check(made, [draft(item=index) for index, _ in enumerate(statuses)], [None] * len(statuses))
     assert raised.value.status == status
     assert ("Retry-After" in raised.value.headers) == (status != 409)
     assert [told["status"] for told in raised.value.members["results"]] == statuses
@@ -94,4 +96,21 @@ def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[st
 
 
 def test_good_results_raise_nothing() -> None:
-    outcomes.check([Result("id", "u", word) for word in ("accepted", "scheduled", "merged", "duplicate", "suppressed")])
+    words = ("accepted", "scheduled", "merged", "duplicate", "suppressed")
+    outcomes.check([Result("id", "u", word) for word in words], [draft() for _ in words], [None] * len(words))
+
+
+def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> None:
+    drafts = [draft(user=user, item=item) for item, user in ((0, "ann"), (0, "bob"), (1, "cat"))]
+    made = [Result("id", user, word, reason="why") for user, word in (("ann", "accepted"), ("bob", "overloaded"), ("cat", "overloaded"))]
+    with pytest.raises(Problem) as raised:
+        outcomes.check(made, drafts, [None] * 3)
+    told = [{"index": 0, "user": "bob", "detail": "why"}, {"index": 1, "user": "cat", "detail": "why"}]
+    assert raised.value.members["errors"] == told
+
+
+def test_retry_after_is_what_the_most_pressed_shard_says() -> None:
+    answers = [batch.Posted(1, batch.OVERLOADED, 0, "full", 20_000), batch.Posted(2, batch.OVERLOADED, 0, "full", 3000)]
+    with pytest.raises(Problem) as raised:
+        outcomes.check([Result("id", "u", "overloaded")] * 2, [draft(), draft()], answers)
+    assert 20 <= int(raised.value.headers["Retry-After"]) <= 30

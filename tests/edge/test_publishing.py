@@ -12,8 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine import intake
 from engine.auth import Principal
 from engine.config import Config
+from engine.core.batch import HIGH, LOW, NORMAL
 from engine.core.message import object_bytes
 from engine.intake import CloudEvent, Item
 from engine.problems import Problem, problem_response
@@ -273,7 +275,14 @@ def test_a_time_to_live_is_at_least_a_millisecond() -> None:
         ({"users": ["bob"]}, "$.users"),
         ({"topic": "t"}, "$.topic"),
         ({"broadcast": True}, "$.broadcast"),
-        ({"collapse": {"key": "k"}}, "$.collapse"),
+        ({"collapse": {"key": ""}}, "$.collapse.key"),
+        ({"collapse": {"key": "x" * 129}}, "$.collapse.key"),
+        ({"collapse": {"key": "k", "window": 5}}, "$.collapse.window"),
+        ({"collapse": {"key": "k", "window": -1}}, "$.collapse.window"),
+        ({"collapse": {"key": "k", "window": 86401}}, "$.collapse.window"),
+        ({"collapse": {"key": "k", "window": "5"}}, "$.collapse.window"),
+        ({"collapse": {"key": "k", "leading": True}}, "$.collapse.leading"),
+        ({"collapse": {"key": "k", "leading": 1}}, "$.collapse.leading"),
         ({"collapse": {"key": "k", "windw": 5}}, "$.collapse.windw"),
         ({"collapse": {}}, "$.collapse"),
         ({"actor": "x" * 5000}, "$.actor"),
@@ -299,7 +308,7 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
         ({"type": "x", "users": ["a", 5]}, "$.users[1]"),
         ({"type": "x", "topic": "t"}, "$.topic"),
         ({"type": "x", "broadcast": True}, "$.broadcast"),
-        ({"type": "x", "users": ["a"], "collapse": {"key": "k"}}, "$.collapse"),
+        ({"type": "x", "collapse": {"key": "k"}}, "$.user"),
         (5, "$"),
         ("text", "$"),
         (None, "$"),
@@ -307,6 +316,47 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
 )
 def test_an_item_names_exactly_one_audience_that_this_release_serves(body: object, path: str) -> None:
     assert paths(refused(json.dumps(body))) == [(0, path)]
+
+
+def test_a_collapse_key_is_kept_beside_the_body_and_another_one_is_another_payload() -> None:
+    plain, keyed, other, zero = publish(
+        [
+            item(id="a", collapse=collapse) if collapse else item(id="a")
+            for collapse in (None, {"key": "likes"}, {"key": "views"}, {"key": "likes", "window": 0, "leading": False})
+        ]
+    )
+    assert [draft.collapse for draft in (plain, keyed, other, zero)] == ["", "likes", "views", "likes"]
+    assert plain.body == keyed.body
+    assert len({draft.digest for draft in (plain, keyed, other)}) == 3
+    assert keyed.digest == zero.digest
+
+
+def test_each_draft_knows_which_item_of_the_request_it_is_of() -> None:
+    drafts = publish([{"users": ["a", "b"], "type": "x"}, item(), {"users": ["c"], "type": "x", "collapse": {"key": "k"}}])
+    assert [(draft.user, draft.item, draft.collapse) for draft in drafts] == [("a", 0, ""), ("b", 0, ""), ("ann", 1, ""), ("c", 2, "k")]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "priority"),
+    [
+        ([item()], JSON, NORMAL),
+        (item(priority="high"), JSON, HIGH),
+        ([item(priority="high"), item(priority="high")], JSON, HIGH),
+        ([item(priority="high"), item()], JSON, NORMAL),
+        ([item(priority="high"), item(priority="low")], JSON, LOW),
+        (item(data={"priority": "low", "x": "high"}), JSON, NORMAL),
+        ('{"priority":"high"}\n{"priority":"low"}\n', LINES, LOW),
+        ('{"priority":"high"}\n{"priority":"high"}', LINES, HIGH),
+        ("[{'low'", JSON, NORMAL),
+        ('["low"]', JSON, NORMAL),
+        ('{"priority":"low"}', "text/plain", NORMAL),
+        ([], JSON, NORMAL),
+        ({"specversion": "1.0", "id": "1", "source": "s", "type": "x", "subject": "u", "priority": "low"}, EVENT, LOW),
+    ],
+)
+def test_the_least_important_item_is_found_without_parsing(body: object, content_type: str, priority: int) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    assert intake.least_priority(text.encode(), content_type) == priority
 
 
 def test_every_bad_item_is_told_and_nothing_accepted() -> None:
