@@ -280,7 +280,7 @@ async def test_the_demo_page_and_the_client_are_served_with_safe_headers() -> No
 
 async def test_unknown_paths_and_wrong_methods_are_problems() -> None:
     async with edge_world() as world, world.http() as client:
-        for path in ("/nothing", "/v1/events", "/v1/ws/", "/static/../auth.py", "/%2e%2e/config.py"):
+        for path in ("/nothing", "/v1/events/x", "/v1/ws/", "/static/../auth.py", "/%2e%2e/config.py"):
             problem(await client.get(path), 404)
         answer = await client.put("/v1/scheduled/1-a")
         problem(answer, 405)
