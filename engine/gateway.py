@@ -8,7 +8,8 @@ It keeps connections by number, calls that await an answer, and the slot map tha
 is kept here: what is in flight lives in the shard's mailbox, what is unsent in the connection's buffer.
 
 Order: records of a shard are handled in arrival order, so what one connection sees is in order. Messages for the same
-connection that arrive in one batch leave in one frame.
+connection that arrive in one batch leave in one frame. A broadcast for thousands of connections must not keep the others waiting, so
+it is written to `fan_out_max` of them per turn of the event loop; whatever else comes for a connection takes it along, in order.
 
 A link session that begins anew (`shard_reset`, `scheduler_reset`) knows nothing: all connections of that shard are
 announced again with their cursor, all unanswered calls are repeated under their ids. `Moved` asks for a newer slot map
@@ -27,7 +28,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+<<<<<<< theirs
+from itertools import islice
+=======
 from functools import partial
+>>>>>>> overload
 from typing import Any, Final
 
 from msgspec import Struct
@@ -36,11 +41,16 @@ from engine.calls import Calls
 from engine.config import Config
 from engine.connection import Connection
 from engine.core import batch
+from engine.core.broadcast import Shelf
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import SlotMap, partition_of, partition_of_timer, scheduler_of
+<<<<<<< theirs
+from engine.errors import CorruptRecord, Unavailable
+=======
 from engine.errors import Unavailable
 from engine.gate import Gate
 from engine.lanes import Lanes
+>>>>>>> overload
 from engine.metrics import EdgeMetrics
 from engine.requests import Requests
 
@@ -50,6 +60,11 @@ TICK_MS: Final = 100
 """Resolution of heartbeats, stalls and deadlines. Ten wake-ups a second cost 0.1 % of a core."""
 
 GOING_AWAY: Final = 1012
+
+_ANSWERS: Final = frozenset((batch.Posted, batch.Settled, batch.Probed, batch.Subscribed))
+
+Messages = list[tuple[int, int, bytes]]
+"""(seq, attempt, body) in sequence order."""
 
 
 class Gateway:
@@ -103,11 +118,14 @@ class Gateway:
         self._ticks = clock() // TICK_MS
         self._slots_wanted = 0
         self._homeless: list[int] = []  # connections whose shard said Moved
+        self._shelves: dict[int, Shelf] = {}  # by shard: bodies of broadcasts
+        self._held: dict[int, tuple[int, Messages]] = {}  # by connection: shard, and broadcasts that wait for their turn
+        self._releasing = False
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
     def _route(self, record: Any) -> int:
         kind = type(record)
-        if kind is batch.Post or kind is batch.Settle or kind is batch.Probe:
+        if kind is batch.Post or kind is batch.Settle or kind is batch.Probe or kind is batch.Subscribe:
             return self.slots.owner(record.key)
         if kind is batch.Schedule:
             partition = partition_of(record.timer.key)
@@ -174,6 +192,7 @@ class Gateway:
             return
         connection.ended = True
         self.backlog.discard(connection)
+        self._held.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is not None:
             self.metrics.connections[batch.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
@@ -221,7 +240,7 @@ class Gateway:
     # -- What links bring. -------------------------------------------------------------------------------------------------
     def from_shard(self, index: int, records: Sequence[Any]) -> None:
         """A batch of shard `index`, in order. Messages of one connection are joined until something else comes for it."""
-        frames: dict[int, list[tuple[int, int, bytes]]] = {}
+        frames: dict[int, Messages] = {}
         for record in records:
             kind = type(record)
             if kind is batch.Deliver:
@@ -233,21 +252,58 @@ class Gateway:
                 else:
                     self._deliver(index, record.conn, waiting)
                     frames[record.conn] = record.messages
-            elif kind is batch.Posted or kind is batch.Settled or kind is batch.Probed:
+            elif kind is batch.Shared or kind is batch.DeliverShared:
+                self._broadcast(index, record, frames)
+            elif kind in _ANSWERS:
                 self.calls.answer(record.ref, record)
             elif kind is batch.Moved:
                 self._moved(index, record)
             else:
                 waiting = frames.pop(record.conn, None)
-                if waiting is not None:
-                    self._deliver(index, record.conn, waiting)
+                if waiting is not None or record.conn in self._held:
+                    self._deliver(index, record.conn, waiting or [])
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
         for number, messages in frames.items():
             self._deliver(index, number, messages)
+        if self._held and not self._releasing:
+            self._release()
 
-    def _deliver(self, index: int, number: int, messages: list[tuple[int, int, bytes]]) -> None:
+    def _broadcast(self, index: int, record: batch.Shared | batch.DeliverShared, frames: dict[int, Messages]) -> None:
+        """A broadcast waits for its turn, or rides along with what the same batch has for the connection."""
+        shelf = self._shelves.get(index)
+        if shelf is None:
+            shelf = self._shelves[index] = Shelf(self.config.shared_bytes_max)
+        if isinstance(record, batch.Shared):
+            shelf.put(record.pos, record.body)
+            return
+        try:
+            body = shelf[record.pos]
+        except KeyError:
+            raise CorruptRecord(f"shard {index} delivers the broadcast {record.pos} without its body") from None
+        held = self._held
+        for number, seq, attempt in record.deliveries:
+            waiting = frames.get(number)
+            if waiting is not None:
+                waiting.append((seq, attempt, body))
+            elif number in held:
+                held[number][1].append((seq, attempt, body))
+            elif number in self.connections:
+                held[number] = index, [(seq, attempt, body)]
+
+    def _release(self) -> None:
+        """Write broadcasts to the next `fan_out_max` connections; then whatever else the loop has to do comes first."""
+        held = self._held
+        for number in list(islice(held, self.config.fan_out_max)):
+            self._deliver(held[number][0], number, [])
+        self._releasing = bool(held)
+        if held:
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def _deliver(self, index: int, number: int, messages: Messages) -> None:
+        if self._held and (held := self._held.pop(number, None)) is not None:
+            messages = [*held[1], *messages]
         connection = self.connections.get(number)
         if connection is None or connection.shard != index or not connection.welcomed:
             return
@@ -305,6 +361,8 @@ class Gateway:
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""
+        self._shelves.pop(index, None)
+        self._held = {number: held for number, held in self._held.items() if held[0] != index}
         for connection in list(self.connections.values()):
             if connection.shard == index:
                 self._announce(connection)
@@ -367,5 +425,5 @@ class Gateway:
             await asyncio.sleep(TICK_MS / 1000)
 
 
-def _size(messages: Sequence[tuple[int, int, bytes]]) -> int:
+def _size(messages: Messages) -> int:
     return sum(len(body) for _, _, body in messages)

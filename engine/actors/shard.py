@@ -4,11 +4,12 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     commit      one group at a time into the journal; the next is whatever arrived meanwhile
     fetch       pages and stream ranges the core wants; dead letters and session events it has
     checkpoint  dirty mailboxes every few seconds, users that went offline at once, then the journal is trimmed
+    follow      the broadcast log
     pressure    measures it ten times a second, goes on with what was held
-    sweep       expired messages of offline users, idle mailboxes
+    sweep       expired messages of offline users, expired broadcasts, idle mailboxes
     links       a server for the edges, a caller per scheduler
 
-Start, also after a crash: take a new epoch (older incarnations can no longer write), read pages and journal, replay them
+Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
 through the core, then answer. Losing the epoch ends the process: someone else is the shard now. So does the discovery that
 storage has lost what it had confirmed, after what memory holds was put back (`engine.store.rescue`).
 """
@@ -24,18 +25,20 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from redis.exceptions import RedisError
 
+from engine.actors.follower import Follower
 from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.process import REAL, RETRY_S, Server, Surroundings
 from engine.config import Config
 from engine.core import batch
 from engine.core.batch import UNREADABLE
-from engine.core.checkpoint import decode_journal
+from engine.core.checkpoint import decode_journal, keys_of
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
 from engine.core.salvage import salvage_journal
 from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import DataLost, StorageUnavailable
+from engine.store.broadcasts import BroadcastLog
 from engine.store.journal import Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
@@ -100,7 +103,7 @@ class Shard(Server):
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._pressure_loop)
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
-        return [self._until_data_is_lost([*(loop() for loop in loops), *schedulers])]
+        return [self._until_data_is_lost([*(loop() for loop in loops), self._follower.run(self._flush), *schedulers])]
 
     async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Run these. When storage has lost data, put back what memory holds; then the process ends and a successor reads it all."""
@@ -123,6 +126,7 @@ class Shard(Server):
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._client = client
         self._offline = Offline(client, self._journal.witness)
+        self._follower = Follower(BroadcastLog(self._surroundings.connect(self._config), self._config), self._core)
         self._links = LinkServer(
             batch.to_shard,
             self._config,
@@ -134,6 +138,7 @@ class Shard(Server):
         slots = slot_map.slots_of(self._index)
         await self._patiently(lambda: self._journal.take_over(slots))
         self._pages = Pages(client, self._journal.witness, self._config.offline_max)
+        await self._patiently(self._follower.catch_up)
         await self._patiently(self._replay)
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
@@ -161,7 +166,7 @@ class Shard(Server):
                 records = salvaged.records
                 if not salvaged.complete:
                     await self._numbers_lost()
-            unseen = {record.key for record in records} - self._core.mailboxes.keys()
+            unseen = keys_of(records) - self._core.mailboxes.keys()
             if unseen:
                 await self._read_pages(list(unseen))
             self._core.cabinet.replay(records, self._now_ms())
@@ -207,7 +212,7 @@ class Shard(Server):
             outgoing, core.to_scheduler = core.to_scheduler, []
             for partition, record in outgoing:
                 self._to_scheduler(partition, record)
-        if len(core.intake):
+        if core.wants_commit:
             self._commit_wanted.set()
         elif core.wants_ack_commit and not self._acks_scheduled:
             self._acks_scheduled = True
@@ -421,6 +426,7 @@ class Shard(Server):
                 continue
             swept_ms = self._now_ms()
             try:
+                await self._follower.sweep(swept_ms)
                 for slot in self._core.slot_map.slots_of(self._index):
                     async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):
                         self._core.cabinet.swept(key, page, oldest_ms, swept_ms)

@@ -4,8 +4,8 @@ A batch is a MessagePack array of records; a record is an array whose first elem
 keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
 
 Directions:
-    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written
-    Shard -> Edge       Posted, Welcome, Deliver, Revoke, Gap, Hangup, Settled, Probed, Moved, Fault
+    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written, Subscribe
+    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Settled, Probed, Subscribed, Moved, Fault
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
     Shard -> Scheduler  Arm, FireDone, FireFailed
@@ -81,6 +81,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
     device: str
     resume: bool = False  # announced again after a link failure: not a new connection of the user, no new welcome frame
     sent: int = 0  # with resume: highest sequence already written to this connection
+    topics: list[str] = []  # of which the bearer's token makes it a member
 
 
 class Detach(Struct, array_like=True, tag=3, gc=False):
@@ -135,6 +136,15 @@ class Written(Struct, array_like=True, tag=9, gc=False):
 
     conn: int
     seq: int
+
+
+class Subscribe(Struct, array_like=True, tag=12, gc=False):
+    """Subscribe a user to these topics and end its subscription to those. With neither: which ones are there? Answered by `Subscribed`."""
+
+    ref: int
+    key: str
+    add: list[str]
+    remove: list[str]
 
 
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
@@ -215,6 +225,28 @@ class Moved(Struct, array_like=True, tag=39, gc=False):
     ref: int
     conn: int
     version: int
+
+
+class Shared(Struct, array_like=True, tag=45, gc=False):
+    """The body of a broadcast, once per link session while the edge keeps it (`engine.core.broadcast.Shelf`)."""
+
+    pos: int
+    body: bytes
+
+
+class DeliverShared(Struct, array_like=True, tag=46, gc=False):
+    """A broadcast for many connections: [(connection, sequence number, attempt)]. Its body came before, as `Shared`."""
+
+    pos: int
+    deliveries: Annotated[list[tuple[int, int, int]], Meta(min_length=1)]
+
+
+class Subscribed(Struct, array_like=True, tag=47, gc=False):
+    """Answer to `Subscribe`: OK, OVERLOADED (too many topics) or UNAVAILABLE, and the user's subscriptions now, sorted."""
+
+    ref: int
+    status: int
+    topics: list[str]
 
 
 class Fault(Struct, array_like=True, tag=40, gc=False):
@@ -344,8 +376,8 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
     timers: list[Timer]
 
 
-ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written
-FromShard = Posted | Welcome | Deliver | Revoke | Gap | Hangup | Settled | Probed | Moved | Fault
+ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe
+FromShard = Posted | Welcome | Deliver | Shared | DeliverShared | Revoke | Gap | Hangup | Settled | Probed | Subscribed | Moved | Fault
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 SchedulerToEdge = TimerAnswer
 ShardToScheduler = Arm | FireDone | FireFailed

@@ -13,8 +13,10 @@ from collections.abc import Container, Iterable
 
 from msgspec import Struct
 
+from engine.core import adoption
 from engine.core.batch import LOW
-from engine.core.checkpoint import Checkpoint, Handled, Page, Stored, restore, spill_of
+from engine.core.broadcast import Log
+from engine.core.checkpoint import Adopted, Checkpoint, Page, Record, Stored, Topics, restore, spill_of
 from engine.core.commit import apply_stored
 from engine.core.conflation import DEFAULTS
 from engine.core.mailbox import Mailbox
@@ -46,6 +48,7 @@ class Cabinet:
         recent_max: ids remembered per mailbox.
         hot_max, hot_bytes_max: messages and bytes kept in memory per mailbox with connections; the others are read again when needed.
         idle_ms: then a mailbox may leave memory.
+        log: the broadcasts that mailboxes refer to.
         keys_max: collapse keys remembered per mailbox.
     """
 
@@ -55,10 +58,12 @@ class Cabinet:
         hot_max: int,
         idle_ms: int,
         retry: RetryPolicy,
+        log: Log,
         hot_bytes_max: int = 1 << 20,
         keys_max: int = DEFAULTS.keys_max,
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
+        self.log = log
         self.tally = Tally()
         self.tight = False  # memory is short: whatever is in storage too leaves it
         self._recent_max = recent_max
@@ -98,13 +103,20 @@ class Cabinet:
             self.mailboxes[key] = restore(key, page, now_ms)
             self.mailboxes[key].count_in(self.tally)
 
-    def replay(self, records: Iterable[Stored | Handled], now_ms: int) -> None:
-        """Journal records of a predecessor, oldest first; the pages of all their keys are loaded."""
+    def replay(self, records: Iterable[Record], now_ms: int) -> None:
+        """Journal records of a predecessor, oldest first; the pages of all their keys are loaded, and the broadcast log is."""
         for record in records:
-            mailbox = self.mailboxes[record.key]
-            self._dirty[record.key] = mailbox
+            if isinstance(record, Adopted):
+                for key, seq in record.numbers:
+                    mailbox = self._dirty[key] = self.mailboxes[key]
+                    adoption.replay(mailbox, record, seq, self.log, self._recent_max)
+                continue
+            mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, Stored):
                 apply_stored(mailbox, record, self._recent_max, self._keys_max)
+            elif isinstance(record, Topics):
+                mailbox.topics = dict(record.topics)
+                mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]

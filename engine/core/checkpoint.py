@@ -1,6 +1,7 @@
 """What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
 
-Journal: one entry per group commit, a batch of records: `Stored` messages and `Handled` acknowledgements.
+Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts and
+subscribed `Topics`. What is written of a broadcast is its position in the log, never its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
@@ -10,11 +11,14 @@ or below the page's head is already in the stream (or was settled), a `Handled` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
+from engine.core.broadcast import Log
 from engine.core.mailbox import Collapsing, Mailbox
-from engine.core.message import Message
+from engine.core.message import Message, SharedBody
 
 PAGE_RECENT_IDS = 32
 """Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
@@ -37,6 +41,7 @@ class Stored(Struct, array_like=True, tag=1, gc=False):
     collapse: str = ""  # collapse key, for the journal only
     supersedes: int = 0  # number of the older message that this one stands for
     count: int = 1  # how many messages it stands for
+    pos: int = 0  # of the broadcast whose body this is; `body` is empty then
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
@@ -49,6 +54,25 @@ class Handled(Struct, array_like=True, tag=2, gc=False):
     floor: int
     acked: list[int]
     head: int = 0
+
+
+class Adopted(Struct, array_like=True, tag=3, gc=False):
+    """A broadcast got these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position."""
+
+    pos: int
+    accepted_ms: int
+    numbers: list[tuple[str, int]]
+
+
+class Topics(Struct, array_like=True, tag=4, gc=False):
+    """A user's subscriptions from now on, as in `Mailbox.topics`. `log_pos` is given by a rescue only."""
+
+    key: str
+    topics: dict[str, int]
+    log_pos: int = 0
+
+
+Record = Stored | Handled | Adopted | Topics
 
 
 class Page(Struct, array_like=True, gc=False):
@@ -64,6 +88,8 @@ class Page(Struct, array_like=True, gc=False):
     oldest_expires_ms: int
     pressing: int = -1  # no number above it is of more than low priority; -1: not known
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
+    log_pos: int = 0
+    topics: dict[str, int] = {}
 
 
 class Spill(Struct):
@@ -87,10 +113,21 @@ class Checkpoint(Struct):
 _encoder = msgspec.msgpack.Encoder()
 _page_decoder = msgspec.msgpack.Decoder(Page)
 _stored_decoder = msgspec.msgpack.Decoder(Stored)
-_journal_decoder = msgspec.msgpack.Decoder(list[Stored | Handled])
+_journal_decoder = msgspec.msgpack.Decoder(list[Record])
 
 
-def decode_journal(entry: bytes) -> list[Stored | Handled]:
+def keys_of(records: Iterable[Record]) -> set[str]:
+    """Whose mailboxes these records are about."""
+    keys: set[str] = set()
+    for record in records:
+        if isinstance(record, Adopted):
+            keys.update(key for key, _ in record.numbers)
+        else:
+            keys.add(record.key)
+    return keys
+
+
+def decode_journal(entry: bytes) -> list[Record]:
     """The records of one journal entry. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
     return _journal_decoder.decode(entry)
 
@@ -112,6 +149,17 @@ def message_of(stored: Stored) -> Message:
     )
 
 
+def recalled(stored: Stored, log: Log) -> Message | None:
+    """A message from the offline stream; None when it is a broadcast that was dropped from the log."""
+    message = message_of(stored)
+    if stored.pos:
+        broadcast = log.get(stored.pos)
+        if broadcast is None:
+            return None
+        message.body = broadcast.body
+    return message
+
+
 def spill_of(mailbox: Mailbox) -> Spill:
     """The mailbox's page and every retained pending message that is not in the stream yet.
 
@@ -124,7 +172,8 @@ def spill_of(mailbox: Mailbox) -> Spill:
     for seq in fresh:
         m = bodies[seq]
         expires_ms = max(expires_ms, m.expires_ms)
-        stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, m.body, m.attempts)
+        body, pos = (b"", m.body.pos) if isinstance(m.body, SharedBody) else (m.body, 0)
+        stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, body, m.attempts, pos=pos)
         entries.append((seq, _encoder.encode(stored)))
     return Spill(mailbox.key, _encoder.encode(page_of(mailbox)), mailbox.floor + 1, entries, expires_ms)
 
@@ -142,9 +191,20 @@ def page_of(mailbox: Mailbox) -> Page:
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     recent = [(id, seq, digest) for id, (seq, digest) in list(mailbox.recent.items())[-PAGE_RECENT_IDS:]]
-    collapsing = [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor]
-    acked = sorted(mailbox.acked)
-    return Page(mailbox.head, mailbox.floor, acked, mailbox.gone, cold, attempts, recent, oldest, mailbox.pressing, collapsing)
+    return Page(
+        mailbox.head,
+        mailbox.floor,
+        sorted(mailbox.acked),
+        mailbox.gone,
+        cold,
+        attempts,
+        recent,
+        oldest,
+        mailbox.pressing,
+        [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
+        mailbox.log_pos,
+        mailbox.topics,
+    )
 
 
 def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
@@ -160,6 +220,8 @@ def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
         mailbox.spilled = page.head
         mailbox.recent = {id: (seq, digest) for id, seq, digest in page.recent}
         mailbox.oldest_expires_ms = page.oldest_expires_ms
+        mailbox.log_pos = page.log_pos
+        mailbox.topics = dict(page.topics)
         mailbox.pressing = page.head if page.pressing < 0 else page.pressing
         mailbox.collapsing = dict(page.collapsing)
     return mailbox

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from engine.core.adoption import Adoption, number
 from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, PRIORITIES, SUPPRESSED, Post
-from engine.core.checkpoint import Handled, Stored, message_of
+from engine.core.checkpoint import Handled, Stored, Topics, message_of
 from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.mailbox import Collapsing, Mailbox
 from engine.core.message import Message, counted
 from engine.core.pressure import MESSAGE_BYTES
+from engine.core.subscriptions import Change
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -58,6 +60,8 @@ class Group(Struct):
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
     owners: list[int]  # ids[i] belongs to stored[owners[i]]
+    adoptions: Sequence[Adoption] = ()
+    changes: Sequence[Change] = ()  # of subscriptions
 
 
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
@@ -100,6 +104,8 @@ class Intake:
         keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(stored.key for _, stored in self.group.stored)
+            keys.update(adoption.mailbox.key for adoption in self.group.adoptions)
+            keys.update(change.mailbox.key for change in self.group.changes)
         return keys
 
     @property
@@ -107,7 +113,15 @@ class Intake:
         """When the oldest waiting post arrived; 0 when none waits."""
         return min((lane[0][1] for lane in self._lanes if lane), default=0)
 
-    def build(self, handled: Sequence[Handled], records_max: int, bytes_max: int, now_ms: int) -> tuple[Group | None, list[Answer]]:
+    def build(
+        self,
+        handled: Sequence[Handled],
+        records_max: int,
+        bytes_max: int,
+        now_ms: int,
+        adoptions: Sequence[Adoption] = (),
+        changes: Sequence[Change] = (),
+    ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
         taken: list[Pending] = []
@@ -119,10 +133,10 @@ class Intake:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        return self._assemble(taken, handled, now_ms)
+        return self._assemble(taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes), now_ms)
 
-    def _assemble(self, taken: Iterable[Pending], handled: Sequence[Handled], now_ms: int) -> tuple[Group | None, list[Answer]]:
-        group = Group(self._number, b"", [], [], [], [], list(handled), [])
+    def _assemble(self, taken: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
+        """Number these posts and put them into a group that so far has what rides along."""
         at_once: list[Answer] = []
         heads: dict[str, int] = {}
         given: dict[tuple[str, str], tuple[int, bytes]] = {}
@@ -156,10 +170,12 @@ class Intake:
                 self._collapse(stored, post.collapse, mailbox, newest)
             group.stored.append((pending, stored))
             group.answers.append(Answer(pending, ACCEPTED, seq))
-        if not group.stored and not group.handled:
+        if not (group.stored or group.handled or group.adoptions or group.changes):
             self._settle_bytes()
             return None, at_once + group.answers
-        group.payload = _encoder.encode([*(stored for _, stored in group.stored), *group.handled])
+        adopted = number(group.adoptions, heads, now_ms)
+        topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
+        group.payload = _encoder.encode([*(stored for _, stored in group.stored), *adopted, *topics, *group.handled])
         self.group = group
         return group, at_once
 
@@ -191,11 +207,12 @@ class Intake:
                 continue
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         followers = [answer.pending for answer in group.answers if answer.status != ACCEPTED]
-        rebuilt, at_once = self._assemble([*left, *followers], group.handled, now_ms)
+        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes)
+        rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 
     def committed(self) -> tuple[Group, list[Mailbox], list[tuple[Mailbox, Message]]]:
-        """The group is in the journal: its messages join their mailboxes.
+        """The group is in the journal: its posts join their mailboxes.
 
         Returns the group, the mailboxes, each once, and the messages in memory that newer ones superseded.
         """

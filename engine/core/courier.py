@@ -11,16 +11,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeGuard
 
 from msgspec import Struct
 
 from engine.config import Config
+<<<<<<< theirs
+from engine.core.batch import Deliver, DeliverShared, Gap, Revoke, Shared
+from engine.core.broadcast import Shelf
+=======
 from engine.core.batch import Deliver, Gap, Revoke
+>>>>>>> overload
 from engine.core.cabinet import Cabinet
 from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox, Settled
-from engine.core.message import Message
+from engine.core.message import Message, SharedBody
 from engine.core.pump import Pumped, PumpLimits, pump
 from engine.core.retry import RetryPolicy
 
@@ -41,6 +46,7 @@ COUNTERS: Final = (
     "expired",
     "trimmed",
     "duplicates",
+    "adopted",
     "conflated",
     "refused_high",
     "refused_normal",
@@ -67,6 +73,9 @@ class ShardPolicy(Struct, frozen=True):
     ack_journal_ms: int
     posts_pending_max: int
     memory_messages_max: int
+    adopt_max: int
+    topics_per_user_max: int
+    shared_bytes_max: int
     memory_bytes_max: int = 512 << 20
     hot_bytes_max: int = 1 << 20
     pressure_lag_ms: int = 250
@@ -95,6 +104,11 @@ class ShardPolicy(Struct, frozen=True):
             ack_journal_ms=config.ack_journal_ms,
             posts_pending_max=config.posts_pending_max,
             memory_messages_max=config.shard_memory_messages_max,
+<<<<<<< theirs
+            adopt_max=config.adopt_max,
+            topics_per_user_max=config.topics_per_user_max,
+            shared_bytes_max=config.shared_bytes_max,
+=======
             memory_bytes_max=config.shard_memory_bytes_max,
             hot_bytes_max=config.hot_bytes_max,
             pressure_lag_ms=config.pressure_lag_ms,
@@ -102,6 +116,7 @@ class ShardPolicy(Struct, frozen=True):
             conflate_offline_min=config.conflate_offline_min,
             collapse_keys_max=config.collapse_keys_max,
             gaps_max=config.gaps_max,
+>>>>>>> overload
         )
 
 
@@ -131,6 +146,15 @@ class Courier:
         self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
+        self._shelves: dict[str, Shelf] = {}  # by link session: which bodies its edge keeps
+
+    def opened(self, session: str) -> None:
+        """An edge's link session began: the edge keeps no body yet."""
+        self._shelves[session] = Shelf(self._policy.shared_bytes_max)
+
+    def closed(self, session: str) -> None:
+        """An edge's link session is over."""
+        self._shelves.pop(session, None)
 
     def watch(self, mailbox: Mailbox, now_ms: int) -> None:
         """The mailbox has messages in flight."""
@@ -153,24 +177,56 @@ class Courier:
             if connection.stalled or connection.sent < mailbox.head:
                 self.pump(mailbox, connection, now_ms)
 
+    def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
+        """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
+        together: dict[tuple[int, str], DeliverShared] = {}
+        bodies: dict[int, SharedBody] = {}
+        for mailbox in mailboxes:
+            for connection in mailbox.connections.values():
+                pumped = self._pump(mailbox, connection, now_ms)
+                if pumped is None:
+                    continue
+                if len(pumped.parts) != 1 or not _all_shared(pumped.parts[0]):
+                    self._send(mailbox, connection, pumped, now_ms)
+                    continue
+                # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
+                session, conn = connection.conn
+                for seq, attempt, body in pumped.parts[0]:
+                    bodies[body.pos] = body
+                    record = together.get((body.pos, session))
+                    if record is None:
+                        record = together[body.pos, session] = DeliverShared(body.pos, [])
+                    record.deliveries.append((conn, seq, attempt))
+                self._sent(mailbox, connection, pumped, now_ms)
+        for (pos, session), record in sorted(together.items(), key=_by_position):
+            self._share(session, bodies[pos])
+            self._counters["delivered"] += len(record.deliveries)
+            self.output.append((session, record))
+
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
-        if connection.stalled and connection.may_go_on(now_ms):
-            mailbox.rewind(connection)
-        pumped = pump(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        pumped = self._pump(mailbox, connection, now_ms)
         if pumped is not None:
             self._send(mailbox, connection, pumped, now_ms)
 
+    def _pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> Pumped | None:
+        if connection.stalled and connection.may_go_on(now_ms):
+            mailbox.rewind(connection)
+        return pump(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+
     def _send(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
         session, conn = connection.conn
-        self._counters["expired"] += pumped.expired
         for part in pumped.parts:
             if isinstance(part, list):
                 self._counters["delivered"] += len(part)
-                self.output.append((session, Deliver(conn, part)))
+                self._deliver(session, conn, part)
             else:
                 self.output.append((session, Gap(conn, *part)))
                 self._cabinet.mark(mailbox)
+        self._sent(mailbox, connection, pumped, now_ms)
+
+    def _sent(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
+        self._counters["expired"] += pumped.expired
         if pumped.parts and connection.retries:
             self.watch(mailbox, now_ms)
         if pumped.load_from:
@@ -191,6 +247,29 @@ class Courier:
             mailbox = self.held.pop(next(iter(self.held)))
             for connection in mailbox.connections.values():
                 self.pump(mailbox, connection, now_ms)
+
+    def _deliver(self, session: str, conn: int, messages: list[tuple[int, int, bytes]]) -> None:
+        """Messages for one connection, bodies of broadcasts by reference."""
+        run: list[tuple[int, int, bytes]] = []
+        for message in messages:
+            body = message[2]
+            if not isinstance(body, SharedBody):
+                run.append(message)
+                continue
+            if run:
+                self.output.append((session, Deliver(conn, run)))
+                run = []
+            self._share(session, body)
+            self.output.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
+        if run:
+            self.output.append((session, Deliver(conn, run)))
+
+    def _share(self, session: str, body: SharedBody) -> None:
+        """See that the edge has the body."""
+        shelf = self._shelves[session]
+        if body.pos not in shelf:
+            shelf.put(body.pos, body)
+            self.output.append((session, Shared(body.pos, bytes(body))))
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
         """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
@@ -236,8 +315,16 @@ class Courier:
                 again = connection.overdue(mailbox.hot, now_ms, self._policy.retry)
                 if again:
                     self._counters["retried"] += len(again)
-                    self.output.append((connection.conn[0], Deliver(connection.conn[1], again)))
+                    self._deliver(*connection.conn, again)
                 if connection.stalled and not stalled:
                     self._counters["stalled"] += 1
                     self._cabinet.mark_urgent(mailbox)
             self.watch(mailbox, now_ms)
+
+
+def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
+    return isinstance(part, list) and all(isinstance(body, SharedBody) for _, _, body in part)
+
+
+def _by_position(item: tuple[tuple[int, str], DeliverShared]) -> int:
+    return item[0][0]

@@ -7,7 +7,7 @@ oldest message in flight only, as TCP does: later ones are checked when it is du
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from engine.core.batch import POLL, SSE
 from engine.core.message import Message
@@ -20,15 +20,29 @@ Conn = tuple[str, int]
 class Connection:
     """What one connection of the user has been sent."""
 
-    __slots__ = ("conn", "device", "exhausted", "flight", "flight_bytes", "kind", "rtt_ms", "sent", "session", "since_ms", "stalled")
+    __slots__ = (
+        "conn",
+        "device",
+        "exhausted",
+        "flight",
+        "flight_bytes",
+        "kind",
+        "rtt_ms",
+        "sent",
+        "session",
+        "since_ms",
+        "stalled",
+        "topics",
+    )
 
-    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int) -> None:
+    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int, topics: Iterable[str] = ()) -> None:
         self.conn = conn
         self.kind = kind
         self.session = session
         self.device = device
         self.sent = sent
         self.since_ms = now_ms
+        self.topics = tuple(topics)  # of which the bearer's token makes it a member
         self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
         self.flight_bytes = 0
         self.rtt_ms = 0.0

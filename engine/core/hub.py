@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from engine.core.batch import Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Probe, Probed, Settle, Welcome, Written
+from engine.core.adoption import Adopter
+from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Probe, Probed, Settle, Welcome, Written
 from engine.core.batch import Settled as SettledRecord
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Handled
@@ -23,10 +24,11 @@ from engine.core.mailbox import Mailbox, Settled
 class Hub:
     """All attached connections of one shard. Answers go into the courier's output."""
 
-    def __init__(self, cabinet: Cabinet, courier: Courier, policy: ShardPolicy, data_epoch: str) -> None:
+    def __init__(self, cabinet: Cabinet, courier: Courier, adopter: Adopter, policy: ShardPolicy, data_epoch: str) -> None:
         self.session_events: list[SessionEvent] = []
         self._cabinet = cabinet
         self._courier = courier
+        self._adopter = adopter
         self._output = courier.output
         self._policy = policy
         self._data_epoch = data_epoch
@@ -39,12 +41,14 @@ class Hub:
     def opened(self, session: str) -> None:
         """An edge's link session began."""
         self._sessions[session] = {}
+        self._courier.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session is over."""
         for conn in list(self._sessions.get(session, ())):
             self.detach(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
+        self._courier.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data: every connection ends, so that its client comes back with its cursor and is told of the gap."""
@@ -75,18 +79,21 @@ class Hub:
             if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
                 self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._policy.retry), None, now_ms)
-        connection = Connection((session, record.conn), record.kind, record.session, record.device, mailbox.floor, now_ms)
+        connection = Connection((session, record.conn), record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics)
         while len(mailbox.connections) >= self._policy.connections_per_user_max:
             oldest = next(iter(mailbox.connections))
             self._output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
             self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
         mailbox.connections[connection.conn] = connection
         connections[record.conn] = (mailbox, connection)
+        waits = self._adopter.attached(mailbox, connection, now_ms, resumed=record.resume)
         if record.resume:
             self._readopt(mailbox, connection, record.sent, now_ms)
         else:
             self._session_event("connect", mailbox, connection, now_ms, 0)
-            welcome = Welcome(record.conn, mailbox.head, resumed, mailbox.oldest_pending(), self._data_epoch)
+            # A poll that expects nothing ends at once: it is told of the broadcasts that it is about to get.
+            head = mailbox.head + (waits and record.kind == POLL)
+            welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
             self._output.append((session, welcome))
         self._courier.pump(mailbox, connection, now_ms)
 
@@ -111,6 +118,7 @@ class Hub:
             return False
         mailbox, connection = found
         mailbox.detach(connection.conn)
+        self._adopter.detached(mailbox)
         mailbox.active_ms = now_ms
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
         if not mailbox.connections and mailbox.hot:
@@ -160,6 +168,7 @@ class Hub:
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
         self._courier.settled(mailbox, settled, by, now_ms)
+        self._adopter.settled(mailbox)
 
     def nack(self, session: str, record: Nack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)

@@ -67,13 +67,16 @@ class Mailbox:
         "hot",
         "hot_bytes",
         "key",
+        "live_pos",
         "loading",
+        "log_pos",
         "oldest_expires_ms",
         "pressing",
         "recent",
         "spilled",
         "tally",
         "timer_ms",
+        "topics",
         "weight",
     )
 
@@ -98,6 +101,9 @@ class Mailbox:
         self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
         self.active_ms = now_ms
         self.loading = False
+        self.log_pos = 0  # cursor over the broadcast log, see `engine.core.adoption`
+        self.live_pos = 0  # the log's head when the user was last found to be connected
+        self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
         self.weight = 0  # bytes beside the messages, as `tally` has them
 
     # -- numbers ------------------------------------------------------------------------------------------------------

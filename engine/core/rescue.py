@@ -5,6 +5,8 @@ really is. The records are appended to the journal behind what is left of it, an
 a message whose number the mailbox has reached is there already, one beyond it is taken, a number between them that nobody
 brings is gone and will be announced as a gap. What had left memory for the lost part of the streams cannot be brought back.
 
+A broadcast is put back with its body, like any other message: the log may have lost it too.
+
 Ids of rescued messages are remembered as long as the mailbox remembers them, not for the full time of idempotency keys.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.core.checkpoint import Handled, Stored
+from engine.core.checkpoint import Handled, Record, Stored, Topics
 from engine.core.mailbox import Mailbox
 
 _encoder = msgspec.msgpack.Encoder()
@@ -23,12 +25,16 @@ _TIMER = "timer:"
 
 def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
     """Journal entries of about `bytes_max` bytes with everything pending in memory, then what is settled of each mailbox."""
-    entry: list[Stored | Handled] = []
+    entry: list[Record] = []
     size = 0
     for mailbox in mailboxes:
         for record in _records(mailbox):
             entry.append(record)
-            size += len(record.body) + 64 if isinstance(record, Stored) else 64 + 9 * len(record.acked)
+            size += 64
+            if isinstance(record, Stored):
+                size += len(record.body)
+            elif isinstance(record, Handled):
+                size += 9 * len(record.acked)
             if size >= bytes_max:
                 yield _encoder.encode(entry)
                 entry, size = [], 0
@@ -36,7 +42,7 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
         yield _encoder.encode(entry)
 
 
-def _records(mailbox: Mailbox) -> Iterator[Stored | Handled]:
+def _records(mailbox: Mailbox) -> Iterator[Stored | Handled | Topics]:
     known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(_TIMER)}
     timers = {seq: id.removeprefix(_TIMER) for id, (seq, _) in mailbox.recent.items() if id.startswith(_TIMER)}
     pending = mailbox.hot | mailbox.dying
@@ -44,6 +50,18 @@ def _records(mailbox: Mailbox) -> Iterator[Stored | Handled]:
         m = pending[seq]
         digest = known[seq][1] if seq in known else b""
         yield Stored(
-            mailbox.key, seq, m.id, digest, m.priority, m.expires_ms, m.retain, m.accepted_ms, m.body, m.attempts, timers.get(seq, "")
+            mailbox.key,
+            seq,
+            m.id,
+            digest,
+            m.priority,
+            m.expires_ms,
+            m.retain,
+            m.accepted_ms,
+            bytes(m.body),
+            m.attempts,
+            timers.get(seq, ""),
         )
+    if mailbox.topics or mailbox.log_pos:
+        yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
     yield Handled(mailbox.key, mailbox.floor, sorted(mailbox.acked), mailbox.head)

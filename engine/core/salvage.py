@@ -6,7 +6,8 @@ the second for it (invariant 5). So a damaged record is taken apart as far as it
 
 Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
 still holds, behind it are whole. A damaged message whose key and number can still be read becomes a `Handled` with that `head`: the
-number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat. When the owner of a number
+number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat, and a damaged change of
+subscriptions has no numbers. When the owner of a number
 remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data epoch tells them apart.
 
 Page: an array that begins with `head` and `floor`. With both readable, the mailbox goes on: everything above `floor` is looked for in
@@ -25,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.batch import UNREADABLE
-from engine.core.checkpoint import Handled, Page, Stored, decode_journal, decode_page
+from engine.core.checkpoint import Adopted, Handled, Page, Record, Stored, decode_journal, decode_page
 from engine.errors import CorruptRecord
 
 SEQ_MAX: Final = (1 << 53) - 1
@@ -35,8 +36,9 @@ _DEPTH_MAX: Final = 32
 _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
 _TAG_HANDLED: Final = 2
+_TAG_TOPICS: Final = 4
 
-_record: Final = msgspec.msgpack.Decoder(Stored | Handled)
+_record: Final = msgspec.msgpack.Decoder(Record)
 _value: Final = msgspec.msgpack.Decoder()
 
 _FIXED: Final = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
@@ -61,7 +63,7 @@ _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 class Salvaged(Struct):
     """What replay may apply of a journal entry, in order. `complete`: no number of the entry is unaccounted for."""
 
-    records: list[Stored | Handled]
+    records: list[Record]
     complete: bool
 
 
@@ -71,7 +73,7 @@ class _Damaged(Exception):
 
 def salvage_journal(entry: bytes) -> Salvaged:
     """What is left of a journal entry. Never raises, whatever the bytes are."""
-    records: list[Stored | Handled] = []
+    records: list[Record] = []
     try:
         records.extend(decode_journal(entry))
         return Salvaged(records, True)
@@ -94,22 +96,23 @@ def salvage_journal(entry: bytes) -> Salvaged:
     return Salvaged(records, complete and count <= len(entry) and position == len(entry))
 
 
-def _take(raw: bytes, records: list[Stored | Handled]) -> bool:
+def _take(raw: bytes, records: list[Record]) -> bool:
     """Append the record, or what stands for it. Returns whether every number in it is accounted for."""
     try:
         record = _record.decode(raw)
     except UNREADABLE:
         return _accounted(raw, records)
-    if isinstance(record, Stored) and not 0 < record.seq <= SEQ_MAX:
+    seqs = [record.seq] if isinstance(record, Stored) else [seq for _, seq in record.numbers] if isinstance(record, Adopted) else []
+    if not all(0 < seq <= SEQ_MAX for seq in seqs):
         return False
     records.append(record)
     return True
 
 
-def _accounted(raw: bytes, records: list[Stored | Handled]) -> bool:
+def _accounted(raw: bytes, records: list[Record]) -> bool:
     """A damaged record: mark its number as used. Returns whether nothing else was in it."""
     tag, key, seq = _values(raw, 3)
-    if tag == _TAG_HANDLED:
+    if tag in (_TAG_HANDLED, _TAG_TOPICS):
         return True
     if tag != _TAG_STORED or not _is_key(key) or type(seq) is not int or not 0 < seq <= SEQ_MAX:
         return False

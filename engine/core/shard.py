@@ -4,8 +4,9 @@ The shell (engine/actors/shard.py) feeds it records of edges and schedulers and 
 what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges to read, one journal group at a time,
 checkpoints, dead letters, session events.
 
-`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal
-groups, `engine.core.admission` what is refused and held under load beyond capacity.
+`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal groups,
+`engine.core.audience` the broadcasts on their way into mailboxes, `engine.core.admission` what is refused and held under load beyond
+capacity.
 
 A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
 in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
@@ -23,8 +24,11 @@ from typing import Any
 from msgspec import Struct
 
 from engine.core.admission import Admission
+from engine.core.audience import Audience
 from engine.core.batch import (
     DUPLICATE,
+    HIGH,
+    LOW,
     UNAVAILABLE,
     Ack,
     AckIds,
@@ -38,11 +42,13 @@ from engine.core.batch import (
     Posted,
     Probe,
     Settle,
+    Subscribe,
     Timer,
     Written,
 )
+from engine.core.broadcast import Log
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
-from engine.core.checkpoint import Page, Stored, message_of
+from engine.core.checkpoint import Page, Stored, recalled
 from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
@@ -64,6 +70,7 @@ class ShardCore:
             policy.hot_messages_max,
             policy.mailbox_idle_ms,
             policy.retry,
+            Log(),
             policy.hot_bytes_max,
             policy.collapse_keys_max,
         )
@@ -72,7 +79,8 @@ class ShardCore:
         self.intake = Intake(self.mailboxes, policy.recent_ids, conflation)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
-        self.hub = Hub(self.cabinet, self.courier, policy, data_epoch)
+        self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
+        self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
         self.output = self.courier.output
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.storage_away = False
@@ -91,6 +99,7 @@ class ShardCore:
             Settle: self._ask,
             Probe: self._ask,
             Written: self.hub.written,
+            Subscribe: self._ask,
         }
 
     # -- edges --------------------------------------------------------------------------------------------------------
@@ -149,7 +158,7 @@ class ShardCore:
         if not self.hub.detach(session, record, now_ms):
             self._parked.forget(session, record.conn)
 
-    def _ask(self, session: str, record: Settle | Probe, now_ms: int) -> None:
+    def _ask(self, session: str, record: Settle | Probe | Subscribe, now_ms: int) -> None:
         """What needs a mailbox and no connection."""
         if not self._owns(record.key):
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
@@ -158,6 +167,9 @@ class ShardCore:
         elif isinstance(record, Settle):
             mailbox.active_ms = now_ms
             self.hub.settle(mailbox, session, record, now_ms)
+        elif isinstance(record, Subscribe):
+            mailbox.active_ms = now_ms
+            self.audience.subscribe(mailbox, session, record)
         else:
             self.hub.probe(mailbox, session, record, now_ms)
 
@@ -199,11 +211,19 @@ class ShardCore:
         """The next group to append, if none is under way and there is something to write."""
         if self.intake.group is not None or self.storage_away:
             return None
-        if not len(self.intake) and not self.hub.handled_due(now_ms):
+        if not self.wants_commit and not self.hub.handled_due(now_ms):
             return None
-        group, answers = self.intake.build(self.hub.take_handled(), self.policy.commit_records_max, self.policy.commit_bytes_max, now_ms)
+        riders = self.audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
+        policy = self.policy
+        group, answers = self.intake.build(self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders)
         self._answer(answers)
         return group
+
+    @property
+    def wants_commit(self) -> bool:
+        """Is there something that should not wait for a group of its own?"""
+        admission = self.admission
+        return bool(len(self.intake)) or self.audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
     def group_known(self, hits: Mapping[int, bytes], now_ms: int) -> Group | None:
         """Storage remembers some ids of the group and took nothing: the group without them, or `None`."""
@@ -230,6 +250,7 @@ class ShardCore:
                 self.courier.pump(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.cabinet.mark_urgent(mailbox)
+        self.audience.committed(group.adoptions, group.changes, now_ms)
 
     def group_refused(self) -> None:
         """Storage is away. All posts are refused until `storage_back`.
@@ -240,6 +261,7 @@ class ShardCore:
         group = self.intake.refused()
         self.storage_away = True
         self.hub.handled_again(group.handled)
+        self.audience.refused(group.adoptions, group.changes)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.intake.drop_waiting() + self._parked.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
@@ -249,6 +271,7 @@ class ShardCore:
         self.storage_away = False
         undecided, self._undecided = self._undecided, []
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
+        self.audience.storage_back()
 
     def _answer(self, answers: Iterable[Answer]) -> None:
         fired: list[str] = []
@@ -315,7 +338,8 @@ class ShardCore:
         if mailbox is None:
             return
         mailbox.loading = False
-        mailbox.loaded(read.first, read.last, [message_of(stored) for stored in entries])
+        messages = [message for stored in entries if (message := recalled(stored, self.cabinet.log)) is not None]
+        mailbox.loaded(read.first, read.last, messages)
         for connection in mailbox.connections.values():
             self.courier.pump(mailbox, connection, now_ms)
         if mailbox.hot_bytes > self.policy.hot_bytes_max:
@@ -339,7 +363,7 @@ class ShardCore:
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
-        return self.cabinet.evict(self.intake.busy() | self.hub.acked_keys, now_ms)
+        return self.cabinet.evict(self.intake.busy() | self.audience.busy() | self.hub.acked_keys, now_ms)
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Plain numbers for status and metrics."""
@@ -348,6 +372,7 @@ class ShardCore:
             "users": len(self.mailboxes),
             "connections": self.hub.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
+            "broadcasts": len(self.cabinet.log),
             **self.admission.stats(),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.core.batch import NORMAL, WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
-from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored
+from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored, keys_of
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
@@ -36,6 +36,9 @@ def policy(**changes: Any) -> ShardPolicy:
         "ack_journal_ms": 200,
         "posts_pending_max": 1000,
         "memory_messages_max": 100_000,
+        "adopt_max": 3,
+        "topics_per_user_max": 4,
+        "shared_bytes_max": 64,
         "memory_bytes_max": 1 << 30,
         "hot_bytes_max": 1 << 20,
         "pressure_lag_ms": 250,
@@ -182,7 +185,7 @@ class World:
         entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
         for _, payload in entries:
             records = decode_journal(payload)
-            unseen = {record.key for record in records} - self.core.mailboxes.keys()
+            unseen = keys_of(records) - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
             self.core.cabinet.replay(records, self.now_ms)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.broadcast import Log
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Handled, Stored, decode_journal
 from engine.core.commit import apply_stored
@@ -22,7 +23,7 @@ def stored(seq: int) -> Stored:
 
 
 def replayed(records: list[Stored | Handled]) -> Mailbox:
-    cabinet = Cabinet(64, 1024, 1000, RETRY)
+    cabinet = Cabinet(64, 1024, 1000, RETRY, Log())
     cabinet.restore(KEY, None, 0)
     cabinet.replay(records, 0)
     return cabinet.mailboxes[KEY]

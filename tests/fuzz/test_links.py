@@ -139,12 +139,16 @@ def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: lis
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(batches_of(*FROM_SHARD, batch.TimerAnswer), min_size=1, max_size=4))
-def test_an_edge_takes_every_readable_batch(batches: list[bytes]) -> None:
+def test_an_edge_takes_every_readable_batch_or_ends_the_session(batches: list[bytes]) -> None:
     gateway = EdgeWorld(Config(), 1).gateway
     for data in batches:
         records = decoded(batch.from_shard, data)
         if records is not None:
-            gateway.from_shard(0, records)
+            try:
+                gateway.from_shard(0, records)
+            except CorruptRecord:  # a broadcast without its body
+                gateway.shard_reset(0)
+                event("session ended")
         answers = decoded(batch.scheduler_to_edge, data)
         if answers is not None:
             gateway.from_scheduler(0, answers)

@@ -1,0 +1,94 @@
+"""Whom broadcasts reach on this shard: the mirror of the log, the mailboxes behind it, and their subscriptions.
+
+One door for `engine.core.shard`. What is adopted or subscribed rides along with the posts of a journal group: `take` says what,
+then exactly one of `committed` and `refused` says what became of it.
+
+Broadcasts come after posts in everything: in a group, in memory, and under pressure. While low-priority posts are refused,
+low-priority broadcasts stay in the log, where they cost nothing and nothing is lost; more urgent ones are adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from engine.core.adoption import Adopter, Adoption
+from engine.core.batch import UNAVAILABLE, Subscribe, Subscribed
+from engine.core.broadcast import Broadcast, Log
+from engine.core.cabinet import Cabinet
+from engine.core.courier import Courier, ShardPolicy
+from engine.core.mailbox import Mailbox
+from engine.core.subscriptions import Change, Subscriptions
+
+
+class Audience:
+    """See the module's text. Answers go into the courier's output."""
+
+    def __init__(self, cabinet: Cabinet, courier: Courier, policy: ShardPolicy, counters: dict[str, int]) -> None:
+        self.log: Log = cabinet.log
+        self.adopter = Adopter(self.log, policy.window, policy.adopt_max, policy.recent_ids)
+        self.storage_away = False
+        self._subscriptions = Subscriptions(policy.topics_per_user_max)
+        self._cabinet = cabinet
+        self._courier = courier
+        self._output: list[tuple[str, Struct]] = courier.output
+        self._counters = counters
+        self._offline_max = policy.offline_max
+
+    def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
+        """The next entries of the broadcast log, read through `reached`; it begins at `first`, 0 when it is empty."""
+        self.adopter.read(broadcasts)
+        self.log.head = max(self.log.head, reached)
+        self.log.drop_before(first)
+
+    def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
+        """A user's subscriptions are asked for, or to be others."""
+        if self.storage_away:
+            answer: Subscribed | None = Subscribed(record.ref, UNAVAILABLE, [])
+        else:
+            answer = self._subscriptions.ask(mailbox, session, record)
+        if answer is not None:
+            self._output.append((session, answer))
+
+    def wants_commit(self, *, low: bool, high: bool) -> bool:
+        """Is there something for a group to carry, where broadcasts of low priority, or more urgent ones, are taken at all?"""
+        return bool(len(self._subscriptions)) or self.adopter.wants_commit(low=low, high=high)
+
+    def busy(self) -> set[str]:
+        """Keys of the mailboxes that requests wait for."""
+        return self._subscriptions.busy()
+
+    def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[Change]]:
+        """What the next group carries; `low` and `high` as in `wants_commit`."""
+        changes, told = self._subscriptions.take(self.log.head)
+        self._output.extend(told)
+        adoptions = self.adopter.take(now_ms, low=low, high=high)
+        self._counters["expired"] += self.adopter.expired
+        self.adopter.expired = 0
+        return adoptions, changes
+
+    def committed(self, adoptions: Sequence[Adoption], changes: Sequence[Change], now_ms: int) -> None:
+        """It is durable: mailboxes have their broadcasts and topics, clients are sent the ones and told the others."""
+        mailboxes = [adoption.mailbox for adoption in adoptions]
+        self._counters["adopted"] += self.adopter.committed(adoptions)
+        for mailbox in mailboxes:
+            self._cabinet.mark(mailbox)
+            self._counters["trimmed"] += len(mailbox.trim(self._offline_max))
+        self._courier.fan_out(mailboxes, now_ms)
+        for change in changes:
+            change.mailbox.topics = change.topics
+            self._cabinet.mark(change.mailbox)
+            self.adopter.subscribed(change.mailbox)
+            self._output.extend(change.answers)
+
+    def refused(self, adoptions: Sequence[Adoption], changes: Sequence[Change]) -> None:
+        """Storage is away, and the group is to be rolled back; until `storage_back` nothing is taken."""
+        self.storage_away = True
+        self.adopter.refused(adoptions)
+        self._output.extend(self._subscriptions.refused(changes))
+
+    def storage_back(self) -> None:
+        """Storage answers again, and the refused group never was."""
+        self.storage_away = False
+        self._output.extend(self._subscriptions.rolled_back())
