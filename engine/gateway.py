@@ -28,11 +28,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-<<<<<<< theirs
-from itertools import islice
-=======
 from functools import partial
->>>>>>> overload
+from itertools import islice
 from typing import Any, Final
 
 from msgspec import Struct
@@ -44,13 +41,9 @@ from engine.core import batch
 from engine.core.broadcast import Shelf
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import SlotMap, partition_of, partition_of_timer, scheduler_of
-<<<<<<< theirs
 from engine.errors import CorruptRecord, Unavailable
-=======
-from engine.errors import Unavailable
 from engine.gate import Gate
 from engine.lanes import Lanes
->>>>>>> overload
 from engine.metrics import EdgeMetrics
 from engine.requests import Requests
 

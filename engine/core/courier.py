@@ -16,12 +16,8 @@ from typing import Final, TypeGuard
 from msgspec import Struct
 
 from engine.config import Config
-<<<<<<< theirs
 from engine.core.batch import Deliver, DeliverShared, Gap, Revoke, Shared
 from engine.core.broadcast import Shelf
-=======
-from engine.core.batch import Deliver, Gap, Revoke
->>>>>>> overload
 from engine.core.cabinet import Cabinet
 from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox, Settled
@@ -104,11 +100,9 @@ class ShardPolicy(Struct, frozen=True):
             ack_journal_ms=config.ack_journal_ms,
             posts_pending_max=config.posts_pending_max,
             memory_messages_max=config.shard_memory_messages_max,
-<<<<<<< theirs
             adopt_max=config.adopt_max,
             topics_per_user_max=config.topics_per_user_max,
             shared_bytes_max=config.shared_bytes_max,
-=======
             memory_bytes_max=config.shard_memory_bytes_max,
             hot_bytes_max=config.hot_bytes_max,
             pressure_lag_ms=config.pressure_lag_ms,
@@ -116,7 +110,6 @@ class ShardPolicy(Struct, frozen=True):
             conflate_offline_min=config.conflate_offline_min,
             collapse_keys_max=config.collapse_keys_max,
             gaps_max=config.gaps_max,
->>>>>>> overload
         )
 
 
