@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -245,11 +246,11 @@ class RunningEngine:
         return body
 
 
-@pytest.fixture(scope="session")
-def engine(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """One whole engine for the session (2 shards, 1 scheduler, 1 edge). Use users of your own; do not kill parts of it."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))
-    running = RunningEngine(folder)
+@contextmanager
+def running_engine(*options: str) -> Iterator[RunningEngine]:
+    """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
+    running = RunningEngine(folder, *options)
     try:
         running.start()
         yield running
@@ -258,6 +259,13 @@ def engine(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         if running.process is not None and running.process.poll() is None:
             running.process.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engine(redis_server: RedisServer) -> Iterator[RunningEngine]:
+    """One whole engine for the session. Use users of your own; do not kill parts of it."""
+    with running_engine() as running:
+        yield running
 
 
 # -- the browser -------------------------------------------------------------------------------------------------------

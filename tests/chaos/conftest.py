@@ -1,27 +1,16 @@
-"""The engine that these tests kill parts of: one for the folder, because starting one takes seconds."""
+"""The engine that these tests break parts of: one for the folder, because starting one takes seconds."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import RedisServer, RunningEngine
+from tests.conftest import RedisServer, RunningEngine, running_engine
 
 
 @pytest.fixture(scope="package")
 def victim(redis_server: RedisServer) -> Iterator[RunningEngine]:
     """An engine whose parts may be killed. It must be whole again when a test ends."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-chaos-"))
-    running = RunningEngine(folder)
-    try:
-        running.start()
+    with running_engine() as running:
         yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import time
 from typing import Any
 
 import pytest
 
-from tests.chaos.test_faults import redis_pid
+from tests.chaos.test_faults import victim_of
 from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -65,8 +63,7 @@ async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningE
         async with asyncio.timeout(LATE_S):
             while len(receivers.seqs) < MESSAGES // 4:
                 await asyncio.sleep(0.01)
-            pid = redis_pid(victim) if role == "redis" else victim.status()[f"{role}s"][0]["pid"]
-            os.kill(pid, signal.SIGKILL)
+            victim_of(victim).kill(role)
             while len(receivers.seqs) < MESSAGES:
                 await asyncio.sleep(0.01)
     finally:
