@@ -84,6 +84,7 @@ class ShardMachine(RuleBasedStateMachine):
         elif cursor == "mine":
             self.hear(self.world.settle())  # what was attached before may see these numbers before the cursor settles them
             self.world.attach(self.conns, user, mine)
+            self.world.fetch()  # a connection that ends before its page is read has presented nothing
             self.acked[user].update(range(1, mine + 1))
         elif cursor == "old epoch":
             self.world.attach(self.conns, user, 1, epoch="e0")
