@@ -53,7 +53,7 @@ def parse_cases(text: str, source: str) -> list[Case]:
     """
     try:
         return msgspec.convert(tomllib.loads(text), _File).case
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's and tomllib's errors are ValueErrors
         raise RulesError(f"{source}: {error}") from error
 
 

@@ -99,7 +99,7 @@ def parse_rules(text: str, source: str) -> Rules:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML, a number without end; nested without end
         raise RulesError(f"{source}: {error}") from error
     try:
         file = msgspec.convert(raw, _FileText)
