@@ -171,7 +171,7 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
         calm_s = now_s()
         await asyncio.sleep(steady_s)
         began_s = now_s()
-        await fault(place.victim)
+        figures = await fault(place.victim) or {}
         over_s = now_s()
         back_s = await traffic.flowing(over_s, scenario.within_s)
         await asyncio.sleep(steady_s)
@@ -187,6 +187,7 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
             "silence_s": traffic.silence_s(began_s, end_s),
             "p99_before_ms": traffic.latency_ms(calm_s, began_s),
             "p99_during_ms": traffic.latency_ms(began_s, over_s + back_s + 1.0),
+            **figures,
         }
 
 

@@ -1,6 +1,6 @@
 """What is done to a running engine under load: one coroutine per fault, which returns when the fault itself is over.
 
-Whether the engine is well again is for the traffic to say.
+Whether the engine is well again is for the traffic to say. What only the fault can know, it returns as figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.disk import filled
 from bench.movable_clock import MovableClock
 from bench.victim import Victim
 
-Fault = Callable[[Victim], Awaitable[None]]
+Fault = Callable[[Victim], Awaitable[dict[str, Any] | None]]
 
 REFUSAL_S: Final = 4.0
 """How long Redis refuses or is silent: twice what a shard waits before it tells publishers."""
@@ -215,10 +215,12 @@ async def garbage(victim: Victim) -> None:
 def reconnects(clients: int) -> Fault:
     """So many clients of their own process connect, drop their connections without a word, and all come back at once."""
 
-    async def fault(victim: Victim) -> None:
+    async def fault(victim: Victim) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.reconnects", str(victim.port), str(clients)]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the clients failed:\n{done.stderr[-2000:]}")
+        figures: dict[str, Any] = json.loads(done.stdout)
+        return figures
 
     return fault
