@@ -1,0 +1,105 @@
+"""The books of the chaos runs notice what they are there for, and their table says it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.chaos_report import BEGIN, END, write_table
+from bench.movable_clock import MovableClock
+from bench.traffic import Receiver, Traffic, now_s
+
+
+def receiver() -> Receiver:
+    return Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0).online[0]
+
+
+def message(seq: int, id: str, late_s: float = 0) -> dict[str, Any]:
+    return {"seq": seq, "id": id, "event_id": f"e-{seq}", "data": {"sent": now_s() - late_s}}
+
+
+def test_a_number_left_out_is_disorder_and_a_number_again_is_a_repeat() -> None:
+    device = receiver()
+    for seq in (1, 2, 2, 4):
+        device._take(message(seq, f"m{seq}"))
+    assert (device.out_of_order, device.repeated) == (1, 1)
+    assert device.wrong == ["4 came after 2"]
+
+
+def test_one_number_for_two_messages_is_noticed_also_in_a_repeat() -> None:
+    device = receiver()
+    device._take(message(1, "a"))
+    device._take(message(1, "b"))
+    assert device.wrong == ["number 1 is both a and b"]
+
+
+async def closed(accepted: set[str], ids: dict[int, str]) -> dict[str, Any]:
+    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0)
+    traffic.accepted = {traffic.online[0].user: accepted}
+    traffic.online[0].ids = ids
+    return await traffic.finish(within_s=0.01)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "ids", "lost", "wrong"),
+    [
+        ({"a", "b"}, {1: "a", 2: "b"}, 0, 0),
+        ({"a", "b"}, {1: "a"}, 1, 0),
+        ({"a"}, {1: "a", 2: "x"}, 0, 1),
+        ({"a"}, {1: "a", 2: "a"}, 0, 1),
+    ],
+)
+async def test_the_books_tell_what_is_missing_invented_and_doubled(accepted: set[str], ids: dict[int, str], lost: int, wrong: int) -> None:
+    books = await closed(accepted, ids)
+    assert (books["lost"], len(books["wrong"])) == (lost, wrong)
+
+
+def test_silence_is_the_longest_pause_of_the_worst_off_user() -> None:
+    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=2, away=0)
+    traffic.online[0].arrivals = [(at, 0.01) for at in (1.0, 2.0, 3.0, 4.0)]
+    traffic.online[1].arrivals = [(1.0, 0.01), (3.5, 2.0), (4.0, 0.01)]
+    assert traffic.silence_s(1.0, 4.5) == 2.5
+    assert traffic.latency_ms(3.4, 3.6) == 2000
+    assert traffic.latency_ms(8, 9) == 0
+
+
+def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    result = {
+        "what": "kill -9 a shard", "accepted": 5, "lost": 1, "out_of_order": 0, "repeated": 2, "back_s": 1.2, "silence_s": 1.3,
+        "p99_before_ms": 9.0, "p99_during_ms": 1200.0, "publisher_retries": 3, "wrong": ["4 came after 2"],
+    }  # fmt: skip
+    write_table([result], page)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| kill -9 a shard | 5 | 1 | 0 | 2 | 1.2 | 1.3 | 9.0 | 1200.0 | 3 |" in text
+    assert "- kill -9 a shard: 4 came after 2" in text
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match="lacks the markers"):
+        write_table([result], page)
+
+
+def test_a_moved_clock_steps_for_running_processes_and_only_the_wall_clock_does(tmp_path: Path) -> None:
+    clock = MovableClock(tmp_path)
+    program = "import time\nfor _ in iter(input, ''): print(time.time_ns() / 1e9, time.time(), time.monotonic(), flush=True)"
+    with clock.running():
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for offset_s in (0, 3600, -3600):
+        clock.step_to(offset_s)
+        process.stdin.write("now\n")
+        process.stdin.flush()
+        wall_ns_s, wall_s, monotonic_s = map(float, process.stdout.readline().split())
+        assert wall_ns_s - time.time() == pytest.approx(offset_s, abs=20)
+        assert wall_s - time.time() == pytest.approx(offset_s, abs=20)
+        assert monotonic_s == pytest.approx(time.monotonic(), abs=20)
+    process.communicate("\n", timeout=20)
