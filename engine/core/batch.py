@@ -49,6 +49,7 @@ TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 # -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
 Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, as far as a wheel reaches
 Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
+ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
 Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
@@ -261,7 +262,7 @@ class Fault(Struct, array_like=True, tag=40, gc=False):
 class Timer(Struct, array_like=True, gc=False):
     """A delayed message as it is kept: everything `Post` needs when it is due."""
 
-    sid: str  # scheduled id; `<partition>-<uuid>` so that it routes itself
+    sid: ScheduledId
     key: str
     due_ms: Instant
     created_ms: Instant

@@ -21,12 +21,9 @@ from engine.auth import Principal
 from engine.config import Config
 from engine.connection import NO_CURSOR
 from engine.core import batch
-from engine.core.slots import spread
-from engine.gateway import Gateway
-from engine.metrics import EdgeMetrics
 from engine.problems import unauthorized
 from engine.websocket import DirectWebSocket
-from tests.edge.edge_world import client_frame
+from tests.edge.edge_world import EdgeWorld, client_frame
 from tests.edge.test_websocket_reading import Transport
 from tests.fuzz.hostile import encoded, json_tokens, mutated, objects, strict_json, texts, values
 
@@ -66,18 +63,9 @@ class Edge:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
-        self.gateway = Gateway(
-            CONFIG,
-            spread(1),
-            incarnation="e",
-            wall_ms=lambda: 1_000_000,
-            clock=lambda: 0,
-            send_shard=lambda _index, record, _eager: self.records.append(record),
-            send_scheduler=lambda _index, record: self.records.append(record),
-            need_slots=lambda _version: None,
-            new_id=lambda: "id",
-            metrics=EdgeMetrics("e"),
-        )
+        world = EdgeWorld(CONFIG, 1)
+        world.shard.take = self.records.append  # type: ignore[method-assign]
+        self.gateway = world.gateway
         self.transport = Transport()
         self.client = DirectWebSocket(self.gateway, Principal("t", "u", frozenset(), 1 << 40), NO_CURSOR, "", self.verify)
         self.client.begin(self.transport, set())  # type: ignore[arg-type]
