@@ -40,6 +40,8 @@ class Call:
         self.repeated = False  # sent more than once: the first sending may have taken effect
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = len(records)
+        if not records:
+            self.finish()
 
     def answer(self, ref: int, answer: Any) -> None:
         """Take one answer; the last one completes the call."""

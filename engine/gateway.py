@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from engine.announcing import Announcer, Log
 from engine.calls import Calls
 from engine.config import Config
 from engine.connection import Connection
@@ -73,6 +74,7 @@ class Gateway:
         need_slots: a shard speaks of this version of the slot map: get it and call `set_slots`. Called repeatedly.
         new_id: UUIDs, for messages and timers.
         metrics: counted into.
+        broadcasts: where those are published to.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Gateway:
         need_slots: Callable[[int], None],
         new_id: Callable[[], str],
         metrics: EdgeMetrics,
+        broadcasts: Log,
     ) -> None:
         self.config = config
         self.slots = slots
@@ -101,7 +104,8 @@ class Gateway:
         self.calls = Calls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._lanes)
         self.calls.know(set(slots.owners))
         self.gate = Gate(config, clock, lambda: self.calls.shards_ms, metrics.shed)
-        self.requests = Requests(config, self.calls, metrics, wall_ms, clock, new_id)
+        announcer = Announcer(config, broadcasts, wall_ms, clock)
+        self.requests = Requests(config, self.calls, metrics, wall_ms, clock, new_id, announcer)
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False

@@ -60,7 +60,7 @@ class Item(Struct, forbid_unknown_fields=True, gc=False):
     topic: str | UnsetType = UNSET
     broadcast: bool = False
     id: str | UnsetType = UNSET
-    priority: Literal["high", "normal", "low"] = "normal"
+    priority: Literal["high", "normal", "low"] | UnsetType = UNSET
     actor: Raw | UnsetType = UNSET
     target: Raw | UnsetType = UNSET
     context: Raw | UnsetType = UNSET

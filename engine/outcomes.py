@@ -28,10 +28,12 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
+from engine.core.broadcast import EVERYONE
 from engine.core.slots import partition_of
 from engine.gate import retry_after_s
 from engine.problems import Problem, conflict, too_many_requests, unavailable
 from engine.publishing import Draft, Result
+from engine.store.broadcasts import Appended
 
 RETRY_AFTER_S: Final = 1
 """Storage and shards come back within seconds, and repeating costs nobody a duplicate."""
@@ -106,8 +108,8 @@ def check(made: Sequence[Result], drafts: Sequence[Draft], answers: Sequence[Any
 
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result:
     if answer is None or (repeated and answer.status == UNAVAILABLE):  # of a repeat: the first sending may have been taken
-        return Result(draft.id, draft.user, PUBLISH_STATUS[UNAVAILABLE], reason=_NO_ANSWER)
-    result = Result(draft.id, draft.user, "")
+        return unanswered(draft)
+    result = blank(draft)
     if type(answer) is TimerAnswer:
         status = _timer_result(result, draft, record.timer, answer)
     else:
@@ -123,6 +125,32 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result
     return result
 
 
+def blank(draft: Draft) -> Result:
+    """The result of a draft, without what became of it."""
+    return Result(draft.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
+
+
+def unanswered(draft: Draft) -> Result:
+    """What became of the draft is not known."""
+    result = blank(draft)
+    result.status, result.reason = PUBLISH_STATUS[UNAVAILABLE], _NO_ANSWER
+    return result
+
+
+def announced(draft: Draft, appended: Appended | None) -> Result:
+    """What became of a broadcast, None: not known."""
+    if appended is None:
+        return unanswered(draft)
+    result = blank(draft)
+    status = appended.status
+    if status == DUPLICATE and not draft.idempotent:
+        status = ACCEPTED
+    if status == DUPLICATE:
+        result.scheduled_id = appended.scheduled_id
+    result.status, result.reason = PUBLISH_STATUS[status], _REASONS.get(status, "")
+    return result
+
+
 def _timer_result(result: Result, draft: Draft, asked: Timer, answer: TimerAnswer) -> int:
     """Fill in what became of a delayed draft; returns its status."""
     if answer.status == SCHEDULED:
@@ -131,7 +159,7 @@ def _timer_result(result: Result, draft: Draft, asked: Timer, answer: TimerAnswe
         if answer.timers:  # the first one still waits
             result.scheduled_id, result.scheduled_at = answer.timers[0].sid, answer.timers[0].due_ms
         elif answer.detail.startswith("seq="):  # the first one was not delayed
-            result.seq = int(answer.detail.removeprefix("seq="))
+            result.seq = int(answer.detail.removeprefix("seq=")) if draft.topic is None else 0  # a broadcast has no number of its own
         else:  # it has fired, or was cancelled
             result.scheduled_id = answer.detail
         if result.scheduled_id == asked.sid or not draft.idempotent:

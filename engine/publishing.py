@@ -21,9 +21,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine import intake
 from engine.auth import Principal
 from engine.config import Config
-from engine.core.batch import PRIORITIES
-from engine.core.identity import is_event_type, is_id, is_user
-from engine.core.slots import mailbox_key
+from engine.core.batch import LOW, NORMAL, PRIORITIES
+from engine.core.broadcast import EVERYONE
+from engine.core.identity import is_event_type, is_id, is_topic, is_user
+from engine.core.slots import audience_key, mailbox_key, split_key
 from engine.errors import Invalid
 from engine.intake import Item, rfc3339_ms
 from engine.problems import Problem, bad_request, content_too_large, unprocessable
@@ -37,7 +38,7 @@ SEQ_MAX: Final = (1 << 53) - 1
 DIGEST_BYTES: Final = 8
 
 _TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
-_PRIORITY: Final = {name: code for code, name in enumerate(PRIORITIES)}
+_PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
 _WHITESPACE: Final = re.compile(rb"[\t\r\n]")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
@@ -62,18 +63,21 @@ class Draft(Struct, gc=False):
     due_ms: int  # 0: now
     collapse: str = ""  # messages of this key may be conflated, and scheduled ones are cancelled together
     item: int = 0  # index in the request of what it is of
+    topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
 class Result(Struct, omit_defaults=True, gc=False):
     """What became of one draft. `status` is a word of PUBLISH_STATUS; what does not apply stays at its default."""
 
     id: str
-    user: str
-    status: str
+    user: str = ""
+    status: str = ""
     seq: int = 0
     scheduled_id: str = ""
     scheduled_at: int = 0  # ms since the epoch
     reason: str = ""
+    topic: str = ""
+    broadcast: bool = False
 
 
 class _Answer(Struct, gc=False):
@@ -163,7 +167,7 @@ class _Drafter:
     def __init__(self, tenant: str, config: Config, now_ms: int, new_id: Callable[[], str], compact: bool) -> None:
         self._key_prefix = mailbox_key(tenant, "")
         self._config = config
-        self._heads: dict[tuple[str, str], bytes] = {}  # by type and priority
+        self._heads: dict[tuple[str, str | UnsetType], bytes] = {}  # by type and priority
         self._now_ms = now_ms
         self._ts = b',"ts":%d,' % now_ms
         self._ttl_ms = config.ttl_s_default * 1000
@@ -176,13 +180,16 @@ class _Drafter:
         config = self._config
         id_, user, data = item.id, item.user, item.data
         chars_max = config.id_chars_max
-        head = self._heads.get((item.type, item.priority)) or self._head(item)
+        word, topic = item.priority, None
         if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast:
-            users = self._users(item)
+            topic, users = self._audience(item)
+            if topic is not None and word is UNSET:
+                word = PRIORITIES[LOW]
         elif is_user(user, chars_max):
             users = (user,)
         else:
             raise Invalid(_user_rule(chars_max), "$.user")
+        head = self._heads.get((item.type, word)) or self._head(item.type, word)
         idempotent = id_ is not UNSET
         if id_ is UNSET:
             id_ = self._new_id()
@@ -198,7 +205,7 @@ class _Drafter:
             chosen += _encode({"collapse": collapse})
         digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
         body = b'"id":' + _encode(id_) + ts + payload
-        priority = _PRIORITY[item.priority]
+        priority = _PRIORITY[word]
         expires_ms = (due_ms or self._now_ms) + ttl_ms
         retain = item.retain is not False
         prefix = self._key_prefix
@@ -206,14 +213,17 @@ class _Drafter:
             self.drafts.append(
                 Draft(prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms, collapse, index)
             )
+        if topic is not None:
+            draft = self.drafts[-1]
+            draft.user, draft.topic = "", topic
 
-    def _head(self, item: Item) -> bytes:
+    def _head(self, type_: str, priority: str | UnsetType) -> bytes:
         """The members an item shares with others of its type and priority. Requests hold few kinds, so each is checked once."""
         chars_max = self._config.id_chars_max
-        if not is_event_type(item.type, chars_max):
+        if not is_event_type(type_, chars_max):
             raise Invalid(f"words of letters, digits, _ and - joined by dots, at most {chars_max} characters", "$.type")
-        head = f'"type":"{item.type}","priority":"{item.priority}","data":'.encode()
-        self._heads[item.type, item.priority] = head
+        head = f'"type":"{type_}","priority":"{PRIORITIES[_PRIORITY[priority]]}","data":'.encode()
+        self._heads[type_, priority] = head
         return head
 
     def _circumstances(self, item: Item) -> bytes:
@@ -237,15 +247,21 @@ class _Drafter:
             raise Invalid("needs a window", "$.collapse.leading")
         return collapse.key
 
-    def _users(self, item: Item) -> Sequence[str]:
-        """Whom the item is for, unless it names a lone `user`."""
+    def _audience(self, item: Item) -> tuple[str | None, Sequence[str]]:
+        """Whom the item is for, unless it names a lone `user`: a topic ("": everyone) and what stands for a user's name, or users."""
         users = item.users
         given = [name for name in ("user", "users", "topic") if getattr(item, name) is not UNSET] + ["broadcast"] * item.broadcast
         if len(given) != 1:
             raise Invalid("exactly one of user, users, topic and broadcast: true is needed", f"$.{given[1]}" if given else "$.user")
-        if users is UNSET:
-            raise Invalid("not available in this release", f"$.{given[0]}")
-        return self._distinct(users)
+        if users is not UNSET:
+            return None, self._distinct(users)
+        chars_max = self._config.id_chars_max
+        if item.topic is not UNSET and not is_topic(item.topic, chars_max):
+            raise Invalid(f"printable text of 1 to {chars_max} characters without spaces and *", "$.topic")
+        if item.collapse is not UNSET:
+            raise Invalid("only for messages to users", "$.collapse")
+        topic = EVERYONE if item.topic is UNSET else item.topic
+        return topic, (split_key(audience_key("", topic))[1],)
 
     def _distinct(self, users: list[str]) -> Sequence[str]:
         """The users of `users`, each once: whom a publisher names twice is still told once."""

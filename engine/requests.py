@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from engine import outcomes
+from engine.announcing import Announcer
 from engine.calls import Call, Calls
 from engine.config import Config
 from engine.core import batch
@@ -33,6 +34,7 @@ class Requests:
         wall_ms: milliseconds since the epoch.
         clock: milliseconds that never step.
         new_id: UUIDs, for messages and timers.
+        announcer: takes the broadcasts.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Requests:
         wall_ms: Callable[[], int],
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        announcer: Announcer,
     ) -> None:
         self._config = config
         self._calls = calls
@@ -50,22 +53,29 @@ class Requests:
         self._wall_ms = wall_ms
         self._clock = clock
         self.new_id = new_id
+        self._announcer = announcer
 
     async def post(self, drafts: Sequence[Draft]) -> list[Result]:
-        """Publish: immediate drafts to their shards, delayed ones to their scheduler. One future for all of them.
+        """Publish: immediate drafts to their shards or the broadcast log, delayed ones to their scheduler. One future for all of them.
 
         Raises:
             Problem: at least one draft was not accepted, or not in time (see `engine.outcomes`).
         """
         started_ms = self._clock()
+        for_log = [draft for draft in drafts if draft.topic is not None and not draft.due_ms]
+        others = [draft for draft in drafts if draft.topic is None or draft.due_ms] if for_log else drafts
         call = self._calls.begin(
-            len(drafts),
-            lambda base: outcomes.records(drafts, base, self._wall_ms(), self.new_id),
-            [draft.priority for draft in drafts],
+            len(others),
+            lambda base: outcomes.records(others, base, self._wall_ms(), self.new_id),
+            [draft.priority for draft in others],
         )
+        announced = map(outcomes.announced, for_log, await self._announcer.announce(for_log))
         await call.done
         self._metrics.publish_took(self._clock() - started_ms)
-        results = outcomes.results(drafts, call)
+        results = outcomes.results(others, call)
+        if for_log:
+            rest = iter(results)
+            results = [next(announced if draft.topic is not None and not draft.due_ms else rest) for draft in drafts]
         self._metrics.published.update([result.status for result in results])
         outcomes.check(results, drafts, call.answers)
         return results

@@ -27,7 +27,7 @@ from engine.config import Config
 from engine.connection import parse_cursor
 from engine.core import batch
 from engine.core.identity import is_id, is_user
-from engine.core.slots import mailbox_key, split_key
+from engine.core.slots import mailbox_key, split_key, topic_of
 from engine.cors import CrossOrigin
 from engine.errors import Overloaded, Unavailable
 from engine.events import Events, RuleBook
@@ -335,8 +335,9 @@ def _wait_s(text: str | None) -> float:
 
 def _timer(timer: batch.Timer) -> dict[str, Any]:
     """A scheduled notification as clients see it: its own members, and when and for whom."""
-    user = split_key(timer.key)[1]
-    members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, "user": user}
+    topic = topic_of(timer.key)
+    whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
+    members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
     return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
 
 

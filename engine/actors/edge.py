@@ -38,6 +38,7 @@ from engine.gateway import Gateway
 from engine.ids import IdSource
 from engine.metrics import EdgeMetrics
 from engine.routes import app
+from engine.store.broadcasts import BroadcastLog
 from engine.store.placement import placed
 from engine.store.redis import connect
 
@@ -161,6 +162,7 @@ class Edge:
             need_slots=lambda _version: self._slots_wanted.set(),
             new_id=IdSource(),
             metrics=EdgeMetrics(f"edge-{self._index}", self._link_calls),
+            broadcasts=BroadcastLog(self._redis, self._config),
         )
 
     def _link_calls(self) -> int:

@@ -34,6 +34,11 @@ def is_id(text: str, chars_max: int) -> bool:
     return 0 < len(text) <= chars_max and text.isprintable()
 
 
+def is_topic(text: str, chars_max: int) -> bool:
+    """Printable text of 1 to `chars_max` characters without spaces and `*`, which stands for "whatever follows" in tokens."""
+    return is_id(text, chars_max) and "*" not in text and not any(char.isspace() for char in text)
+
+
 @lru_cache(maxsize=4096)  # publishers use few types and use them often; the entries are as short as `chars_max` says
 def _is_dotted(text: str) -> bool:
     return _EVENT_TYPE.fullmatch(text) is not None

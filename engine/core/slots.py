@@ -34,6 +34,12 @@ def audience_key(tenant: str, topic: str) -> str:
     return f"{tenant}:\n{topic}"
 
 
+def topic_of(key: str) -> str | None:
+    """The topic of an `audience_key`, None when it is a mailbox key."""
+    user = split_key(key)[1]
+    return user[1:] if user.startswith("\n") else None
+
+
 def slot_of(key: str) -> int:
     """The slot (0..1023) of a mailbox key; stable across processes, machines and versions."""
     return crc32(key.encode()) % SLOTS

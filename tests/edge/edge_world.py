@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -21,11 +21,14 @@ from engine.actors.edge import clock, wall_ms
 from engine.auth import Authenticator, mint
 from engine.config import Config
 from engine.core import batch
+from engine.core.broadcast import Entry
 from engine.core.slots import SlotMap, spread
+from engine.errors import StorageUnavailable
 from engine.gateway import Gateway
 from engine.ids import IdSource
 from engine.metrics import EdgeMetrics
 from engine.routes import app
+from engine.store.broadcasts import Appended
 
 SECRET = "a secret of the tests, long enough to be one"
 EPOCH = "e7"
@@ -205,6 +208,43 @@ class FakeScheduler:
         return batch.TimerAnswer(record.ref, batch.OK, [timer])
 
 
+class FakeLog:
+    """The broadcast log as a list, with the ids of `engine.store.broadcasts`; `failures` appends fail first, applied or not."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.known: dict[tuple[str, str, str], tuple[bytes, int]] = {}
+        self.failures = 0
+        self.applies = True
+        self.attempts = 0
+
+    async def append(self, entries: Sequence[tuple[Entry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        self.attempts += 1
+        failing = self.failures > 0
+        self.failures -= failing
+        made = [self._append(*entry, repeated) for entry in entries] if self.applies or not failing else []
+        if failing:
+            raise StorageUnavailable("no answer")
+        return made
+
+    def _append(self, entry: Entry, digest: bytes, id: str, repeated: bool) -> Appended:
+        known = self.known.get((entry.tenant, entry.topic, id))
+        if known is not None:
+            if known[0] != digest:
+                return Appended(batch.CONFLICT)
+            return Appended(batch.ACCEPTED if repeated else batch.DUPLICATE, known[1])
+        self.entries.append(entry)
+        self.known[entry.tenant, entry.topic, id] = digest, len(self.entries)
+        return Appended(batch.ACCEPTED, len(self.entries))
+
+
+class NoLog:
+    """Where nothing is broadcast."""
+
+    async def append(self, entries: Sequence[tuple[Entry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        raise AssertionError("nothing is broadcast here")
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -213,6 +253,7 @@ class EdgeWorld:
         self.slots_wanted: list[int] = []
         self.shards = [FakeShard(index, self) for index in range(shards)]
         self.scheduler = FakeScheduler(self)
+        self.log = FakeLog()
         self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
         self.status: dict[str, Any] = {"version": "test"}
         self.gateway = Gateway(
@@ -226,6 +267,7 @@ class EdgeWorld:
             need_slots=self.slots_wanted.append,
             new_id=IdSource(),
             metrics=EdgeMetrics("edge-0"),
+            broadcasts=self.log,
         )
         self.port = 0
         self.server: server.EdgeServer

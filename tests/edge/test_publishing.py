@@ -306,15 +306,15 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
         ({"type": "x", "users": []}, "$.users"),
         ({"type": "x", "users": ["a", ""]}, "$.users[1]"),
         ({"type": "x", "users": ["a", 5]}, "$.users[1]"),
-        ({"type": "x", "topic": "t"}, "$.topic"),
-        ({"type": "x", "broadcast": True}, "$.broadcast"),
+        ({"type": "x", "topic": "t", "user": "u"}, "$.topic"),
+        ({"type": "x", "broadcast": True, "topic": "t"}, "$.broadcast"),
         ({"type": "x", "collapse": {"key": "k"}}, "$.user"),
         (5, "$"),
         ("text", "$"),
         (None, "$"),
     ],
 )
-def test_an_item_names_exactly_one_audience_that_this_release_serves(body: object, path: str) -> None:
+def test_an_item_names_exactly_one_audience(body: object, path: str) -> None:
     assert paths(refused(json.dumps(body))) == [(0, path)]
 
 
@@ -382,8 +382,18 @@ def test_a_long_unknown_field_does_not_fill_the_answer() -> None:
     assert len(bytes(problem_response(refused(item(**{"x" * 60_000: 1}))).body)) < 1500
 
 
-def test_what_is_not_available_yet_is_said_plainly() -> None:
-    assert refused({"type": "x", "topic": "t"}).members["errors"][0]["detail"] == "not available in this release"
+def test_a_broadcast_is_one_draft_of_low_priority_unless_the_publisher_says_otherwise() -> None:
+    everyone, topic, urgent = publish(
+        [{"type": "x", "broadcast": True}, {"type": "x", "topic": "t"}, {"type": "x", "topic": "t", "priority": "high"}]
+    )
+    assert [(draft.user, draft.topic, draft.priority) for draft in (everyone, topic, urgent)] == [
+        ("", "", LOW),
+        ("", "t", LOW),
+        ("", "t", HIGH),
+    ]
+    assert b'"priority":"low"' in everyone.body
+    assert b'"priority":"high"' in urgent.body
+    assert len({draft.key for draft in (everyone, topic)}) == 2
 
 
 @pytest.mark.parametrize(

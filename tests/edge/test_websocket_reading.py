@@ -20,7 +20,7 @@ from engine.core.slots import spread
 from engine.gateway import Gateway
 from engine.metrics import EdgeMetrics
 from engine.websocket import DirectWebSocket
-from tests.edge.edge_world import client_frame
+from tests.edge.edge_world import NoLog, client_frame
 
 FRAME_BYTES_MAX = 300
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
@@ -82,6 +82,7 @@ def by_edge(pieces: Sequence[bytes]) -> tuple[list[tuple[str, bytes]], bytes, bo
         need_slots=lambda _: None,
         new_id=lambda: "id",
         metrics=EdgeMetrics("e"),
+        broadcasts=NoLog(),
     )
     recorder = Recorder(gateway, Principal("t", "u", frozenset(), 1 << 30), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
     recorder.events = []

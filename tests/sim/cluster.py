@@ -26,6 +26,7 @@ from engine.core.slots import SlotMap, slot_of
 from engine.errors import ClockSetBack, Fenced, StorageUnavailable
 from engine.gateway import Gateway
 from engine.metrics import EdgeMetrics
+from engine.store.broadcasts import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
 from engine.store.placement import placed
 from tests.sim.faults import Faults
@@ -61,6 +62,16 @@ class EdgeActor:
         self._redis: Any = surroundings.connect(config)
 
     async def serve(self) -> None:
+        """As the real one: the end of any part ends the process."""
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._surroundings.end_process()
+            raise
+
+    async def _serve(self) -> None:
         self.gateway = Gateway(
             self._config,
             await self._first_slots(),
@@ -72,6 +83,7 @@ class EdgeActor:
             need_slots=lambda _version: self._slots_wanted.set(),
             new_id=self._new_id,
             metrics=EdgeMetrics(f"edge-{self._index}"),
+            broadcasts=BroadcastLog(self._redis, self._config),
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.gateway.run())
