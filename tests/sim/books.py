@@ -155,7 +155,7 @@ class Books:
 
     def is_owed(self, timer: Timer) -> bool:
         """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later."""
-        return timer.owed and min(timer.dues) <= self._wall_ms()
+        return timer.owed and max(timer.dues) <= self._wall_ms()
 
     def look_at_clock(self) -> None:
         """It is about to be set, or was: whatever it said may have been acted upon."""
@@ -251,8 +251,11 @@ class Books:
             self._effect(user, record)
 
     def _must_know(self, record: Stored, other: int) -> bool:
-        """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones."""
-        return not record.id.startswith(MADE_PREFIX) or record.seq - other <= PAGE_RECENT_IDS
+        """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones.
+
+        A delayed message takes two of these places: one for its timer.
+        """
+        return not record.id.startswith(MADE_PREFIX) or 2 * (record.seq - other) <= PAGE_RECENT_IDS
 
     def _effect(self, user: User, record: Stored) -> None:
         timer = self.timers.setdefault(record.timer, Timer(user.key, set()))

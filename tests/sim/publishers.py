@@ -65,7 +65,7 @@ class Publisher:
         self._count = 0
         self._stopped = False
         self._past: list[Item] = []
-        self.open: set[Item] = set()
+        self.open: dict[Item, None] = {}  # in order: a set's depends on addresses
         self._later(self._rng.random() * interval_s, self._act)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
@@ -102,7 +102,7 @@ class Publisher:
         elif way < 0.35:
             fields["ttl"] = rng.choice((0.05, 0.3, 1.0))
         item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields)
-        self.open.add(item)
+        self.open[item] = None
         if named:
             self._past.append(item)
         return item
@@ -122,11 +122,11 @@ class Publisher:
         """An attempt is over; it is made again after `again_s` unless that is None."""
         if again_s is None:
             item.done = True
-            self.open.discard(item)
+            self.open.pop(item, None)
         elif not item.done:
             item.tries += 1
             if not item.named or (not self._stopped and item.tries > 3 and self._rng.random() < 0.2):
-                self.open.discard(item)  # nobody can repeat what has no id; and some give up
+                self.open.pop(item, None)  # nobody can repeat what has no id; and some give up
             else:
                 self._later(again_s, self._publish, item)
 

@@ -165,8 +165,8 @@ class Client:
             await asyncio.sleep((block or 0) / 1000)
         raise AssertionError("the second look is the last")
 
-    async def xadd(self, key: str, fields: dict[Any, Any]) -> Any:
-        return await self.execute_command("XADD", key, "*", *[part for pair in fields.items() for part in pair])
+    async def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> Any:
+        return await self.execute_command(*_xadd(key, fields, maxlen, approximate))
 
     async def xlen(self, key: str) -> Any:
         return await self.execute_command("XLEN", key)
@@ -201,8 +201,7 @@ class Pipeline:
         self._commands.append(_xrange(key, min, max, count))
 
     def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int, approximate: bool) -> None:
-        assert approximate
-        self._commands.append(("XADD", key, "MAXLEN", "~", maxlen, "*", *[part for pair in fields.items() for part in pair]))
+        self._commands.append(_xadd(key, fields, maxlen, approximate))
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands, self._commands = self._commands, []
@@ -216,6 +215,12 @@ class Pipeline:
 
 def _set(key: str, value: Any, nx: bool, px: int | None) -> tuple[Any, ...]:
     return ("SET", key, value, *(("NX",) if nx else ()), *(("PX", px) if px is not None else ()))
+
+
+def _xadd(key: str, fields: dict[Any, Any], maxlen: int | None, approximate: bool) -> tuple[Any, ...]:
+    assert approximate or maxlen is None, "exact trimming costs Redis a node's rewrite each time"
+    limit = () if maxlen is None else ("MAXLEN", "~", maxlen)
+    return ("XADD", key, *limit, "*", *[part for pair in fields.items() for part in pair])
 
 
 def _xrange(key: str, low: Any, high: Any, count: int | None) -> tuple[Any, ...]:
