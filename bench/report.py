@@ -7,6 +7,7 @@ was interrupted goes on after the last complete one when it is started again wit
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -144,6 +145,9 @@ def run(args: Namespace) -> None:
         file = ResultsFile(args.source)
         if not file.read():
             raise SystemExit(f"there is no {args.source}")
+        if args.source.resolve() != final.resolve():
+            args.to.mkdir(exist_ok=True)
+            shutil.copyfile(args.source, final)
     else:
         file = ResultsFile(args.to / "benchmarks.partial.jsonl")
         steps = plan(quick=args.quick, peers=args.peers, soak_minutes=args.soak)

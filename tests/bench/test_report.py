@@ -148,6 +148,18 @@ def test_a_file_that_is_no_results_is_refused(tmp_path: Path) -> None:
         report.ResultsFile(path).read()
 
 
+def test_a_page_from_given_results_has_them_beside_it(tmp_path: Path) -> None:
+    from bench.__main__ import parser
+
+    source, to = tmp_path / "given.jsonl", tmp_path / "page"
+    source.write_text("".join(json.dumps(line) + "\n" for line in [HEADER, *RESULTS, {"through": "delivery"}]))
+    for given in (source, to / "benchmarks.jsonl"):  # the second time from where the first left them
+        report.run(parser().parse_args(["report", "--from", str(given), "--to", str(to)]))
+        assert (to / "benchmarks.jsonl").read_text() == source.read_text()
+        assert "40 (39-41)" in (to / "BENCHMARKS.md").read_text()
+    assert {path.name for path in to.glob("*.svg")} == {"benchmark-latency.svg", "benchmark-cost.svg", "benchmark-processes.svg"}
+
+
 def test_every_planned_command_is_one_the_benchmarks_understand() -> None:
     from bench.__main__ import parser
 
