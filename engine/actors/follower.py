@@ -1,7 +1,7 @@
 """A shard's eyes on the broadcast log: they fill the core's mirror of it, at the start and ever after.
 
-The log's entries are never written here, so nothing is fenced: an old incarnation that follows on does no harm. What was read is in
-the core at once; when storage is away the next read goes on where the last one ended.
+Nothing is fenced: an old incarnation that follows on does no harm, and what a delayed broadcast appends when it is due takes effect once
+by its id, whoever appends it. What was read is in the core at once; when storage is away the next read goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from engine.actors.process import RETRY_S
+from engine.core.commit import timer_effect_id
 from engine.core.shard import ShardCore
 from engine.errors import StorageUnavailable
 from engine.store.broadcasts import BroadcastLog
@@ -27,7 +28,7 @@ class Follower:
 
     def __init__(self, broadcasts: BroadcastLog, core: ShardCore) -> None:
         self._broadcasts = broadcasts
-        self._shard = core.index
+        self._core = core
         self._audience = core.audience
 
     async def catch_up(self, *, wait: bool = False) -> None:
@@ -48,9 +49,24 @@ class Follower:
             try:
                 await self.catch_up(wait=True)
             except StorageUnavailable as error:
-                log.warning("shard %d: %s", self._shard, error)
+                log.warning("shard %d: %s", self._core.index, error)
                 await asyncio.sleep(RETRY_S)
             on_read()
+
+    async def announce(self) -> None:
+        """Append the broadcasts that timers made due, each once however often it is tried. Raises StorageUnavailable."""
+        announcements = self._audience.take_announcements()
+        if not announcements:
+            return
+        sids = [announcement.sid for announcement in announcements]
+        try:
+            await self._broadcasts.append(
+                [(announcement.entry, announcement.digest, timer_effect_id(announcement.sid)) for announcement in announcements]
+            )
+        except StorageUnavailable:
+            self._core.announced(sids, done=False)
+            raise
+        self._core.announced(sids, done=True)
 
     async def sweep(self, now_ms: int) -> None:
         """Take what has expired out of the log and the mirror, as every shard does. Raises StorageUnavailable."""

@@ -14,12 +14,21 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from engine.core.adoption import Adopter, Adoption
-from engine.core.batch import UNAVAILABLE, Subscribe, Subscribed
-from engine.core.broadcast import Broadcast, Log
+from engine.core.batch import UNAVAILABLE, Subscribe, Subscribed, Timer
+from engine.core.broadcast import Broadcast, Entry, Log
 from engine.core.cabinet import Cabinet
 from engine.core.courier import Courier, ShardPolicy
 from engine.core.mailbox import Mailbox
+from engine.core.slots import split_key, topic_of
 from engine.core.subscriptions import Change, Subscriptions
+
+
+class Announcement(Struct):
+    """A broadcast on its way into the log, the effect of a durable timer."""
+
+    entry: Entry
+    digest: bytes
+    sid: str
 
 
 class Audience:
@@ -34,6 +43,7 @@ class Audience:
         self._courier = courier
         self._output: list[tuple[str, Struct]] = courier.output
         self._counters = counters
+        self.announcements: list[Announcement] = []
         self._offline_max = policy.offline_max
 
     def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
@@ -41,6 +51,19 @@ class Audience:
         self.adopter.read(broadcasts)
         self.log.head = max(self.log.head, reached)
         self.log.drop_before(first)
+
+    def announce(self, timer: Timer, now_ms: int) -> None:
+        """A delayed broadcast is due: it goes into the log, under the timer's id, so that it goes there once however often it fires."""
+        tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
+        assert topic is not None, "it is for a user"
+        expires_ms = timer.due_ms + timer.ttl_ms
+        entry = Entry(tenant, topic, timer.id, timer.priority, expires_ms, timer.retain, now_ms, timer.body)
+        self.announcements.append(Announcement(entry, timer.digest, timer.sid))
+
+    def take_announcements(self) -> list[Announcement]:
+        """Broadcasts to append to the log; answer with `ShardCore.announced`."""
+        taken, self.announcements = self.announcements, []
+        return taken
 
     def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
         """A user's subscriptions are asked for, or to be others."""

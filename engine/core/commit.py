@@ -36,7 +36,12 @@ class Pending(Struct, gc=False):
     @property
     def dedupe_id(self) -> str:
         """What makes it the same post again: a timer takes effect once whatever message it carries."""
-        return f"timer:{self.timer}" if self.timer else self.post.id
+        return timer_effect_id(self.timer) if self.timer else self.post.id
+
+
+def timer_effect_id(sid: str) -> str:
+    """The id under which a timer takes effect."""
+    return f"timer:{sid}"
 
 
 class Answer(Struct, gc=False):
@@ -264,7 +269,7 @@ def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int, keys_max: in
         mailbox.lose(first, mailbox.head)
     mailbox.append(message_of(stored), stored.digest, recent_max)
     if stored.timer:
-        mailbox.remember(f"timer:{stored.timer}", stored.seq, stored.digest, recent_max)
+        mailbox.remember(timer_effect_id(stored.timer), stored.seq, stored.digest, recent_max)
     if not stored.collapse:
         return None
     remember(mailbox, stored.collapse, Collapsing(stored.seq, stored.count, stored.priority, stored.retain), keys_max)

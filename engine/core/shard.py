@@ -54,7 +54,7 @@ from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.hub import Hub
 from engine.core.parked import Parked
-from engine.core.slots import SlotMap, slot_of
+from engine.core.slots import SlotMap, slot_of, topic_of
 
 
 class ShardCore:
@@ -194,9 +194,17 @@ class ShardCore:
                 failed.append(timer.sid)
                 continue
             self._firing.add(timer.sid)
+            if topic_of(timer.key) is not None:
+                self.audience.announce(timer, now_ms)
+                continue
             post = Post(-1, timer.key, timer.id, True, timer.digest, timer.priority, expires_ms, timer.retain, timer.body, timer.collapse)
             self._enqueue(Pending("", post, timer.sid), now_ms)
         self._tell(FireFailed, failed)
+
+    def announced(self, sids: Sequence[str], *, done: bool) -> None:
+        """Of the broadcasts that `audience.take_announcements` gave: these are in the log, or could not be put there now."""
+        self._firing.difference_update(sids)
+        self._tell(FireDone if done else FireFailed, sids)
 
     def _tell(self, record: type[FireDone | FireFailed], sids: Sequence[str]) -> None:
         """Tell the schedulers what became of timers."""
@@ -299,7 +307,7 @@ class ShardCore:
     @property
     def wants_fetch(self) -> bool:
         """Is there anything to read, or to write beside journal and checkpoints?"""
-        return bool(self._parked.wants_pages or self.session_events or self.cabinet.wants_io)
+        return bool(self._parked.wants_pages or self.session_events or self.cabinet.wants_io or self.audience.announcements)
 
     @property
     def session_events(self) -> list[SessionEvent]:

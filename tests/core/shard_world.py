@@ -6,9 +6,25 @@ leaves exactly what was written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from engine.core.batch import NORMAL, WEBSOCKET, Ack, AckIds, Attach, Deliver, Detach, Nack, Post
+from engine.core.batch import (
+    LOW,
+    NORMAL,
+    WEBSOCKET,
+    Ack,
+    AckIds,
+    Attach,
+    Deliver,
+    DeliverShared,
+    Detach,
+    Nack,
+    Post,
+    Shared,
+    Subscribe,
+)
+from engine.core.broadcast import Entry, Shelf, encode_entry, read_entry
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored, keys_of
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
@@ -61,14 +77,16 @@ class World:
         self.ids: dict[tuple[str, str], bytes] = {}
         self.dead: list[Any] = []
         self.events: list[Any] = []
+        self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
+        self.log_ids: set[str] = set()
         self.now_ms = 1_000_000
         self.refs = 0
-        self.core = self._new_core()
+        self._new_core()
 
-    def _new_core(self) -> ShardCore:
-        core = ShardCore(0, self.policy, spread(1), "e1")
-        core.opened(EDGE)
-        return core
+    def _new_core(self) -> None:
+        self.core = ShardCore(0, self.policy, spread(1), "e1")
+        self.core.opened(EDGE)
+        self.shelf = Shelf(self.policy.shared_bytes_max)  # the edge's
 
     # -- what an edge says ------------------------------------------------------------------------------------------------
 
@@ -111,18 +129,64 @@ class World:
     def tell(self, *records: Any) -> None:
         self.core.handle(EDGE, records, self.now_ms)
 
+    def subscribe(self, *topics: str, user: str = "u", remove: Sequence[str] = ()) -> int:
+        self.refs += 1
+        self.tell(Subscribe(self.refs, f"t:{user}", list(topics), list(remove)))
+        return self.refs
+
+    def broadcast(
+        self, id: str, topic: str = "", *, tenant: str = "t", ttl_ms: int = 60_000, priority: int = LOW, retain: bool = True
+    ) -> int:
+        """Publish into the log; the shard does not know yet. Returns the position."""
+        pos = self.log[-1][0] + 10 if self.log else 10
+        body = b'"id":"%b"' % id.encode()
+        entry = Entry(tenant, topic, id, priority, self.now_ms + ttl_ms, retain, self.now_ms, body)
+        self.log.append((pos, encode_entry(entry)))
+        return pos
+
     # -- what the shell does ----------------------------------------------------------------------------------------------
 
     def settle(self) -> list[Any]:
         """Serve everything the core wants until it wants nothing; returns what it said to the edge."""
-        while self.fetch() or self.commit():
+        while self.follow() or self.fetch() or self.commit():
             pass
         return self.said()
 
     def said(self) -> list[Any]:
+        """What the shard says, with the broadcasts as the edge hands them to each connection."""
+        said: list[Any] = []
+        for record in self.raw():
+            if isinstance(record, Shared):
+                self.shelf.put(record.pos, record.body)
+            elif isinstance(record, DeliverShared):
+                body = self.shelf[record.pos]
+                said.extend(Deliver(conn, [(seq, attempt, body)]) for conn, seq, attempt in record.deliveries)
+            else:
+                said.append(record)
+        return said
+
+    def raw(self) -> list[Any]:
         said = [record for _, record in self.core.output]
         self.core.output.clear()
         return said
+
+    def follow(self) -> bool:
+        """Read the broadcast log from where the shard is; append what its timers made due."""
+        audience = self.core.audience
+        for announcement in audience.take_announcements():
+            if announcement.sid not in self.log_ids:
+                self.log_ids.add(announcement.sid)
+                self.log.append((self.log[-1][0] + 10 if self.log else 10, encode_entry(announcement.entry)))
+            self.core.announced([announcement.sid], done=True)
+        fresh = [(pos, blob) for pos, blob in self.log if pos > audience.log.head]
+        if fresh:
+            audience.read([read_entry(pos, blob) for pos, blob in fresh], fresh[-1][0], self.log[0][0])
+        return bool(fresh)
+
+    def drop(self, *positions: int) -> None:
+        """These leave the log: expired, or pushed out."""
+        self.log = [(pos, blob) for pos, blob in self.log if pos not in positions]
+        self.core.audience.log.drop(positions)
 
     def fetch(self) -> bool:
         core = self.core
@@ -181,7 +245,8 @@ class World:
 
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
-        self.core = self._new_core()
+        self._new_core()
+        self.follow()
         entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
         for _, payload in entries:
             records = decode_journal(payload)
