@@ -141,13 +141,16 @@ class Server:
         self._config = config
         self._index = index
         self._surroundings = surroundings
+        self._latest_ms = 0  # the furthest moment anything here was told
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     def _now_ms(self) -> int:
         """Milliseconds since the epoch, rounded down: a timer is never seen as due early."""
-        return self._surroundings.wall_ns() // 1_000_000
+        now_ms = self._surroundings.wall_ns() // 1_000_000
+        self._latest_ms = max(self._latest_ms, now_ms)
+        return now_ms
 
     # -- For subclasses to implement. ----------------------------------------------------------------------------------
     async def _recover(self) -> str:
@@ -193,13 +196,12 @@ class Server:
             raise
 
     async def _watch_clock(self) -> None:
-        """Raises ClockSetBack."""
-        ahead_ms = self._now_ms() - self._surroundings.monotonic_ms()
+        """Raises ClockSetBack, also when the clock was set forward before, and what was done meanwhile lies in the future now."""
         while True:
             await asyncio.sleep(_CLOCK_LOOK_S)
-            before_ms, ahead_ms = ahead_ms, self._now_ms() - self._surroundings.monotonic_ms()
-            if before_ms - ahead_ms > STEP_BACK_MS:
-                raise ClockSetBack(f"the wall clock was set back by {before_ms - ahead_ms:.0f} ms")
+            back_ms = self._latest_ms - self._now_ms()
+            if back_ms > STEP_BACK_MS:
+                raise ClockSetBack(f"the wall clock was set back by {back_ms} ms")
 
     async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
         """The action's result, however long storage is away."""
