@@ -52,7 +52,7 @@ class Principal(Struct, frozen=True, gc=False):
     scopes: frozenset[str]
     expires_s: int  # seconds since the epoch
     last_seen_ts: int | None = None  # ms since the epoch, when the token says so
-    topics: frozenset[str] = frozenset()  # the bearer may subscribe to
+    topics: frozenset[str] | None = None  # the bearer may subscribe to, see engine.subscriptions; None when the token does not say
 
 
 class _Claims(Struct, gc=False):
@@ -66,7 +66,7 @@ class _Claims(Struct, gc=False):
     tenant: str = "default"
     scope: str = "connect"
     last_seen_ts: int | None = None
-    topics: list[str] = []
+    topics: list[str] | None = None
 
 
 class Authenticator:
@@ -171,9 +171,10 @@ class Authenticator:
             raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
         if claims.last_seen_ts is not None and claims.last_seen_ts < 0:
             raise Invalid("milliseconds since the epoch are needed", "last_seen_ts")
-        if len(claims.topics) > config.topics_per_token_max:
+        topics = claims.topics or ()
+        if len(topics) > config.topics_per_token_max:
             raise Invalid(f"at most {config.topics_per_token_max} are allowed", "topics")
-        if not all(is_user(topic, config.id_chars_max) for topic in claims.topics):
+        if not all(is_user(topic, config.id_chars_max) for topic in topics):
             raise Invalid(f"each is text of 1 to {config.id_chars_max} characters without control characters", "topics")
         return Principal(
             claims.tenant,
@@ -181,7 +182,7 @@ class Authenticator:
             frozenset(claims.scope.split()),
             int(claims.exp),
             claims.last_seen_ts,
-            frozenset(claims.topics),
+            None if claims.topics is None else frozenset(topics),
         )
 
 

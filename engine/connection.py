@@ -18,6 +18,7 @@ from engine.auth import Principal
 from engine.core import batch
 from engine.core.frames import SEQ_MAX, Reconnect
 from engine.core.frames import Welcome as WelcomeFrame
+from engine.subscriptions import memberships
 
 if TYPE_CHECKING:
     from engine.gateway import Gateway
@@ -70,6 +71,7 @@ class Connection:
         "id",
         "key",
         "kind",
+        "memberships",
         "sent",
         "shard",
         "welcomed",
@@ -79,6 +81,7 @@ class Connection:
         self.gateway = gateway
         self.key = f"{owner.tenant}:{owner.user}"
         self.kind = kind
+        self.memberships = memberships(owner)
         self.cursor = cursor
         self.device = device
         self.expires_ms = int(owner.expires_s * 1000)

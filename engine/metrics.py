@@ -46,6 +46,7 @@ class EdgeMetrics:
         self.frames_sent = 0  # to clients of all transports: WebSocket frames, events, poll answers
         self.messages_sent = 0
         self.acks = 0  # acknowledgements received, on any transport
+        self.broadcasts = 0  # appended to the log
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0.0
         self._status: Mapping[str, Any] | None = None
@@ -90,6 +91,7 @@ class EdgeMetrics:
             connections.add_metric((self.edge, transport), self.connections[transport])
         yield connections
         for name, help_text, count in (
+            ("engine_edge_broadcasts", "Broadcasts this edge has put into the log.", self.broadcasts),
             ("engine_edge_frames_received", "WebSocket frames received from clients.", self.frames_received),
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),
@@ -154,6 +156,8 @@ _SHARD: Final = (
     _Figure("expired", "engine_expired", "Messages whose time to live ended first.", counter=True),
     _Figure("trimmed", "engine_trimmed", "Messages dropped by the per-user limit, announced as gaps.", counter=True),
     _Figure("dead_lettered", "engine_dead_lettered", "Messages that went to the dead-letter stream.", counter=True),
+    _Figure("broadcasts", "engine_broadcast_log_entries", "Broadcasts in the log, as this shard mirrors it."),
+    _Figure("adopted", "engine_broadcasts_adopted", "Broadcasts numbered and journalled, once per mailbox.", counter=True),
     _Figure("commits", "engine_commits", "Group commits to the journal.", counter=True),
     _Figure("quarantined", "engine_quarantined_records", "Stored records that could not be read.", counter=True),
 )

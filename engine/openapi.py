@@ -48,7 +48,7 @@ def document(config: Config) -> Part:
         },
         "tags": [{"name": "publishing"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(), **_receiving(config), **_operating()},
+        "paths": {**_publishing(), **_subscribing(), **_receiving(config), **_operating()},
         "components": {
             "schemas": schemas(config),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
@@ -196,6 +196,39 @@ def _publishing() -> Part:
                 (404, 409, 429, 503),
                 scope="publish",
             ),
+        },
+    }
+
+
+def _subscribing() -> Part:
+    topic = _parameter("topic", "path", "The topic; it may contain slashes.", required=True)
+    user = _parameter("user", "query", "Another user; needs the scope `publish` or `admin`. The bearer when left out.")
+    answer = {200: ("The topics that the user is subscribed to now.", _json("Subscriptions"))}
+    problems = (400, 429, 503)
+    return {
+        "/v1/subscriptions": {
+            "get": _operation(
+                "listSubscriptions",
+                "receiving",
+                "The topics a user is subscribed to.",
+                answer,
+                problems,
+                scope="connect",
+                parameters=(user,),
+            ),
+        },
+        "/v1/subscriptions/{topic}": {
+            "parameters": [topic],
+            "put": _operation(
+                "subscribe",
+                "receiving",
+                "Subscribe to a topic, from now on. The claim `topics` of the token, where there is one, must allow it.",
+                answer,
+                problems,
+                scope="connect",
+                parameters=(user,),
+            ),
+            "delete": _operation("unsubscribe", "receiving", "End a subscription.", answer, problems, scope="connect", parameters=(user,)),
         },
     }
 

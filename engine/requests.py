@@ -69,7 +69,9 @@ class Requests:
             lambda base: outcomes.records(others, base, self._wall_ms(), self.new_id),
             [draft.priority for draft in others],
         )
-        announced = map(outcomes.announced, for_log, await self._announcer.announce(for_log))
+        appended = await self._announcer.announce(for_log)
+        self._metrics.broadcasts += sum(one is not None and one.status == batch.ACCEPTED for one in appended)
+        announced = map(outcomes.announced, for_log, appended)
         await call.done
         self._metrics.publish_took(self._clock() - started_ms)
         results = outcomes.results(others, call)
@@ -90,6 +92,16 @@ class Requests:
         """Is the user online, and what is its newest sequence number?"""
         answer, _ = await self._ask(lambda ref: batch.Probe(ref, key, client, seq))
         return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
+
+    async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> batch.Subscribed:
+        """Change or look at a user's subscriptions."""
+        answer, _ = await self._ask(lambda ref: batch.Subscribe(ref, key, list(add), list(remove)))
+        return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
+
+    def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
+        """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""
+        call = self._calls.begin(1, lambda ref: [build(ref)])
+        call.done.add_done_callback(lambda _: answered(call.answers[0]))
 
     async def inspect(self, tenant: str, sid: str) -> batch.TimerAnswer:
         """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""

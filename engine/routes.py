@@ -8,7 +8,7 @@ An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, metrics, openapi, publishing
+from engine import assets, auth, metrics, openapi, publishing, subscriptions
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
@@ -29,7 +29,7 @@ from engine.core import batch
 from engine.core.identity import is_id, is_user
 from engine.core.slots import mailbox_key, split_key, topic_of
 from engine.cors import CrossOrigin
-from engine.errors import Overloaded, Unavailable
+from engine.errors import Invalid, Overloaded, Unavailable
 from engine.events import Events, RuleBook
 from engine.faults import handlers
 from engine.gateway import Gateway
@@ -74,6 +74,8 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
+        _route("/v1/subscriptions", GET=api.list_subscriptions),
+        _route("/v1/subscriptions/{topic:path}", PUT=api.subscribe, DELETE=api.unsubscribe),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
         WebSocketRoute("/v1/ws", api.websocket),
@@ -112,11 +114,12 @@ class _Api:
         self._events = Events(config, gateway.requests, RuleBook(config, gateway.clock), gateway.wall_ms)
 
     def authenticate(self, request: Request | WebSocket, scope: str) -> Principal:
-        """Who asks. Raises Problem: 401, or 403 without the scope."""
+        """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
         principal = self._authenticator.authenticate(
             request.headers, request.scope["query_string"], request.scope.get("subprotocols", ()), now_s=self.gateway.wall_ms() / 1000
         )
-        auth.require(principal, scope)
+        if scope:
+            auth.require(principal, scope)
         return principal
 
     def verify(self, token: str) -> Principal:
@@ -177,6 +180,42 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         return _json(await self._events.take(body, principal), 202)
+
+    # -- Subscriptions. ----------------------------------------------------------------------------------------------------
+    async def list_subscriptions(self, request: Request) -> Response:
+        """`GET /v1/subscriptions?user=`."""
+        principal, key, _ = self._subscriber(request)
+        return _json(_subscriptions(await subscriptions.change(self.gateway.requests, key), principal, key))
+
+    async def subscribe(self, request: Request) -> Response:
+        """`PUT /v1/subscriptions/{topic}?user=`."""
+        principal, key, others = self._subscriber(request)
+        topic = self._topic(request)
+        if not others and not subscriptions.permits(principal, topic):
+            raise forbidden(f"the token does not allow the topic {topic}")
+        return _json(_subscriptions(await subscriptions.change(self.gateway.requests, key, add=[topic]), principal, key))
+
+    async def unsubscribe(self, request: Request) -> Response:
+        """`DELETE /v1/subscriptions/{topic}?user=`."""
+        principal, key, _ = self._subscriber(request)
+        topics = await subscriptions.change(self.gateway.requests, key, remove=[self._topic(request)])
+        return _json(_subscriptions(topics, principal, key))
+
+    def _subscriber(self, request: Request) -> tuple[Principal, str, bool]:
+        """Who asks, about which mailbox, and whether that is another's."""
+        user = request.query_params.get("user")
+        if user is not None and not is_user(user, self.config.id_chars_max):
+            raise bad_request("`user`: text without control characters")
+        principal = self.authenticate(request, "connect" if user is None else "")
+        return principal, *subscriptions.whose(principal, user)
+
+    def _topic(self, request: Request) -> str:
+        topic: str = request.path_params["topic"]
+        try:
+            subscriptions.check_topics([topic], self.config.id_chars_max, 1)
+        except Invalid as error:
+            raise bad_request(f"the topic: {error.detail}") from None
+        return topic
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:
@@ -339,6 +378,13 @@ def _timer(timer: batch.Timer) -> dict[str, Any]:
     whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
     members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
     return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
+
+
+def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
+    """A user's topics, and those that the bearer is a member of by its token."""
+    own = key == mailbox_key(principal.tenant, principal.user)
+    by_token = {"by_token": subscriptions.memberships(principal)} if own and principal.topics is not None else {}
+    return {"user": split_key(key)[1], "topics": topics, **by_token}
 
 
 def _timer_answer(answer: batch.TimerAnswer) -> batch.TimerAnswer:

@@ -31,8 +31,8 @@ def schemas(config: Config) -> dict[str, Schema]:
             results={"type": "array", "items": ref("Result")},
         ),
         "Result": _object(
-            "What became of one item for one user.",
-            required=("id", "user", "status"),
+            "What became of one item: for one user, or for a topic or everyone (each mailbox gives a broadcast a `seq` of its own).",
+            required=("id", "status"),
             id={"type": "string"},
             user={"type": "string"},
             status={"enum": ["accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded"]},
@@ -40,6 +40,19 @@ def schemas(config: Config) -> dict[str, Schema]:
             scheduled_id={"type": "string"},
             scheduled_at=_TIME_MS,
             reason={"type": "string"},
+            topic={"type": "string"},
+            broadcast={"const": True},
+        ),
+        "Subscriptions": _object(
+            "The topics a user is subscribed to.",
+            required=("user", "topics"),
+            user={"type": "string"},
+            topics={"type": "array", "items": _topic(config), "maxItems": config.topics_per_user_max},
+            by_token={
+                "type": "array",
+                "items": _topic(config),
+                "description": "Topics that the bearer's token names: its connections are members of them without a subscription.",
+            },
         ),
         "Schedule": {
             "type": "object",
@@ -50,11 +63,13 @@ def schemas(config: Config) -> dict[str, Schema]:
         },
         "Scheduled": _object(
             "A notification that waits for its time.",
-            required=("scheduled_id", "scheduled_at", "user"),
+            required=("scheduled_id", "scheduled_at"),
             scheduled_id={"type": "string"},
             scheduled_at=_TIME_MS,
             created_at=_TIME_MS,
             user={"type": "string"},
+            topic={"type": "string"},
+            broadcast={"const": True},
             notification={"type": "object", "description": "Its own members: id, type, priority, ts, data and what else was given."},
         ),
         "ScheduledList": _object(
@@ -128,6 +143,10 @@ def _name(config: Config, description: str = "") -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": config.id_chars_max} | ({"description": description} if description else {})
 
 
+def _topic(config: Config) -> Schema:
+    return _name(config) | {"pattern": r"^[^\s*]+$"}
+
+
 def _when(config: Config) -> dict[str, Schema]:
     return {
         "delay": {
@@ -182,6 +201,11 @@ def _notification(config: Config) -> Schema:
                 "additionalProperties": False,
             },
             "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},
+            "topic": {**_topic(config), "description": "Whoever is subscribed to it, or a member by token. Low priority unless given."},
+            "broadcast": {
+                "const": True,
+                "description": "Everyone: who is connected, and who connects before it expires. Low priority unless given.",
+            },
             "id": _name(
                 config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
             ),
@@ -193,7 +217,7 @@ def _notification(config: Config) -> Schema:
             **_options(config),
         },
         "required": ["type"],
-        "oneOf": [{"required": ["user"]}, {"required": ["users"]}],
+        "oneOf": [{"required": ["user"]}, {"required": ["users"]}, {"required": ["topic"]}, {"required": ["broadcast"]}],
         "not": {"required": ["delay", "at"]},
         "additionalProperties": False,
     }

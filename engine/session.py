@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from engine import subscriptions
 from engine.auth import Principal
 from engine.connection import Connection, Cursor, Outbox, Progress
 from engine.core import batch, frames
@@ -40,11 +41,12 @@ class WebSocketSession(Connection):
         verify: checks the fresh token of an `auth` frame.
     """
 
-    __slots__ = ("heard", "heartbeat", "malformed_frames", "unsent", "verify")
+    __slots__ = ("heard", "heartbeat", "malformed_frames", "owner", "unsent", "verify")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, batch.WEBSOCKET, cursor, device)
         self.verify = verify
+        self.owner = owner
         self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
         self.heard = False  # anything at all since the last look
         self.malformed_frames = 0
@@ -141,6 +143,26 @@ class WebSocketSession(Connection):
             self.write(frames.pong(frame.ts))
         elif type(frame) is frames.ClientAuth:
             self._reauthenticate(frame.token)
+        elif type(frame) is frames.ClientSubscribe:
+            self._subscribe(frame.topics, ())
+        elif type(frame) is frames.ClientUnsubscribe:
+            self._subscribe((), frame.topics)
+
+    def _subscribe(self, add: Sequence[str], remove: Sequence[str]) -> None:
+        config = self.gateway.config
+        try:
+            subscriptions.check_topics(add or remove, config.id_chars_max, config.topics_per_user_max)
+        except Invalid as error:
+            self._malformed(str(error))
+            return
+        forbidden = [topic for topic in add if not subscriptions.permits(self.owner, topic)]
+        if forbidden:
+            self.write(frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
+        else:
+            subscriptions.ask(self.gateway.requests, self.key, add, remove, self._on_subscribed)
+
+    def _on_subscribed(self, told: list[str] | str) -> None:
+        self.write(frames.error(told, "the subscriptions are unchanged") if isinstance(told, str) else frames.subscribed(told))
 
     def _reauthenticate(self, token: str) -> None:
         try:
@@ -155,6 +177,7 @@ class WebSocketSession(Connection):
             self.close(FORBIDDEN, "the token is another user's")
             return
         self.expires_ms = int(owner.expires_s * 1000)
+        self.owner = owner
 
     def _malformed(self, detail: str) -> None:
         self.malformed_frames += 1

@@ -54,13 +54,25 @@ class ClientAuth(Struct, tag="auth", gc=False):
     token: str
 
 
+class ClientSubscribe(Struct, tag="subscribe", gc=False):
+    """Subscribe the user to these topics; answered by `subscribed`."""
+
+    topics: list[str]
+
+
+class ClientUnsubscribe(Struct, tag="unsubscribe", gc=False):
+    """End the user's subscription to these topics; answered by `subscribed`."""
+
+    topics: list[str]
+
+
 class _Typed(Struct, gc=False):
     type: str
 
 
-ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth
+ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth | ClientSubscribe | ClientUnsubscribe
 
-_KNOWN: Final = frozenset({"ack", "nack", "ping", "auth"})
+_KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscribe"})
 _frames: Final = msgspec.json.Decoder(ClientFrame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _encoder: Final = msgspec.json.Encoder()
@@ -136,6 +148,11 @@ def gap(first: int, last: int) -> bytes:
 def pong(ts: Number | None) -> bytes:
     """The answer to a client's ping."""
     return _encoder.encode({"type": "pong", "ts": ts})
+
+
+def subscribed(topics: Sequence[str]) -> bytes:
+    """The topics that the user is subscribed to now."""
+    return _encoder.encode({"type": "subscribed", "topics": topics})
 
 
 def drain(after_ms: int) -> bytes:

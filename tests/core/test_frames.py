@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core import frames
-from engine.core.frames import ClientAck, ClientAuth, ClientNack, ClientPing
+from engine.core.frames import ClientAck, ClientAuth, ClientNack, ClientPing, ClientSubscribe, ClientUnsubscribe
 from engine.errors import Invalid
 
 
@@ -44,7 +44,9 @@ def test_what_is_not_exactly_a_plain_ack_is_left_to_the_parser(text: bytes) -> N
         (b'{"type":"ping","ts":12.5}', ClientPing(ts=12.5)),
         (b'{"type":"ping"}', ClientPing()),
         (b'{"type":"auth","token":"t"}', ClientAuth(token="t")),
-        (b'{"type":"subscribe","ids":5}', None),
+        (b'{"type":"subscribe","topics":["a"]}', ClientSubscribe(["a"])),
+        (b'{"type":"unsubscribe","topics":[]}', ClientUnsubscribe([])),
+        (b'{"type":"greet","ids":5}', None),
         (b'{"type":""}', None),
     ],
 )

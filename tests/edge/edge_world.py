@@ -51,6 +51,8 @@ class FakeShard:
         self.connected = True
         self.owns: Callable[[str], int] = lambda _key: 0  # 0: ours; else the version of the map that says whose
         self.resumed: str | None = None
+        self.topics: dict[str, set[str]] = {}
+        self.subscribe_status = batch.OK
         self._outgoing: list[Any] = []
 
     def take(self, record: Any) -> None:
@@ -149,6 +151,13 @@ class FakeShard:
             return
         self._acked(settle.key, settle.seq)
         self.say(batch.Settled(settle.ref))
+
+    def subscribe(self, subscribe: batch.Subscribe) -> None:
+        topics = self.topics.setdefault(subscribe.key, set())
+        if self.subscribe_status == batch.OK:
+            topics |= set(subscribe.add)
+            topics -= set(subscribe.remove)
+        self.say(batch.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
 
     def probe(self, probe: batch.Probe) -> None:
         online = any(attach.key == probe.key for attach in self.attached.values())

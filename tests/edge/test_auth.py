@@ -81,7 +81,7 @@ def test_a_token_tells_who_its_bearer_is() -> None:
 
 def test_tenant_and_scope_have_defaults() -> None:
     principal = Authenticator(CONFIG).token_principal(signed(claims()), NOW_S)
-    assert (principal.tenant, principal.scopes, principal.last_seen_ts, principal.topics) == ("default", {"connect"}, None, frozenset())
+    assert (principal.tenant, principal.scopes, principal.last_seen_ts, principal.topics) == ("default", {"connect"}, None, None)
 
 
 def test_a_minted_token_is_accepted_with_issuer_and_audience() -> None:
