@@ -71,6 +71,14 @@ def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
     assert "python -m bench latency" in text
 
 
+def test_what_was_not_measured_has_no_parts() -> None:
+    storm = {"bench": "storm", "system": "peer", "case": {"users": 9}, "recovered": 0, "cpu_us_per_recovered": None}
+    timers = {"bench": "timers", "system": "peer", "case": {"timers": 9}, "cpu_us_per_timer": {"worker": 5.0, "redis": 1.0, "total": 6.0}}
+    text = page(HEADER, [storm, timers], {})
+    assert "| peer | 9 | - | - | 0 | - | - | - | - | - | - |" in text
+    assert "| 6 | redis 1, worker 5 |" in text
+
+
 def test_charts_are_well_formed_and_show_every_point() -> None:
     made = {name: ET.fromstring(svg) for name, svg in charts(representative(RESULTS)).items()}
     assert len(made["benchmark-latency.svg"].findall(".//{*}circle")) == 4
