@@ -16,18 +16,20 @@ from bench.processes import BY_PROGRAM, CpuMeter, Processes, kernel_bytes, role_
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
-# Starts a child, says so, and burns CPU after a line on stdin; so does the child. Both then wait for the end of stdin.
+# Starts a child that burns CPU and then waits for its parent's end; says so, and burns CPU itself after a line on stdin.
 PROGRAM = """
 import os, sys, time
+end, kept_open = os.pipe()
 child = os.fork()
 def burn(seconds):
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
 if child == 0:
+    os.close(kept_open)
     burn(0.2)
     print("burnt", flush=True)
-    sys.stdin.read()
+    os.read(end, 1)  # not stdin: a line there is for the parent
     os._exit(0)
 print("started", flush=True)
 sys.stdin.readline()
