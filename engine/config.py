@@ -167,6 +167,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_claims_max: Positive = 5000  # due timers handed to one shard and not confirmed; the rest waits, oldest first
     timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below link_queue_bytes, or a burst would reset the session
     timer_requests_max: Positive = 20_000  # waiting for storage, per scheduler; beyond it 429
+    timer_removal_ms: NonNegative = 100  # confirmed timers gather so long before storage forgets them; a crash meanwhile fires them again
+    timer_tick_ms: Positive = 2  # the wheel is looked at no more often: what is due meanwhile is handed out together
     timer_refire_ms: Positive = 5000  # a Fire that is not confirmed for this long has failed
     timer_retry_first_ms: Positive = 100  # a failed timer is handed out again after this; doubles with every further failure
     timer_retry_cap_ms: Positive = 5000
@@ -183,6 +185,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_pacing_ms: float = 2.0  # between calls of one link while messages wait; the first leaves at once
     link_pacing_max_ms: float = 8.0  # under load the interval grows to this: half the CPU per message at 10 000/s, p99 as before
     link_pacing_records: Positive = 64  # a batch of so many doubles the interval behind it
+    link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
     link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
     link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
@@ -270,7 +273,10 @@ def _check(config: Config) -> None:
         raise ConfigError("reconnect_delays_ms: at least one delay, each at least 1")
     if config.link_timeout_ms <= config.link_park_ms:
         raise ConfigError("link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead")
-    if not 0 < config.link_calls_share < 1 or min(config.link_pacing_ms, config.link_pacing_max_ms, config.link_ack_pacing_ms) < 0:
+    if (
+        not 0 < config.link_calls_share < 1
+        or min(config.link_pacing_ms, config.link_pacing_max_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms) < 0
+    ):
         raise ConfigError("link_calls_share must be between 0 and 1, pacing must not be negative")
     if config.data_bytes_max > config.window_bytes:
         raise ConfigError("data_bytes_max: must not exceed window_bytes, else a message could never be sent")

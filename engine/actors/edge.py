@@ -187,15 +187,26 @@ class Edge:
         for shard in shards:
             if f"shard-{shard}" not in self._links:
                 on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
-                self._open_link(f"shard-{shard}", batch.from_shard, on_records, on_reset, len(shards))
+                self._open_link(f"shard-{shard}", batch.from_shard, on_records, on_reset, len(shards), self._config.link_pacing_ms)
         for scheduler in range(schedulers):
             if f"scheduler-{scheduler}" not in self._links:
                 on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
-                self._open_link(f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, schedulers)
+                self._open_link(
+                    f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, schedulers, self._config.link_timer_pacing_ms
+                )
 
-    def _open_link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int) -> None:
+    def _open_link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float) -> None:
         handle = _Late(peer, self._config.namespace)
-        link = LinkCaller(handle, f"edge-{self._index}", decoder, self._config, on_records=on_records, on_reset=on_reset, peers=peers)
+        link = LinkCaller(
+            handle,
+            f"edge-{self._index}",
+            decoder,
+            self._config,
+            on_records=on_records,
+            on_reset=on_reset,
+            peers=peers,
+            pacing_ms=pacing_ms,
+        )
         self._links[peer] = link
         self._tasks.create_task(self._run_link(handle, link))
 

@@ -34,11 +34,11 @@ _REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
 """Waits between attempts to open a session: a restarted peer takes a second or two, and each attempt costs a call."""
 
 
-def link_limits(config: Config, peers: int = 1) -> LinkLimits:
+def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None) -> LinkLimits:
     """The limits of one of `peers` links of an actor; pacing grows so that all of them stay within their share of a core."""
     floor_ms = peers * CALL_COST_MS / config.link_calls_share
     return LinkLimits(
-        pacing_ms=max(config.link_pacing_ms, floor_ms),
+        pacing_ms=max(config.link_pacing_ms if pacing_ms is None else pacing_ms, floor_ms),
         pacing_max_ms=config.link_pacing_max_ms,
         pacing_records=config.link_pacing_records,
         lazy_pacing_ms=max(config.link_ack_pacing_ms, floor_ms),
@@ -59,6 +59,8 @@ class LinkCaller:
         decoder: of the callee's records.
         on_records: gets the callee's records, in order.
         on_reset: a new session begins (the first one too): announce everything again, in `send` calls.
+        peers: how many such links its actor has.
+        pacing_ms: in place of `link_pacing_ms`.
         surroundings: the clock, and names for sessions.
     """
 
@@ -72,6 +74,7 @@ class LinkCaller:
         on_records: Callable[[list[Any]], None],
         on_reset: Callable[[], None],
         peers: int = 1,
+        pacing_ms: float | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
         self._clock_ms = surroundings.monotonic_ms
@@ -81,7 +84,7 @@ class LinkCaller:
         self._decoder = decoder
         self._on_records = on_records
         self._on_reset = on_reset
-        self._limits = link_limits(config, peers)
+        self._limits = link_limits(config, peers, pacing_ms)
         self._caller: Caller | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -227,6 +230,7 @@ class LinkServer:
         on_open: a session began. A new session of the same caller comes after `on_close` of its old one.
         on_records: records of a session, in order.
         on_close: the session is over: the caller went silent, was replaced, or could not keep up.
+        pacing_ms: in place of `link_pacing_ms`.
         surroundings: the clock.
     """
 
@@ -238,11 +242,13 @@ class LinkServer:
         on_open: Callable[[str], None],
         on_records: Callable[[str, list[Any]], None],
         on_close: Callable[[str], None],
+        pacing_ms: float | None = None,
         surroundings: Surroundings = REAL,
     ) -> None:
         self._clock_ms = surroundings.monotonic_ms
         self._decoder = decoder
         self._config = config
+        self._pacing_ms = pacing_ms
         self._on_open = on_open
         self._on_records = on_records
         self._on_close = on_close
@@ -311,7 +317,7 @@ class LinkServer:
         for other, state in list(self._sessions.items()):
             if other.partition("/")[0] == caller:
                 self._close(state)
-        state = _Session(Callee(session, link_limits(self._config, len(self._sessions) + 1), now_ms))
+        state = _Session(Callee(session, link_limits(self._config, len(self._sessions) + 1, self._pacing_ms), now_ms))
         self._sessions[session] = state
         self._on_open(session)
         return state

@@ -127,6 +127,7 @@ class Scheduler(Server):
             on_open=self._on_open,
             on_records=lambda session, records: self._handle(Received(session, records)),
             on_close=lambda session: self._handle(Closed(session)),
+            pacing_ms=config.link_timer_pacing_ms,
             surroundings=self._surroundings,
         )
         return f"epoch {self._store.epoch}"
@@ -169,7 +170,7 @@ class Scheduler(Server):
             self._timer.cancel()
         at_ms = self._core.next_at()
         sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._surroundings.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
-        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, 0) / 1000, self._wake)
+        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, self._config.timer_tick_ms) / 1000, self._wake)
 
     def _wake(self) -> None:
         self._timer = None

@@ -265,6 +265,7 @@ class Shard(Server):
             on_records=self._on_scheduler_records,
             on_reset=on_reset,
             peers=schedulers,
+            pacing_ms=self._config.link_timer_pacing_ms,
             surroundings=self._surroundings,
         )
         self._callers[scheduler] = caller

@@ -137,6 +137,7 @@ class SchedulerCore:
         self._removing: list[str] = []  # under way with it
         self._deciding = Deciding(self._firing)
         self._removals: dict[str, str] = {}  # fired, not yet removed: scheduled id -> mailbox key, empty where unknown
+        self._removals_since_ms = 0  # when the oldest of them came
         self._failures = 0  # of storage in a row
         self._store_after_ms = now_ms
         self._stored: dict[int, int] = {}  # timers per partition, as storage said last
@@ -188,9 +189,10 @@ class SchedulerCore:
         moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
         moments.append(self._firing.next_at())
         if self._batch is None:
-            work_ms = self._store_after_ms if self._queue or self._removals else self._loading.next_at()
-            if work_ms is not None:
-                moments.append(max(work_ms, self._store_after_ms))
+            works = [self._store_after_ms if self._queue else self._loading.next_at()]
+            if self._removals:
+                works.append(self._removals_since_ms + self._config.timer_removal_ms)
+            moments += [max(work_ms, self._store_after_ms) for work_ms in works if work_ms is not None]
             if self._queue:
                 moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
         return min((moment for moment in moments if moment is not None), default=None)
@@ -253,13 +255,15 @@ class SchedulerCore:
                 assert wheel is not None
                 wheel.arm(record.key, record.at_ms)
             elif isinstance(record, FireDone):
-                self._fire_done(record.sids)
+                self._fire_done(record.sids, now_ms)
             elif isinstance(record, FireFailed):
                 self._firing.failed_sids(record.sids, now_ms)
             else:
                 self._requested(session, record, now_ms)
 
-    def _fire_done(self, sids: Sequence[str]) -> None:
+    def _fire_done(self, sids: Sequence[str], now_ms: int) -> None:
+        if not self._removals:
+            self._removals_since_ms = now_ms
         for sid in sids:
             if sid not in self._removals and self._loading.owns(partition_of_timer(sid)):
                 timer = self._firing.done(sid)
@@ -331,7 +335,7 @@ class SchedulerCore:
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = self._loading.pages(now_ms)
-        if not (pages or self._queue or self._removals):
+        if not (pages or self._queue or self._removals_due(now_ms)):
             return
         work: dict[int, StoreWork] = {}
         self._removing = list(islice(self._removals, _REMOVALS_MAX))
@@ -346,6 +350,11 @@ class SchedulerCore:
         for partition, page in pages.items():
             self._work_of(work, partition).page = page
         self._effects.append(Store(list(work.values())))
+
+    def _removals_due(self, now_ms: int) -> bool:
+        """Removals ride along with other work, or go together: a turn costs about as much for a hundred as for one."""
+        waited_ms = now_ms - self._removals_since_ms
+        return bool(self._removals) and (waited_ms >= self._config.timer_removal_ms or len(self._removals) >= _REMOVALS_MAX)
 
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
@@ -382,6 +391,7 @@ class SchedulerCore:
             self._answered(waiting, next(answers[waiting.partition]), now_ms)
         for sid in self._removing:
             del self._removals[sid]
+        self._removals_since_ms = now_ms
         for part in done:
             self._stored[part.partition] = part.stored
             if part.quarantined:

@@ -51,7 +51,7 @@ class Rig:
     """A scheduler core with its storage, its shards and the time; shards are sessions that collect."""
 
     def __init__(self, config: Config | None = None, slots: SlotMap | None = None, storage: TimerStorage | None = None) -> None:
-        self.config = config or Config()
+        self.config = config or Config(timer_removal_ms=0)
         self.slots = slots or spread(2)
         self.storage = storage or TimerStorage()
         self.now = START
@@ -152,7 +152,7 @@ def test_a_durable_timer_fires_on_its_millisecond_and_not_before() -> None:
 
 
 def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
-    rig = Rig(Config(timer_horizon_ms=5000))
+    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=5000))
     rig.open_all()
     dues = {rig.schedule(n % 6, delay, f"t{n}"): START + delay for n, delay in enumerate([10, 300, 4000, 70_000, 71_000, 3_600_000])}
     while len(rig.fired) < len(dues):
@@ -198,7 +198,7 @@ def test_an_unconfirmed_timer_has_failed_after_the_refire_time_and_is_handed_out
 
 
 def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_batch() -> None:
-    rig = Rig(Config(timer_failures_max=4, timer_retry_cap_ms=150))
+    rig = Rig(Config(timer_removal_ms=0, timer_failures_max=4, timer_retry_cap_ms=150))
     rig.open_all()
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sid = rig.schedule(0, 10, "a")
@@ -224,7 +224,7 @@ def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_bat
 
 
 def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_nothing() -> None:
-    rig = Rig(Config(timer_claims_max=10, timer_degrade_load=0.9))
+    rig = Rig(Config(timer_removal_ms=0, timer_claims_max=10, timer_degrade_load=0.9))
     rig.open_all()
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sids = [rig.schedule(0, 10, f"a{n}") for n in range(12)]
@@ -367,7 +367,7 @@ def test_a_timer_of_a_shard_that_is_away_can_still_be_cancelled() -> None:
 
 
 def test_a_fire_record_has_at_most_a_batch_and_its_bytes() -> None:
-    rig = Rig(Config(timer_batch=3, timer_batch_bytes=4000))
+    rig = Rig(Config(timer_removal_ms=0, timer_batch=3, timer_batch_bytes=4000))
     rig.open_all()
     for n in range(7):
         rig.schedule(0, 10, f"small{n}")
@@ -381,7 +381,7 @@ def test_a_fire_record_has_at_most_a_batch_and_its_bytes() -> None:
 
 
 def test_a_shard_gets_a_bounded_number_of_unconfirmed_timers_oldest_first() -> None:
-    rig = Rig(Config(timer_claims_max=4, timer_batch=3))
+    rig = Rig(Config(timer_removal_ms=0, timer_claims_max=4, timer_batch=3))
     sids = [rig.schedule(0, 100 - n, f"t{n}") for n in range(10)]
     rig.at(START + 1000)
     session = rig.open(rig.slots.owner(USERS[0]))
@@ -412,7 +412,7 @@ def test_what_may_have_fired_before_a_restart_is_refused_without_asking_storage(
 
 
 def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memory_is_short() -> None:
-    rig = Rig(Config(timer_memory_max=8, timer_claims_max=2))
+    rig = Rig(Config(timer_removal_ms=0, timer_memory_max=8, timer_claims_max=2))
     session = rig.open(rig.slots.owner(USERS[0]))
     sids = [rig.schedule(0, 10 + n, f"{n}") for n in range(4)]
     rig.at(START + 100)
@@ -424,7 +424,7 @@ def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memor
 
 
 def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again() -> None:
-    rig = Rig(Config(timer_horizon_ms=1000))
+    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
     rig.open_all()
     sid = rig.schedule(0, 600, "a")
     rig.at(START + 600)
@@ -443,7 +443,7 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
 
 
 def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages() -> None:
-    rig = Rig(Config(timer_horizon_ms=1000, timer_load_max=16))
+    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, timer_load_max=16))
     rig.open_all()
     sids = [rig.schedule(0, 10_000, f"{n:02}") for n in range(10)]
     assert rig.core.stats()["loaded"] == 0
@@ -482,7 +482,7 @@ def test_a_timer_does_not_fire_while_its_cancel_is_under_way() -> None:
 
 
 def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
-    rig = Rig(Config(timer_horizon_ms=1000, commit_records_max=1))
+    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, commit_records_max=1))
     rig.open_all()
     sid = rig.schedule(0, 1500, "a")
     rig.at(START + 1400)  # a page with the timer is under way
@@ -497,7 +497,7 @@ def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
 
 
 def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
-    rig = Rig(Config(commit_records_max=1))
+    rig = Rig(Config(timer_removal_ms=0, commit_records_max=1))
     rig.open_all()
     sid = timer_id(USERS[0], "a")
     rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5)), Cancel(2, "default", sid))
@@ -522,7 +522,7 @@ def test_a_cancel_given_up_lets_the_timer_fire() -> None:
 
 
 def test_another_tenants_timer_is_unknown_and_stays_armed() -> None:
-    rig = Rig(Config(timer_horizon_ms=1000))
+    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
     rig.open_all()
     near, far = rig.schedule(0, 900, "near"), rig.schedule(0, 5000, "far")
     for sid in (near, far):
@@ -548,10 +548,36 @@ def test_a_listing_leaves_out_what_is_being_fired() -> None:
 
 
 def test_requests_beyond_the_limit_are_refused_at_once() -> None:
-    rig = Rig(Config(timer_requests_max=2))
+    rig = Rig(Config(timer_removal_ms=0, timer_requests_max=2))
     rig.store()
     rig.send(EDGE, *(ListTimers(n, USERS[0], 1) for n in range(10)))
     assert [(answer.ref, answer.status) for answer in rig.answers] == [(n, OVERLOADED) for n in range(2, 10)]
+
+
+def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None:
+    rig = Rig(Config(timer_removal_ms=100))
+    rig.open_all()
+    sids = [rig.schedule(0, 10 + n, f"t{n}") for n in range(3)]
+    for n, sid in enumerate(sids):
+        rig.at(START + 10 + n)
+        rig.send(rig.fired[0][0], FireDone([sid]))
+    assert rig.work is None
+    assert rig.core.next_at() == START + 110
+    rig.at(START + 110)
+    assert rig.work is not None
+    assert [part.fired.keys() for part in rig.work] == [set(sids)]
+    rig.store()
+    assert rig.core.idle
+
+
+def test_confirmed_timers_ride_along_with_a_request() -> None:
+    rig = Rig(Config(timer_removal_ms=100))
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.schedule(0, 1000, "b")
+    assert sid not in rig.storage.timers
 
 
 def test_while_storage_is_away_timers_fire_and_their_removal_is_repeated() -> None:
@@ -637,7 +663,7 @@ def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
 
 
 def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
-    rig = Rig(Config(timer_memory_max=20))
+    rig = Rig(Config(timer_removal_ms=0, timer_memory_max=20))
     rig.open_all()
     rig.store()
     dues = {rig.schedule(n % 6, 50_000 - 500 * n, f"t{n:03}"): START + 50_000 - 500 * n for n in range(90)}
@@ -657,7 +683,7 @@ def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
 
 
 def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
-    rig = Rig(Config(timer_memory_max=20))
+    rig = Rig(Config(timer_removal_ms=0, timer_memory_max=20))
     owner = rig.slots.owner(USERS[0])
     others = [n for n in range(6) if rig.slots.owner(USERS[n]) != owner]
     rig.open(1 - owner)

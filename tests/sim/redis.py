@@ -324,9 +324,12 @@ class MiniRedis:
         return [[key, found]] if found else None
 
     # -- Sorted sets. -------------------------------------------------------------------------------------------------
-    def cmd_zadd(self, key: bytes, score: bytes, member: bytes) -> int:
-        added: int = self._make(key, SortedSet).add(member, float(score))
-        self.watch("zadd", key, (member, float(score)))
+    def cmd_zadd(self, key: bytes, *pairs: bytes) -> int:
+        members: SortedSet = self._make(key, SortedSet)
+        added = 0
+        for score, member in zip(pairs[::2], pairs[1::2], strict=True):
+            added += members.add(member, float(score))
+            self.watch("zadd", key, (member, float(score)))
         return added
 
     def cmd_zrem(self, key: bytes, *members: bytes) -> int:

@@ -34,14 +34,19 @@ local function tenant_of(key)
   return string.match(key, '^[^:]*')
 end
 
--- Remember what became of a timer; forget as many old ones, and all of them when nothing more happens here.
-local function entomb(tombs, tenant, sid)
-  redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
-  local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, 2)
-  if #old > 0 then
-    redis.call('ZREM', tombs, unpack(old))
+-- Twice as many old tombs go as new ones came, and all of them when nothing more happens here.
+local function forget_tombs(tombs, count)
+  local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, count)
+  for from = 1, #old, 1000 do
+    redis.call('ZREM', tombs, unpack(old, from, math.min(from + 999, #old)))
   end
   redis.call('PEXPIRE', tombs, string.format('%.0f', forget_at - now))
+end
+
+-- Remember what became of a timer.
+local function entomb(tombs, tenant, sid)
+  redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
+  forget_tombs(tombs, 2)
 end
 
 local function fate_of(tenant, sid)
@@ -200,19 +205,36 @@ local function read_page(after_ms, after_sid, until_ms, limit, bytes)
   return page, #found == 2 * limit and 1 or 0
 end
 
-local at = 8
-for _ = 1, tonumber(ARGV[6]) do
-  local sid, key = ARGV[at], ARGV[at + 1]
-  local packed = redis.call('HGET', timer_key, sid)
-  if packed then
+-- What fired leaves in bulk: one command a timer for its record, one for its user's index, and the rest for all of them at once.
+local function remove_fired(first, count)
+  local gone, tombs = {}, {}
+  for at = first, first + 2 * count - 2, 2 do
+    local sid, key = ARGV[at], ARGV[at + 1]
     if key == '' then
-      key = owner_of(packed) or ''
+      local packed = redis.call('HGET', timer_key, sid)
+      key = packed and owner_of(packed) or ''
     end
-    remove(sid, key)
-    entomb(fired_key, tenant_of(key), sid)
+    if redis.call('HDEL', timer_key, sid) == 1 then
+      redis.call('ZREM', user_prefix .. key, sid)
+      gone[#gone + 1] = sid
+      tombs[#tombs + 1] = forget_at
+      tombs[#tombs + 1] = tenant_of(key) .. ':' .. sid
+    end
   end
-  at = at + 2
+  for from = 1, #gone, 1000 do
+    local to = math.min(from + 999, #gone)
+    redis.call('ZREM', due_key, unpack(gone, from, to))
+    redis.call('HDEL', collapse_key, unpack(gone, from, to))
+    redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
+  end
+  if #gone > 0 then
+    forget_tombs(fired_key, 2 * #gone)
+  end
 end
+
+local fired = tonumber(ARGV[6])
+remove_fired(8, fired)
+local at = 8 + 2 * fired
 
 local replies = {}
 for i = 1, tonumber(ARGV[7]) do
