@@ -39,7 +39,6 @@ DIGEST_BYTES: Final = 8
 
 _TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
 _PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
-_WHITESPACE: Final = re.compile(rb"[\t\r\n]")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -137,7 +136,7 @@ def parse(
     if len(body) > config.body_bytes_max:
         raise too_large(config)
     taken = intake.read(body, intake.form_of(content_type), config)
-    drafter = _Drafter(principal.tenant, config, now_ms, new_id, _WHITESPACE.search(body) is not None)
+    drafter = _Drafter(principal.tenant, config, now_ms, new_id, _breaks_lines(body))
     oversize = False
     for index, item in enumerate(taken.items):
         if item is not None:
@@ -278,7 +277,7 @@ class _Drafter:
     def _json(self, value: Raw, name: str, bytes_max: int) -> bytes:
         """The JSON text of a field: what the publisher sent, on one line."""
         text = bytes(value)
-        if self._compact and _WHITESPACE.search(text) is not None:
+        if self._compact and _breaks_lines(text):
             text = msgspec.json.format(text, indent=-1)
         if len(text) > bytes_max:
             raise TooLarge(f"{len(text)} bytes; at most {bytes_max} are allowed", f"$.{name}")
@@ -314,6 +313,11 @@ class _Drafter:
             None if retain is UNSET else retain,
         )
         return ts_json, ttl_ms, due_ms if due_ms > self._now_ms else 0, _encode(chosen)
+
+
+def _breaks_lines(text: bytes) -> bool:
+    """Is there whitespace other than spaces? Three searches in C cost a tenth of one regular expression."""
+    return b"\n" in text or b"\r" in text or b"\t" in text
 
 
 def _user_rule(chars_max: int) -> str:
