@@ -7,7 +7,8 @@ thousand low ones.
 
 Refusing must be cheaper than accepting. Whether a request would wait too long is known from three delays, none of which needs it parsed:
 of the requests before it here, of the event loop itself, and of the shards (`engine.lanes`); its priority is found by a look at its
-bytes."""
+bytes. A lane that more important requests keep passing shows in the age of its first one; whoever has waited for the whole target is
+refused."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Gate:
         self._shards_ms = shards_ms
         self._refused = refused
         self._flow = Flow(config.publish_rate_initial_per_s * _ITEM_BYTES / 1000, clock())
-        self._lanes: tuple[deque[tuple[asyncio.Future[None], int]], ...] = tuple(deque() for _ in PRIORITIES)
+        self._lanes: tuple[deque[tuple[asyncio.Future[None], int, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._turn_taken = False
         self._lag_ms = 0.0
 
@@ -83,13 +84,19 @@ class Gate:
 
     def _check(self, priority: int) -> None:
         delay_ms = self.delay_ms
+        lane = self._lanes[priority]
+        if lane:
+            delay_ms = max(delay_ms, self._clock() - lane[0][2])
         if delay_ms >= SHARES[priority] * self._target_ms:
-            self._refused(PRIORITIES[priority])
-            raise Overloaded(f"the backlog takes {delay_ms:.0f} ms, too long for {PRIORITIES[priority]} priority", delay_ms)
+            raise self._refusal(priority, delay_ms)
 
-    async def _wait(self, lane: deque[tuple[asyncio.Future[None], int]], size: int) -> None:
+    def _refusal(self, priority: int, delay_ms: float) -> Overloaded:
+        self._refused(PRIORITIES[priority])
+        return Overloaded(f"the backlog takes {delay_ms:.0f} ms, too long for {PRIORITIES[priority]} priority", delay_ms)
+
+    async def _wait(self, lane: deque[tuple[asyncio.Future[None], int, int]], size: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.append((turn, size))
+        lane.append((turn, size, self._clock()))
         self._flow.enter(size)
         await turn
 
@@ -103,7 +110,7 @@ class Gate:
         self._turn_taken = False
         for lane in self._lanes:
             while lane:
-                turn, size = lane.popleft()
+                turn, size, _ = lane.popleft()
                 if turn.done():  # its client has left
                     self._flow.drop(size)
                     continue
@@ -116,6 +123,12 @@ class Gate:
         """The ticker woke up so much late, as everything else here does."""
         self._lag_ms = max(late_ms, self._lag_ms * _LAG_FADES)
         self._flow.look(now_ms)
+        for priority, lane in enumerate(self._lanes):
+            while lane and now_ms - lane[0][2] >= self._target_ms:
+                turn, size, since_ms = lane.popleft()
+                self._flow.drop(size)
+                if not turn.done():
+                    turn.set_exception(self._refusal(priority, now_ms - since_ms))
 
 
 def retry_after_s(delay_ms: float) -> int:

@@ -50,15 +50,18 @@ class Lanes:
         self._target_ms = delay_target_ms
         self._deliver = deliver
         self._clock = clock
-        self._waiting: tuple[OrderedDict[int, Struct], ...] = tuple(OrderedDict() for _ in PRIORITIES)
+        self._waiting: tuple[OrderedDict[int, tuple[Struct, int]], ...] = tuple(OrderedDict() for _ in PRIORITIES)
         self._under_way = 0
         self._latency = Latency(clock())
         self.flow = Flow(rate_per_ms, clock())
         self.queued = 0
 
     def closed_ms(self, priority: int) -> float:
-        """0 when the route takes items of this priority, else how long its backlog takes."""
+        """0 when the route takes items of this priority, else how long its backlog takes, or the first of this priority has waited."""
         delay_ms = self.flow.delay_ms
+        lane = self._waiting[priority]
+        if lane:
+            delay_ms = max(delay_ms, self._clock() - next(iter(lane.values()))[1])
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
     def send(self, ref: int, record: Struct, priority: int) -> None:
@@ -67,7 +70,7 @@ class Lanes:
         if priority == HIGH or (not self.queued and self._under_way < self._window):
             self._go(ref, record)
         else:
-            self._waiting[priority][ref] = record
+            self._waiting[priority][ref] = (record, self._clock())
             self.queued += 1
 
     def _go(self, ref: int, record: Struct) -> None:
@@ -97,7 +100,8 @@ class Lanes:
         while self.queued and self._under_way < self._window:
             lane = next(lane for lane in self._waiting if lane)
             self.queued -= 1
-            self._go(*lane.popitem(last=False))
+            waiting_ref, (record, _) = lane.popitem(last=False)
+            self._go(waiting_ref, record)
 
     def again(self, ref: int, record: Struct) -> None:
         """An item under way is sent once more."""

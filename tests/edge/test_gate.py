@@ -118,6 +118,22 @@ async def test_bytes_that_wait_for_their_turn_are_a_delay() -> None:
     assert "refused" in await asyncio.gather(*tasks)
 
 
+async def test_a_lane_that_is_passed_all_the_time_closes_and_who_has_waited_for_the_target_is_refused() -> None:
+    case = Case()
+    low = [asyncio.ensure_future(case.outcome(LOW)) for _ in range(2)]
+    normal = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(200)]
+    await asyncio.sleep(0)
+    case.now_ms = 260
+    assert await case.outcome(LOW) == "refused"
+    assert [task.done() for task in low] == [True, False], "the first had its turn before the others came"
+    case.now_ms = 520
+    case.gate.tick(520, 0)
+    assert await low[1] == "refused"
+    assert await normal[-1] == "refused"
+    assert (await asyncio.gather(*normal)).count("taken") > 0
+    assert case.gate.waiting == 0
+
+
 async def test_a_client_that_leaves_gives_its_turn_away() -> None:
     case = Case()
     tasks = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(4)]

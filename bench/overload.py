@@ -1,0 +1,356 @@
+"""Overload: three times the capacity for a minute, slow clients, and the way back.
+
+First the capacity: acknowledged, durable messages a second at full load, closed loop. Then the latency of a few high-priority messages
+beside nothing, beside half of the capacity, and beside half of the capacity with clients that never read or never acknowledge. Then an
+open loop of several times the capacity, 70 % low, 20 % normal, 10 % high, one user in eight away, the slow clients still there. Then
+nothing: how long until a low-priority publish is taken again, until everything accepted has arrived. At last the users who were away
+come, and every accepted number must have been delivered or announced as gone, in order.
+
+Latency counts from when a message was meant to be sent. It is taken by this process, which does nothing else but receive; the flood comes
+from a process of the lowest priority. What it leaves out: TLS, networks; everything shares one machine, so the engine's capacity under
+the flood is less than beside a closed loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import uvloop
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+
+from bench import delivery, flood
+from bench.books import now_s
+from bench.figures import latency_ms, quantile
+from bench.flood import Flood, Outcome, Wave
+from bench.posting import Poster
+from bench.processes import CpuMeter
+from bench.progress import Phases
+from bench.server import Engine, engine
+from bench.system import rss_mib
+
+ONLINE: Final = 350
+AWAY: Final = 50
+MIX: Final = (("low", 0.7, 100, 32), ("normal", 0.2, 50, 16))  # priority, share, items per request, connections
+HIGH_SHARE: Final = 0.1
+HIGH_RATE_ALONE: Final = 200.0
+HIGH_CONNECTIONS: Final = 32
+SLOW: Final = ("never-reads", "never-acks")
+_SLOW_RATE: Final = 400.0
+_CAPACITY_MESSAGES: Final = 40_000
+_PATIENCE_S: Final = 60.0
+_POLL_S: Final = 0.05
+
+
+class Message(msgspec.Struct):
+    seq: int
+    priority: str
+    attempt: int
+    data: flood.Data
+
+
+class Frame(msgspec.Struct):
+    type: str
+    messages: list[Message] = []
+    from_: int = msgspec.field(default=0, name="from")
+    to: int = 0
+    seq: int = 0
+    resumed: str = ""
+
+
+_frames: Final = msgspec.json.Decoder(Frame)
+
+
+class Reader(WSListener):
+    """One user's client: acknowledges every frame, and knows every number it was told of."""
+
+    def __init__(self, user: str, *, acknowledges: bool = True) -> None:
+        self.user = user
+        self.seen: set[int] = set()  # delivered, or announced as gone
+        self.newest = 0
+        self.out_of_order = self.repeated = self.gaps = 0
+        self.high_s: list[float] = []
+        self.closed: tuple[int, str] | None = None
+        self.welcomed = asyncio.get_running_loop().create_future()
+        self._acknowledges = acknowledges
+        self.transport: WSTransport | None = None
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self.transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.CLOSE:
+            reason = frame.get_close_message() or b""
+            self.closed = int(frame.get_close_code()), bytes(reason).decode() if isinstance(reason, bytes | bytearray) else str(reason)
+        if frame.msg_type != WSMsgType.TEXT:
+            return
+        told = _frames.decode(frame.get_payload_as_memoryview())
+        if told.type == "messages":
+            self._take(told.messages)
+            if self._acknowledges:
+                transport.send(WSMsgType.TEXT, b'{"type":"ack","seq":%d}' % self.newest)
+        elif told.type == "gap":
+            self.gaps += told.to - told.from_ + 1
+            self._pass(told.from_)
+            self.seen.update(range(told.from_, told.to + 1))
+            self.newest = max(self.newest, told.to)
+        elif told.type == "welcome":
+            self.newest = max(self.newest, told.from_ - 1)
+            if not self.welcomed.done():
+                self.welcomed.set_result(None)
+
+    def _pass(self, seq: int) -> None:
+        """The next new number is this one: everything between must have been told."""
+        self.out_of_order += seq <= self.newest or seq > self.newest + 1
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        now = now_s()
+        for message in messages:
+            if message.seq in self.seen:
+                self.repeated += 1
+                continue
+            self._pass(message.seq)
+            self.newest = max(self.newest, message.seq)
+            self.seen.add(message.seq)
+            if message.priority == "high":
+                self.high_s.append(now - message.data.due)
+
+    async def connect(self, system: Engine) -> Reader:
+        """Returns when it is welcomed."""
+        headers = {"Authorization": f"Bearer {system.token(self.user)}", "Sec-WebSocket-Protocol": "notify.v1.json"}
+        await ws_connect(lambda: self, f"ws://127.0.0.1:{system.port}/v1/ws", extra_headers=headers, websocket_handshake_timeout=60)
+        await self.welcomed
+        return self
+
+    def drop(self) -> None:
+        """Cut the connection."""
+        if self.transport is not None:
+            self.transport.underlying_transport.abort()
+
+
+class Deaf:
+    """A client that does its handshake and never reads again; it comes back when it is thrown out."""
+
+    def __init__(self, system: Engine, user: str) -> None:
+        self._system = system
+        self._user = user
+        self.connects = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            _, writer = await asyncio.open_connection("127.0.0.1", self._system.port, limit=1)
+            writer.write(
+                f"GET /v1/ws HTTP/1.1\r\nHost: bench\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer {self._system.token(self._user)}\r\n\r\n".encode()
+            )
+            self.connects += 1
+            transport = writer.transport
+            transport.pause_reading()  # type: ignore[attr-defined]
+            try:
+                while not transport.is_closing():
+                    await asyncio.sleep(1)
+                    writer.write(b"\x8a\x80\0\0\0\0")  # an empty pong: alive, only deaf
+            finally:
+                transport.abort()
+
+
+@asynccontextmanager
+async def slow_clients(system: Engine) -> AsyncIterator[Deaf]:
+    """A client that never reads, and one that never acknowledges."""
+    deaf = Deaf(system, SLOW[0])
+    running = asyncio.create_task(deaf.run())
+    mute = await Reader(SLOW[1], acknowledges=False).connect(system)
+    try:
+        yield deaf
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        mute.drop()
+
+
+class Memory:
+    """Resident memory over time."""
+
+    def __init__(self, system: Engine) -> None:
+        self._system = system
+        self.samples: list[dict[str, float]] = []
+
+    async def watch(self) -> None:
+        """One sample a second, until cancelled."""
+        while True:
+            self.samples.append(await asyncio.to_thread(rss_mib, self._system.processes))
+            await asyncio.sleep(1)
+
+    def figures(self) -> dict[str, Any]:
+        """First, highest and last by role."""
+        roles = ("edge", "shard", "scheduler", "redis")
+        return {
+            role: {"first": values[0], "max": max(values), "last": values[-1]}
+            for role in roles
+            if (values := [sample[role] for sample in self.samples if role in sample])
+        }
+
+
+async def measure(system: Engine, capacity: float, args: Namespace, phases: Phases) -> dict[str, Any]:
+    """Everything but the capacity."""
+    online = [f"on{n}" for n in range(ONLINE)]
+    away = [f"away{n}" for n in range(AWAY)]
+    readers = [await Reader(user).connect(system) for user in online]
+    token = system.token("bench", "publish")
+    reports: list[Outcome] = []
+
+    async def phase(seconds: float, high_rate: float, waves: list[Wave]) -> dict[str, float]:
+        """High-priority latency beside these waves."""
+        for reader in readers:
+            reader.high_s.clear()
+        start = now_s() + 2.0
+        high = Wave("high", high_rate, max(1, round(high_rate / 500)), HIGH_CONNECTIONS, online)
+        running = [flood.pour(system.port, token, high, start, seconds)]
+        others = flood.flood_elsewhere(Flood(system.port, token, start, seconds, waves)) if waves else asyncio.sleep(0)
+        *mine, theirs = await asyncio.gather(*running, others)
+        reports.extend(mine)
+        if theirs is not None:
+            reports.extend(theirs.outcomes)
+            cpu_s.append(theirs.cpu_s)
+        return latency_ms([sample for reader in readers for sample in reader.high_s])
+
+    cpu_s: list[float] = []
+    half = [Wave("normal", capacity / 2, 50, 32, online)]
+    slow = Wave("normal", _SLOW_RATE, 20, 8, list(SLOW))
+    with phases.phase("high alone"):
+        alone = await phase(args.calm_seconds, HIGH_RATE_ALONE, [])
+    with phases.phase("beside half of the capacity"):
+        beside_half = await phase(args.calm_seconds, HIGH_RATE_ALONE, half)
+    async with slow_clients(system) as deaf:
+        with phases.phase("beside half of the capacity and slow clients"):
+            beside_slow = await phase(args.calm_seconds, HIGH_RATE_ALONE, [*half, slow])
+        before = len(reports)
+        memory = Memory(system)
+        watching = asyncio.create_task(memory.watch())
+        rate = capacity * args.times
+        waves = [Wave(name, rate * share, size, connections, online + away) for name, share, size, connections in MIX]
+        meter, own = CpuMeter(system.processes), time.process_time()
+        with phases.phase(f"{args.times:g} times the capacity"):
+            under_load = await phase(args.seconds, rate * HIGH_SHARE, [*waves, slow])
+        ended = now_s()
+        cores = {role: round(spent / args.seconds, 2) for role, spent in meter.spent_s().items()}
+        cores["receivers"] = round((time.process_time() - own) / args.seconds, 2)
+        cores["flood"] = round(cpu_s[-1] / args.seconds, 2)
+        drain_s = await _until_low_is_taken(system, token) - ended
+        accepted = _accepted(reports)
+        with phases.phase("recovering"):
+            recovered = await _until(lambda: all(accepted.get(reader.user, set()) <= reader.seen for reader in readers))
+        recovered_s = now_s() - ended
+        watching.cancel()
+        connects = deaf.connects
+    with phases.phase("who was away comes"):
+        late = [await Reader(user).connect(system) for user in away]
+        await _until(lambda: all(accepted.get(reader.user, set()) <= reader.seen for reader in late))
+    everyone = [*readers, *late]
+    lost = sum(len(accepted.get(reader.user, set()) - reader.seen) for reader in everyone)
+    status = await system.status()
+    for reader in everyone:
+        reader.drop()
+    *flooded, _slow = reports[before:]
+    return {
+        "bench": "overload",
+        "system": system.name,
+        "case": {"times": args.times, "seconds": args.seconds, "online": ONLINE, "away": AWAY},
+        "capacity_per_s": round(capacity),
+        "offered_per_s": round(rate),
+        "by_priority": {outcome.priority: _figures(outcome, args.seconds) for outcome in flooded},
+        "high_ms": {"alone": alone, "beside_half": beside_half, "beside_half_and_slow": beside_slow, "under_load": under_load},
+        "high_p99_of_alone": round(under_load["p99"] / alone["p99"], 2),
+        "retry_after_s": _spread([retry for outcome in flooded for retry in outcome.retry_after_s]),
+        "low_taken_again_s": round(drain_s, 2),
+        "recovered": recovered,
+        "recovered_s": round(recovered_s, 2),
+        "lost": lost,
+        "out_of_order": sum(reader.out_of_order for reader in everyone),
+        "repeated": sum(reader.repeated for reader in everyone),
+        "announced_gone": sum(reader.gaps for reader in everyone),
+        "never_reads_connects": connects,
+        "rss_mib": memory.figures(),
+        "cores_under_load": cores,
+        "shards": [{key: row.get(key) for key in _SHARD_FIGURES} for row in status.get("shards", [])],  # type: ignore[attr-defined]
+    }
+
+
+_SHARD_FIGURES: Final = (
+    "pressure", "memory_bytes", "published", "refused_high", "refused_normal", "refused_low", "conflated", "low_spilled", "stalled",
+)  # fmt: skip
+
+
+def _accepted(reports: Sequence[Outcome]) -> dict[str, set[int]]:
+    accepted: dict[str, set[int]] = {}
+    for outcome in reports:
+        for user, seqs in outcome.accepted.items():
+            accepted.setdefault(user, set()).update(seqs)
+    return accepted
+
+
+def _figures(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    accepted = outcome.statuses.get("accepted", 0)
+    return {
+        "due": outcome.due,
+        "not_sent": outcome.unsent,
+        "accepted": accepted,
+        "accepted_per_s": round(accepted / seconds),
+        "accepted_share": round(accepted / max(outcome.due, 1), 3),
+        "http": outcome.http,
+        "answer_ms": latency_ms(outcome.answers_s),
+        "refusal_ms": latency_ms(outcome.refusals_s),
+    }
+
+
+def _spread(values: Sequence[int]) -> dict[str, int]:
+    ordered = sorted(values)
+    return {"count": len(ordered), **{f"p{q:g}": int(quantile(ordered, q / 100)) for q in (0, 50, 99, 100) if ordered}}
+
+
+async def _until_low_is_taken(system: Engine, token: str) -> float:
+    """When a low-priority publish was answered 202."""
+    poster = await Poster.open(system.port, f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n")
+    until = now_s() + _PATIENCE_S
+    body = msgspec.json.encode({"user": "nobody", "type": "bench.flood", "priority": "low"})
+    while now_s() < until:
+        status, _, _ = await poster.request("POST", "/v1/notifications", body)
+        if status == 202:
+            break
+        await asyncio.sleep(_POLL_S)
+    poster.close()
+    return now_s()
+
+
+async def _until(reached: Any) -> bool:
+    """False when it was not for a minute."""
+    until = now_s() + _PATIENCE_S
+    while not reached():
+        if now_s() > until:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the overload (default %(default)s)")
+    parser.add_argument("--calm-seconds", type=float, default=15.0, help="of each phase before it (default %(default)s)")
+    parser.add_argument("--times", type=float, default=3.0, help="the capacity (default %(default)s)")
+    parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
+    parser.add_argument("--edges", type=int, default=1, help="edges (default %(default)s)")
+
+
+def run(args: Namespace) -> Iterator[dict[str, Any]]:
+    """Start an engine, measure, stop it."""
+
+    async def everything() -> dict[str, Any]:
+        capacity = await delivery.measure(running, _CAPACITY_MESSAGES, delivery.WINDOW, args.phases)
+        return await measure(running, capacity["per_s"], args, args.phases)
+
+    with engine(shards=args.shards, edges=args.edges) as running:
+        yield uvloop.run(everything())
