@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from engine.core.batch import HIGH
+from engine.core.batch import HIGH, OVERLOADED, Posted, Schedule, TimerAnswer
 from engine.errors import Overloaded
 from engine.lanes import Lanes, refuse_closed
 
@@ -54,6 +54,12 @@ class Call:
         """Complete the call with what has come."""
         if not self.done.done():
             self.done.set_result(None)
+
+
+def _refusal(ref: int, record: Struct, backlog_ms: float) -> Posted | TimerAnswer:
+    """The answer to a record that was never sent."""
+    detail = "the backlog takes too long for this priority"
+    return TimerAnswer(ref, OVERLOADED, detail=detail) if type(record) is Schedule else Posted(ref, OVERLOADED, 0, detail, int(backlog_ms))
 
 
 class Calls:
@@ -180,6 +186,10 @@ class Calls:
         """Complete the calls whose time is over, and measure the routes."""
         for lanes in self._lanes.values():
             lanes.look(now_ms)
+            for ref, record in lanes.overdue(now_ms):
+                call = self._calls.pop(ref)
+                lanes.over(ref, answered=False)
+                call.answer(ref, _refusal(ref, record, lanes.flow.delay_ms))
         deadlines = self._deadlines
         while deadlines and (deadlines[0].done.done() or deadlines[0].deadline_ms <= now_ms):
             call = deadlines.popleft()

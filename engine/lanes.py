@@ -6,14 +6,14 @@ route it concerns is asked whether it is open for its priorities: it is closed t
 `delay_target_ms`, to normal at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the
 time the backlog takes.
 
-States of an item: waiting (in a lane) -> sent -> over (answered, or its call has ended). A route that does not answer fills its own
-lanes and closes; the others do not notice.
-"""
+States of an item: waiting (in a lane) -> sent -> over (answered, or its call has ended); or waiting -> refused, after the whole target:
+what was never sent was not accepted. A route that does not answer fills its own lanes and closes; the others do not notice."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
@@ -115,10 +115,19 @@ class Lanes:
         self._under_way += 1
         self._deliver(record)
 
+    def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
+        """Items that have waited for the whole target without being sent: the caller takes them out, as not answered."""
+        due_since_ms = now_ms - self._target_ms
+        return [(ref, record) for lane in self._waiting for ref, (record, since_ms) in _until_younger(lane, due_since_ms)]
+
     def look(self, now_ms: int) -> None:
         """Measure; to be called some ten times a second."""
         self.flow.look(now_ms)
         self._window = self._latency.window(self.flow.rate_per_ms, self._window_floor)
+
+
+def _until_younger(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:
+    return takewhile(lambda entry: entry[1][1] <= since_ms, list(lane.items()) if lane else ())
 
 
 def refuse_closed(wanted: Iterable[tuple[Lanes, int]]) -> None:

@@ -29,6 +29,8 @@ TOKEN_EXPIRED: Final = 4401
 FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
+TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
+"""The reason of the close frame (123 bytes at most, RFC 6455, section 5.5): what to do about it."""
 
 Verify = Callable[[str], Principal]
 """A token's owner; raises Problem, 401 when the token is no good and 403 when it does not allow to connect."""
@@ -264,6 +266,6 @@ class AsgiWebSocket(WebSocketSession):
 
     def _too_slow(self) -> None:
         # A close frame would wait behind what the client does not take: leave it to the server to end the transport.
-        self.close(TOO_SLOW, "too slow")
+        self.close(TOO_SLOW, TOO_SLOW_HINT)
         if self._writer is not None:
             self._writer.cancel()

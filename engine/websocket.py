@@ -38,7 +38,7 @@ from websockets.server import ServerProtocol
 from engine.auth import Principal
 from engine.connection import Cursor, Progress
 from engine.gateway import GOING_AWAY, Gateway
-from engine.session import TOO_SLOW, Verify, WebSocketSession
+from engine.session import TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
 
 try:
     from websockets.speedups import apply_mask
@@ -262,7 +262,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
         if self.unsent and self._transport.get_write_buffer_size() > self.gateway.config.send_buffer_bytes_max:
-            self.close(TOO_SLOW, "too slow")
+            self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     def _write_all(self, chunks: list[bytes]) -> None:
         data = b"".join(chunks)
@@ -287,7 +287,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         progress = self._progress
         taken = self._written - self._transport.get_write_buffer_size()
         if progress is not None and progress.stalled_ms(taken, now_ms) > self.gateway.config.send_stall_ms:
-            self.close(TOO_SLOW, "too slow")
+            self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     # -- The end. ----------------------------------------------------------------------------------------------------------
     def close(self, code: int, reason: str) -> None:

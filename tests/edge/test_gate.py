@@ -130,7 +130,6 @@ async def test_a_lane_that_is_passed_all_the_time_closes_and_who_has_waited_for_
     case.gate.tick(520, 0)
     assert await low[1] == "refused"
     assert await normal[-1] == "refused"
-    assert (await asyncio.gather(*normal)).count("taken") > 0
     assert case.gate.waiting == 0
 
 

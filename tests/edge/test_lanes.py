@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.calls import Calls
-from engine.core.batch import ACCEPTED, HIGH, LOW, NORMAL, Post, Posted
+from engine.core.batch import ACCEPTED, HIGH, LOW, NORMAL, OVERLOADED, Post, Posted
 from engine.errors import Overloaded
 from engine.gate import retry_after_s
 from engine.lanes import SHARES, Lanes
@@ -146,6 +146,19 @@ async def test_what_has_moved_counts_where_it_is_now() -> None:
     assert edge.refs(1) == [0]
     edge.answer(0)
     assert edge.refs(1) == [0, 1]
+
+
+async def test_what_was_never_sent_is_refused_after_the_whole_target() -> None:
+    edge = Edge(window=1)
+    call = edge.calls.begin(2, lambda base: [Post(base + n, "", f"i{n}", True, b"", LOW, 0, True, b"") for n in range(2)], [LOW, LOW])
+    edge.calls.expire(TARGET_MS - 1)
+    assert not call.done.done()
+    edge.calls.expire(TARGET_MS)
+    assert [answer and answer.status for answer in call.answers] == [None, OVERLOADED]
+    edge.answer(0)
+    assert call.done.done()
+    assert edge.refs() == [0]
+    assert edge.calls.shards_ms == 0
 
 
 async def test_an_expired_request_makes_room_whether_it_was_sent_or_waited() -> None:

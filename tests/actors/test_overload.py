@@ -1,0 +1,70 @@
+"""A real engine under more than it can do: who is refused, what gets through, that nothing accepted is lost, and that it ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from bench.books import now_s
+from bench.flood import Wave, pour
+from bench.overload import Reader
+from tests.conftest import RunningEngine
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+USERS = [f"u{n}" for n in range(30)]
+SECONDS = 4.0
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def pressed_engine() -> Iterator[RunningEngine]:
+    """Half a second of backlog is much on a fast machine: an engine that lets nobody wait for long is soon beyond its capacity."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))
+    running = RunningEngine(folder, "--shards", "1", env={"ENGINE_PUBLISH_DELAY_TARGET_MS": "100"})
+    try:
+        running.start()
+        yield running
+        running.stop()
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through_nothing_is_lost_and_it_ends_by_itself(
+    pressed_engine: RunningEngine,
+) -> None:
+    port = httpx.URL(pressed_engine.url).port
+    system = SimpleNamespace(port=port, token=pressed_engine.token)
+    readers = [await Reader(user).connect(system) for user in USERS]  # type: ignore[arg-type]
+    token = pressed_engine.token("app", "publish")
+    start = now_s()
+    low, high = await asyncio.gather(
+        pour(port, token, Wave("low", 60_000, 250, 24, USERS), start, SECONDS),  # type: ignore[arg-type]
+        pour(port, token, Wave("high", 20, 1, 8, USERS), start, SECONDS),  # type: ignore[arg-type]
+    )
+    assert low.http.get("429", 0) > 0, low.http
+    assert set(low.http) <= {"202", "429"}
+    assert min(low.retry_after_s) >= 1
+    assert set(high.http) == {"202"}
+
+    async with asyncio.timeout(DEADLINE_S):
+        async with httpx.AsyncClient(trust_env=False, headers={"Authorization": f"Bearer {token}"}) as client:
+            body = {"user": "u0", "type": "t", "priority": "low", "data": {"due": 0.0}}
+            while (await client.post(f"{pressed_engine.url}/v1/notifications", json=body)).status_code != 202:
+                await asyncio.sleep(0.05)
+        for reader in readers:
+            accepted = set(low.accepted.get(reader.user, [])) | set(high.accepted.get(reader.user, []))
+            while not accepted <= reader.seen:
+                await asyncio.sleep(0.05)
+            assert reader.out_of_order == 0
+            assert reader.gaps == 0
+            reader.drop()
