@@ -10,12 +10,15 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from engine.actors.shard import Shard
 from engine.core import cabinet, checkpoint, commit, courier, link, pump
+from engine.core.admission import Admission
 from engine.core.batch import UNAVAILABLE, Gap
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Spill
-from engine.core.commit import Intake, Pending
+from engine.core.commit import Pending
 from engine.core.courier import Courier
 from engine.core.firing import Firing
 from engine.core.flight import Connection
@@ -259,8 +262,8 @@ def gaps_are_not_announced() -> Any:
 
 @mutation
 def the_window_is_one_too_large() -> Any:
-    def wider(mailbox: Any, connection: Any, now_ms: int, window: int, *rest: Any) -> Any:
-        return pump.pump(mailbox, connection, now_ms, window + 1, *rest)
+    def wider(mailbox: Mailbox, connection: Connection, now_ms: int, limits: pump.PumpLimits, **options: Any) -> Any:
+        return pump.pump(mailbox, connection, now_ms, replace(limits, window=limits.window + 1), **options)
 
     return patched(courier, "pump", wider)
 
@@ -291,11 +294,6 @@ def a_link_applies_what_arrives_out_of_order() -> Any:
 @mutation
 def a_new_link_session_does_not_announce_connections_again() -> Any:
     return patched(Gateway, "shard_reset", lambda self, index: self.calls.repeat(index))
-
-
-@mutation
-def a_call_that_never_returns_is_not_noticed() -> Any:
-    return patched(link.Caller, "check", lambda self, now_ms: not self.over)
 
 
 # -- Timers (invariant 6). ---------------------------------------------------------------------------------------------
@@ -334,18 +332,23 @@ def a_timer_s_effect_is_not_remembered() -> Any:
 
 
 @mutation
-def a_cancel_does_not_wait_for_storage() -> Any:
-    original = Firing.freeze
-
-    return patched(Firing, "freeze", lambda self, sid: original(self, sid) if sid.endswith("0") else None)
+def a_cancel_is_confirmed_after_the_timer_was_handed_out() -> Any:
+    return patched(Firing, "is_claimed", lambda self, sid: False)
 
 
 @mutation
 def a_due_timer_is_not_handed_out_again() -> Any:
-    return patched(Firing, "_take_back", lambda self, entry, now_ms: self._unhand(entry))
+    original = Firing.close
+
+    def close(self: Firing, shard: int, now_ms: int) -> None:
+        for sid in list(self._lanes[shard].handed):
+            self.forget(sid)
+        original(self, shard, now_ms)
+
+    return both(patched(Firing, "close", close), patched(Firing, "_fail", lambda self, entry, now_ms: self.forget(entry.timer.sid)))
 
 
 # -- Limits (invariant 8). ---------------------------------------------------------------------------------------------
 @mutation
 def posts_wait_without_a_limit() -> Any:
-    return patched(Intake, "__len__", lambda self: min(len(self._waiting), 1))
+    return patched(Admission, "takes", lambda self, priority: True)

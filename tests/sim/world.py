@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.batch import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
+from engine.core.mailbox import Mailbox
 from tests.sim.books import Books, Violation
 from tests.sim.clients import Device
 from tests.sim.cluster import Cluster
@@ -47,7 +48,7 @@ EPISODES: Final = {
 QUIET_S: Final = 60.0
 """How long a healed world may take until nothing is left over."""
 
-_FULL_CHECK_STEPS: Final = 200
+_FULL_CHECK_STEPS: Final = 50
 
 
 class Options(Struct, frozen=True):
@@ -335,7 +336,7 @@ class World:
             self._full_check()
 
     def _full_check(self) -> None:
-        """The limits."""
+        """The limits, and that every number of a mailbox in memory is in some state: one in none is lost."""
         config = self._config
         for index in range(config.shards):
             core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
@@ -346,6 +347,9 @@ class World:
             for mailbox in core.mailboxes.values():
                 if len(mailbox.connections) > config.connections_per_user_max:
                     self.fail(Violation(f"[8] {len(mailbox.connections)} connections of {mailbox.key}", mailbox.key))
+                stateless = _stateless(mailbox)
+                if stateless:
+                    self.fail(Violation(f"[3] {stateless} of {mailbox.key} are neither settled nor gone, hot nor cold", mailbox.key))
 
     def _heal(self) -> None:
         self.tell("", "HEALED")
@@ -369,3 +373,11 @@ class World:
             for item in publisher.open:
                 raise Violation(f"{item.id or 'an item without id'} of {item.key} was never answered", item.key)
         self.books.check_end()
+
+
+def _stateless(mailbox: Mailbox) -> list[int]:
+    known = mailbox.hot.keys() | mailbox.acked | mailbox.dying.keys()
+    for first, last in mailbox.gone:
+        known.update(range(first, last + 1))
+    left = set(range(mailbox.floor + 1, mailbox.head + 1)) - known
+    return sorted(seq for seq in left if not mailbox.is_cold(seq))

@@ -1,0 +1,133 @@
+"""The simulated Redis against a real one: the same commands, the same replies, the same data in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.exceptions import ResponseError
+
+from engine.core.batch import Timer
+from engine.store import journal, timers
+from tests.conftest import RedisServer
+from tests.sim.redis import MiniRedis, Status
+
+pytestmark = pytest.mark.usefixtures("lua")
+
+NOW_MS = 1_800_000_000_000
+
+members = st.sampled_from(["a", "b", "c", "10", "9"])
+keys = st.sampled_from(["k1", "k2"])
+scores = st.integers(0, 9)
+ids = st.tuples(st.integers(0, 6), st.integers(0, 2)).map(lambda pair: f"{pair[0]}-{pair[1]}")
+bounds = st.one_of(st.sampled_from(["-", "+"]), ids, ids.map(lambda id: f"({id}"))
+
+STRINGS = st.one_of(
+    st.tuples(st.just("SET"), keys, members),
+    st.tuples(st.just("SET"), keys, members, st.just("NX"), st.just("PX"), st.just(600_000)),
+    st.tuples(st.just("GET"), keys),
+    st.tuples(st.just("DEL"), keys),
+    st.tuples(st.just("EXISTS"), keys),
+)
+HASHES = st.one_of(
+    st.tuples(st.just("HSET"), keys, members, members),
+    st.tuples(st.just("HSETNX"), keys, members, members),
+    st.tuples(st.just("HGET"), keys, members),
+    st.tuples(st.just("HMGET"), keys, members, members),
+    st.tuples(st.just("HDEL"), keys, members),
+    st.tuples(st.just("HLEN"), keys),
+    st.tuples(st.just("DEL"), keys),
+)
+STREAMS = st.one_of(
+    st.tuples(st.just("XADD"), keys, ids, st.just("f"), members),
+    st.tuples(st.just("XADD"), keys, st.just("MAXLEN"), st.just("~"), st.just(2), ids, st.just("f"), members),
+    st.tuples(st.just("XDEL"), keys, ids),
+    st.tuples(st.just("XLEN"), keys),
+    st.tuples(st.just("XTRIM"), keys, st.just("MINID"), ids),
+    st.tuples(st.just("XRANGE"), keys, bounds, st.sampled_from(["+", "3", "4-1"])),
+    st.tuples(st.just("XRANGE"), keys, bounds, st.just("+"), st.just("COUNT"), st.just(2)),
+    st.tuples(st.just("DEL"), keys),
+)
+SORTED_SETS = st.one_of(
+    st.tuples(st.just("ZADD"), keys, scores, members),
+    st.tuples(st.just("ZREM"), keys, members),
+    st.tuples(st.just("ZSCORE"), keys, members),
+    st.tuples(st.just("ZCARD"), keys),
+    st.tuples(st.just("ZCOUNT"), keys, st.sampled_from(["-inf", "(3", "4"]), st.sampled_from(["+inf", "(7", "6"])),
+    st.tuples(st.just("ZRANGEBYSCORE"), keys, st.just("-inf"), scores, st.just("LIMIT"), st.just(0), st.just(2)),
+    st.tuples(st.just("ZRANGE"), keys, st.integers(-3, 3), st.integers(-3, 5)),
+    st.tuples(st.just("ZRANGE"), keys, st.integers(-3, 3), st.integers(-3, 5), st.just("WITHSCORES")),
+    st.tuples(st.just("DEL"), keys),
+)
+HISTORIES = st.one_of(*(st.lists(kind, min_size=1, max_size=30) for kind in (STRINGS, HASHES, STREAMS, SORTED_SETS)))
+
+
+def on_the_wire(connection: redis.Connection, command: tuple[Any, ...]) -> Any:
+    """The reply as it comes, not as the client library shows it; errors by their text."""
+    connection.send_command(*command)
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return f"error: {error}"
+
+
+def simulated(server: MiniRedis, command: tuple[Any, ...]) -> Any:
+    try:
+        reply = server.execute(*command)
+    except ResponseError as error:
+        return f"error: {error}"
+    return reply.encode() if isinstance(reply, Status) else reply
+
+
+@pytest.fixture(scope="module")
+def real(redis_server: RedisServer) -> Any:
+    connection = redis.UnixDomainSocketConnection(path=str(redis_server.socket), protocol=2)
+    yield connection
+    connection.disconnect()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=HISTORIES)
+def test_every_command_replies_as_a_real_server_does(real: Any, history: list[tuple[Any, ...]]) -> None:
+    on_the_wire(real, ("FLUSHALL",))
+    server = MiniRedis(lambda: NOW_MS)
+    for command in history:
+        assert simulated(server, command) == on_the_wire(real, command), command
+
+
+def test_scripts_run_as_in_a_real_server(real: Any) -> None:
+    """The append with a repeat and a known id, and a turn of a timer partition: the scripts with the most to go wrong."""
+    on_the_wire(real, ("FLUSHALL",))
+    server = MiniRedis(lambda: NOW_MS)
+    append, turn = journal._APPEND._text, timers._TURN._text
+    packed = timers._pack(Timer("3-a", "t:u", NOW_MS + 5, 1, "id", b"\xff" * 8, 1, 60_000, True, b'"id":"id"'))
+    other = timers._pack(Timer("3-b", "t:u", NOW_MS + 5, 1, "id2", b"\xff" * 8, 1, 60_000, True, b""))
+
+    def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
+        flat = [part for request in requests for part in request]
+        page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
+        head = ("EVAL", turn, 7, "te", "due", "timer", "fired", "cancelled", "user:", "collapse", 7, NOW_MS, 0, NOW_MS + 9_000_000, 10)
+        return (*head, done, len(requests), *fired, *flat, *page)
+
+    commands: list[tuple[Any, ...]] = [
+        ("SET", "e", 7),
+        ("SET", "h", "7-0"),
+        ("EVAL", append, 4, "e", "h", "j", "id1", 7, 1, b"\x93\xff", 600_000, "7-0", "value"),
+        ("EVAL", append, 4, "e", "h", "j", "id1", 7, 1, b"\x93\xff", 600_000, "7-0", "value"),
+        ("EVAL", append, 5, "e", "h", "j", "id2", "id1", 7, 2, b"\x93", 600_000, "7-1", "value", "value"),
+        ("EVAL", append, 3, "e", "h", "j", 6, 2, b"\x93", 600_000, "7-1"),
+        ("XRANGE", "j", "-", "+"),
+        ("SET", "te", 7),
+        one_turn(0, [("S", "3-a", "t:u", NOW_MS + 5, packed, ""), ("S", "3-b", "t:u", NOW_MS + 5, other, "")], 10),
+        one_turn(0, [("L", "", "t:u", 10, 4096, 0), ("M", "3-b", "t", NOW_MS + 7, 0, 0)]),
+        one_turn(1, [("C", "3-b", "wrong", 0, 0, 0)], 1, fired=("3-a", "")),
+        one_turn(0, [("C", "3-b", "t", 0, 0, 0), ("I", "3-a", "t", 0, 0, 0)]),
+        ("ZRANGE", "due", 0, -1, "WITHSCORES"),
+        ("ZRANGE", "fired", 0, -1),
+        ("HLEN", "timer"),
+    ]
+    for command in commands:
+        assert simulated(server, command) == on_the_wire(real, command), command[:3]
