@@ -76,7 +76,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
     publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %
     publish_rate_initial_per_s: Positive = 10_000  # items an edge believes it can publish before it has measured it; 1 KB each
-    publish_window_items: Positive = 500  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs
+    publish_window_items: Positive = 250  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs
 
     # -- delivery -----------------------------------------------------------------------------------------------------
     window: Positive = 256  # unacknowledged messages in flight per connection

@@ -36,6 +36,7 @@ class Admission:
         self._parked = parked
         self._counters = counters
         self._full = False
+        self.open = True  # to every priority, at the last look
         self._evicted_ms = 0
 
     @property
@@ -56,6 +57,7 @@ class Admission:
             or posts + self._cabinet.tally.messages >= policy.memory_messages_max
             or self.bytes >= policy.memory_bytes_max
         )
+        self.open = not self._full and self.pressure.level < 2
 
     def takes(self, priority: int) -> bool:
         """Is there room for a post of this priority?"""

@@ -265,16 +265,23 @@ class Mailbox:
         else:
             numbers = sorted(number for number in self.hot if number <= seq)
         size = 0
+        alone = by if len(self.connections) == 1 else None  # nearly always: there is nobody else to tell
         for number in numbers:
             message = self.hot.pop(number, None)
-            if message is not None:
-                size += message.size
+            if message is None:
+                continue
+            size += message.size
+            if alone is None:
                 self._settle(message, by, result)
+            else:
+                result.messages.append(message)
+                alone.land(message)
         self.hot_bytes -= size
         self.tally.remove(len(result.messages), size)
         if self.cold and self.cold[0] <= seq:
             self._revoke_cold(self.cold[0], seq, by, result)
-        self._absolve(seq)
+        if alone is None or alone.exhausted:
+            self._absolve(seq)
         self.floor = seq
         if self.acked:
             self.acked = {number for number in self.acked if number > seq}

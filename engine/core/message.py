@@ -45,7 +45,8 @@ class Message(Struct, gc=False):
     @property
     def size(self) -> int:
         """Bytes of the body that this message alone keeps in memory."""
-        return 0 if type(self.body) is SharedBody else len(self.body)
+        body = self.body
+        return len(body) if type(body) is bytes else 0
 
 
 def counted(body: bytes, count: int) -> bytes:

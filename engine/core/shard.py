@@ -132,7 +132,7 @@ class ShardCore:
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif self.admission.takes(record.priority):
+        elif self.admission.open or self.admission.takes(record.priority):
             self._enqueue(Pending(session, record), now_ms)
         else:
             self._answer([self.admission.refuse(Pending(session, record))])
