@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import merge
-from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -170,7 +169,7 @@ class Adopter:
         if cursor >= log.head:
             return []
         tenant = split_key(mailbox.key)[0]
-        found = log.after(tenant, EVERYONE, cursor)
+        found: Iterable[Broadcast] = log.after(tenant, EVERYONE, cursor)
         topics = self._topics.get(mailbox.key)
         if topics:
             claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
@@ -179,8 +178,13 @@ class Adopter:
                 since = cursor if topic in claimed else max(cursor, mailbox.topics[topic])
                 channels.append(log.after(tenant, topic, since))
             found = merge(*channels, key=_position)
-        live_pos = mailbox.live_pos
-        return list(islice((b for b in found if b.expires_ms > now_ms and (b.retain or b.pos > live_pos)), count_max))
+        due: list[Broadcast] = []
+        for broadcast in found:
+            if broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos):
+                due.append(broadcast)
+                if len(due) == count_max:
+                    break
+        return due
 
     def take(self, now_ms: int, *, low: bool = True, high: bool = True) -> list[Adoption]:
         """What the next group carries; to be answered by `committed` or `refused` before it is called again.

@@ -19,7 +19,7 @@ A shard starts by reading the log from its beginning, then follows its end. A cr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
@@ -105,15 +105,14 @@ class Log:
         """The entry at a position, unless it was dropped."""
         return self._entries.get(pos)
 
-    def after(self, tenant: str, topic: str, pos: int) -> Iterator[Broadcast]:
+    def after(self, tenant: str, topic: str, pos: int) -> list[Broadcast]:
         """What one topic has behind a position, ascending."""
         channel = self._channels.get((tenant, topic))
         if channel is None or channel[-1].pos <= pos:
-            return iter(())
-        first = len(channel) - 1
-        if first and channel[first - 1].pos > pos:  # seldom: nearly always it is the newest alone
-            first = bisect_right(channel, pos, key=_position)
-        return iter(channel[first:])
+            return []
+        if len(channel) == 1 or channel[-2].pos <= pos:  # nearly always
+            return channel[-1:]
+        return channel[bisect_right(channel, pos, key=_position) :]
 
     def expired(self, now_ms: int) -> list[int]:
         """Positions of what is held and no longer to be delivered."""

@@ -179,16 +179,17 @@ class Courier:
                 pumped = self._pump(mailbox, connection, now_ms)
                 if pumped is None:
                     continue
-                if len(pumped.parts) != 1 or not _all_shared(pumped.parts[0]):
+                parts = pumped.parts
+                if len(parts) != 1 or not _all_shared(parts[0]):
                     self._send(mailbox, connection, pumped, now_ms)
                     continue
                 # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
                 session, conn = connection.conn
-                for seq, attempt, body in pumped.parts[0]:
-                    bodies[body.pos] = body
+                for seq, attempt, body in parts[0]:
                     record = together.get((body.pos, session))
                     if record is None:
                         record = together[body.pos, session] = DeliverShared(body.pos, [])
+                        bodies[body.pos] = body
                     record.deliveries.append((conn, seq, attempt))
                 self._sent(mailbox, connection, pumped, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
@@ -316,7 +317,9 @@ class Courier:
 
 
 def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
-    return isinstance(part, list) and all(isinstance(body, SharedBody) for _, _, body in part)
+    if type(part) is not list:
+        return False
+    return all(type(body) is SharedBody for _, _, body in part)
 
 
 def _by_position(item: tuple[tuple[int, str], DeliverShared]) -> int:

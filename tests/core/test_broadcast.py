@@ -133,6 +133,13 @@ def test_numbers_follow_the_order_of_the_log_and_each_entry_is_taken_once() -> N
     assert ids(world.settle(), 9) == []
 
 
+def test_a_mailbox_that_is_behind_for_low_and_urgent_ones_takes_each_once() -> None:
+    world = world_with("a")
+    world.broadcast("low")
+    world.broadcast("urgent", priority=HIGH)
+    assert ids(world.settle()) == ["low", "urgent"]
+
+
 def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
     world = world_with("a")
     world.detach(1)
@@ -417,6 +424,18 @@ def test_a_subscription_survives_a_crash_and_ends_with_unsubscribing() -> None:
     world.broadcast("two", "news")
     world.broadcast("three", "more")
     assert ids(world.settle()) == ["three"]
+
+
+def test_a_subscription_survives_an_eviction() -> None:
+    world = World(adopt_max=100)
+    world.subscribe("news", user="a")
+    world.settle()
+    world.now_ms += 10_000
+    world.checkpoint()
+    assert world.core.evict(world.now_ms) == 1
+    world.broadcast("one", "news")
+    world.attach(1, "a")
+    assert ids(world.settle()) == ["one"]
 
 
 def test_subscribing_again_changes_nothing_and_needs_no_commit() -> None:
