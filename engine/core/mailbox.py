@@ -436,9 +436,8 @@ class Mailbox:
         flying = {seq for connection in self.connections.values() for seq in connection.flight}
         droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
         dropped = []
-        for seq in droppable:
-            message = self.hot[seq]
-            self._release(seq)
+        for message in [self.hot[seq] for seq in droppable]:
+            self._release(seq := message.seq)
             dropped.append(message)
             if not message.retain:
                 self.lose(seq, seq)
