@@ -82,7 +82,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
     device: str
     resume: bool = False  # announced again after a link failure: not a new connection of the user, no new welcome frame
     sent: int = 0  # with resume: highest sequence already written to this connection
-    topics: list[str] = []  # of which the bearer's token makes it a member
+    topics: tuple[str, ...] = ()  # of which the bearer's token makes it a member
 
 
 class Detach(Struct, array_like=True, tag=3, gc=False):
