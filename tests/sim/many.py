@@ -41,6 +41,15 @@ class Totals(Struct):
         if outcome.failure:
             self.failed[outcome.seed] = outcome.failure
 
+    def merge(self, other: Totals) -> None:
+        self.seeds += other.seeds
+        self.steps += other.steps
+        self.virtual_s += other.virtual_s
+        self.real_s += other.real_s
+        self.struck.update(other.struck)
+        self.seen.update(other.seen)
+        self.failed.update(other.failed)
+
     def never(self) -> list[str]:
         """Fault classes that never struck, and sights that never were."""
         return [name for name in CLASSES if not self.struck[name]] + [name for name in SIGHTS if not self.seen[name]]
@@ -48,6 +57,16 @@ class Totals(Struct):
 
 def _run(options: Options) -> Outcome:
     return World(options).run()
+
+
+def run_here(options: Iterable[Options]) -> Totals:
+    """Run them in this process."""
+    totals = Totals(struck=Counter(), seen=Counter(), failed={})
+    began = monotonic()
+    for one in options:
+        totals.add(_run(one))
+    totals.real_s = monotonic() - began
+    return totals
 
 
 def run_all(options: Iterable[Options], after_each: Callable[[Totals], bool] = lambda _totals: True) -> Totals:

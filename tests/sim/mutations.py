@@ -310,7 +310,7 @@ def a_timer_is_removed_before_it_is_confirmed() -> Any:
 
     def fire_and_forget(self: SchedulerCore, now_ms: int) -> None:
         fire(self, now_ms)
-        self._fire_done(getattr(self._firing, "handed_early", []))
+        self._fire_done(getattr(self._firing, "handed_early", []), now_ms)
         self._firing.handed_early = []  # type: ignore[attr-defined]
 
     return both(patched(Firing, "_hand", hand), patched(SchedulerCore, "_fire", fire_and_forget))

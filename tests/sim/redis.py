@@ -81,6 +81,12 @@ def stream_id(text: bytes, missing: int) -> tuple[int, int]:
     return int(ms), int(seq) if dash else missing
 
 
+def _bound(text: bytes, missing: int) -> tuple[int, int]:
+    if text in {b"-", b"+"}:
+        return (0, 0) if text == b"-" else (1 << 64, 0)
+    return stream_id(text.lstrip(b"("), missing)
+
+
 def id_bytes(entry_id: tuple[int, int]) -> bytes:
     return b"%d-%d" % entry_id
 
@@ -307,8 +313,7 @@ class MiniRedis:
         if stream is None:
             return []
         exclusive = low.startswith(b"(")
-        first = (0, 0) if low == b"-" else stream_id(low.lstrip(b"("), 0)
-        last = (1 << 64, 0) if high == b"+" else stream_id(high, 1 << 64)
+        first, last = _bound(low, 0), _bound(high, 1 << 64)
         limit = int(count[1]) if count else 1 << 62
         found = []
         for entry_id, fields in stream.entries.items():

@@ -3,7 +3,7 @@
 One round trip is one request with one or several commands and one reply. What may become of it:
 
     answered        applied, the reply arrives; how late differs, so round trips of one client overtake each other (they have a pool)
-    refused         nothing is applied, the client knows at once
+    refused         storage is down: nothing is applied, the client knows at once; replies that were on their way are lost
     cut             the connection breaks: none, some or all of the commands were applied, and the client cannot know which
     stuck           the client gives up after its timeout; the commands apply later all the same
 """
@@ -115,6 +115,8 @@ class Storage:
             self.loop.call_later(back_s, self._answer, future, replies, context=self.loop.outside)
 
     def _answer(self, future: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+        if self.loop.time() < self._refuses_until:
+            self._fail(future, RedisConnectionError("connection lost"))
         if not future.done():
             future.set_result(replies)
 

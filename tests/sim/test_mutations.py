@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+from multiprocessing.pool import AsyncResult, Pool
 
 import pytest
 
@@ -11,25 +10,39 @@ from tests.sim.mutations import MUTATIONS
 from tests.sim.world import Options, World
 
 SEEDS_MAX = 1000
+WAIT_S = 110
+
+SEEN_AT = {
+    "a_failed_checkpoint_counts_as_written": 85,
+    "a_retry_timer_is_lost": 110,
+    "a_refused_group_is_answered_before_its_rollback": 517,
+}
+"""Seeds that showed the rare ones when this was written. They are tried first: all others take 33 seeds or fewer."""
 
 pytestmark = [pytest.mark.usefixtures("lua"), pytest.mark.slow]
 
 
-def first_failure(name: str) -> tuple[str, int, str]:
-    """The mutation, how many seeds it took, and what was seen; 0 seeds when it was never found."""
+def first_failure(name: str) -> tuple[int, str]:
+    """The seed that showed it, and what was seen; 0 when none did."""
     with MUTATIONS[name]():
-        for seed in range(1, SEEDS_MAX + 1):
+        for seed in (SEEN_AT.get(name, 1), *range(1, SEEDS_MAX + 1)):
             outcome = World(Options(seed)).run()
             if outcome.failure:
-                return name, seed, outcome.failure
-    return name, 0, ""
+                return seed, outcome.failure
+    return 0, ""
 
 
-def test_every_mutation_is_found_within_a_thousand_seeds() -> None:
-    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        found = list(pool.imap(first_failure, MUTATIONS))
-    for name, seeds, failure in found:
-        print(f"{seeds:5d}  {name}: {failure}")
-    assert not [name for name, seeds, _ in found if not seeds]
+@pytest.fixture(scope="module")
+def searches(workers: Pool) -> dict[str, AsyncResult[tuple[int, str]]]:
+    """All searches, under way on all cores."""
+    return {name: workers.apply_async(first_failure, (name,)) for name in MUTATIONS}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_found_within_a_thousand_seeds(searches: dict[str, AsyncResult[tuple[int, str]]], name: str) -> None:
+    seed, failure = searches[name].get(WAIT_S)
+    print(f"{name}: seed {seed}; {failure}")
+    assert seed
     # A mutation that no longer fits the code it patches breaks something else than a promise.
-    assert not [name for name, _, failure in found if "TypeError" in failure or "AttributeError" in failure]
+    assert "TypeError" not in failure
+    assert "AttributeError" not in failure

@@ -258,13 +258,18 @@ class World:
         self._storage_fault("storage-slow", self.cluster.storage.slow, rng.choice((0.1, 0.5)))
 
     def _do_storage_refuse(self, rng: Random) -> None:
-        self._storage_fault("storage-refuse", self.cluster.storage.refuse, rng.choice((0.05, 0.3, 0.8)))
+        seconds = rng.choice((0.05, 0.3, 0.8))
+        self._storage_fault("storage-refuse", self.cluster.storage.refuse, seconds)
+        self._crash_in_doubt(rng, seconds)
 
     def _do_storage_stuck(self, rng: Random) -> None:
         seconds = rng.choice((0.03, 0.2, 0.7))
         self._storage_fault("storage-stuck", self.cluster.storage.stick, seconds)
-        if rng.random() < 0.3:
-            # A shard that dies while nobody knows what storage took is the hardest case of all.
+        self._crash_in_doubt(rng, seconds)
+
+    def _crash_in_doubt(self, rng: Random, seconds: float) -> None:
+        """A shard that dies while nobody knows what storage took, and publishers were told already, is the hardest case of all."""
+        if rng.random() < 0.4:
             self._later(self._config.commit_retry_ms / 1000 + seconds * rng.random(), self._strike_at_once, "crash-shard")
 
     def _storage_fault(self, name: str, act: Callable[[float], None], seconds: float) -> None:
