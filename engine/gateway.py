@@ -208,7 +208,7 @@ class Gateway:
             connection.device,
             again,
             connection.sent,
-            tuple(connection.memberships),
+            connection.memberships,
         )
         self._send_shard(connection.shard, record, True)
         if again:

@@ -98,7 +98,7 @@ async def test_frames_subscribe_and_are_answered_with_all_topics(world: EdgeWorl
     async with world.connect(token=token(topics=["a", "team.*"])) as socket:
         await socket.recv()
         (attach,) = world.shard.of(batch.Attach)
-        assert attach.topics == ["a"]
+        assert attach.topics == ("a",)
 
         async def ask(kind: str, *topics: Any) -> Any:
             await socket.send(json.dumps({"type": kind, "topics": topics}))
@@ -129,4 +129,4 @@ async def test_a_link_that_begins_anew_is_told_of_the_memberships_again(world: E
     async with world.connect(token=token(topics=["a"])) as socket:
         await socket.recv()
         world.shard.reset()
-        assert [attach.topics for attach in world.shard.of(batch.Attach)] == [["a"], ["a"]]
+        assert [attach.topics for attach in world.shard.of(batch.Attach)] == [("a",), ("a",)]
