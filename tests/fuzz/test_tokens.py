@@ -60,7 +60,7 @@ def principal_of(token: str) -> Principal | None:
     if isinstance(found, Principal):
         return found
     assert found.status == 401, found.body()
-    assert len(token) < 12 or token[-12:] not in json.dumps(found.body())
+    assert len(token) < 24 or token[-24:] not in json.dumps(found.body())
     return None
 
 
