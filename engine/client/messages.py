@@ -42,6 +42,8 @@ class Message(Struct, kw_only=True, dict=True):
         attempt: 1 the first time it was sent, one more with every repeat.
         actor, target, context: who did it, to what, where; whatever JSON the publisher gave.
         count: how many events were merged into this one, `None` when none were.
+        actors: the first few of who did them; `first_ts` and `last_ts` say when, `text` what to show, if the publisher said so.
+        replaces: id of a message that this one stands for: show it in its place, and acknowledge both.
         data: the publisher's payload.
     """
 
@@ -56,6 +58,11 @@ class Message(Struct, kw_only=True, dict=True):
     target: Any = None
     context: Any = None
     count: int | None = None
+    actors: list[Any] | None = None
+    first_ts: int | None = None
+    last_ts: int | None = None
+    text: str | None = None
+    replaces: str | None = None
     data: Any = None
 
     def ack(self) -> Awaitable[None]:

@@ -14,7 +14,8 @@ const STORAGE_KEY = "engine.inbox";
 /** @typedef {{message: Message, unread: boolean, resumed: boolean, settled: "no" | "yes" | "elsewhere"}} Entry */
 
 /** What to show of a message whose data may be anything. @param {Message} message @returns {[string, string]} title and text */
-export function wording({ type, data }) {
+export function wording({ type, data, text }) {
+  if (text) return [String(data?.title ?? data?.subject ?? type), text];
   if (data === null || typeof data !== "object") return [type, data === undefined || data === null ? "" : String(data)];
   const title = data.title ?? data.subject ?? type;
   const known = data.body ?? data.text ?? data.message;
@@ -52,7 +53,10 @@ export class Inbox extends EventTarget {
   add(message, { resumed, settled }) {
     this.#entries.get(message.id)?.element.remove(); // known from before a reload
     this.#entries.delete(message.id);
-    this.#insert({ message, unread: true, resumed, settled: settled ? "yes" : "no" }, true);
+    const entry = { message, unread: true, resumed, settled: settled ? "yes" : "no" };
+    const replaced = this.#entries.get(message.replaces ?? "");
+    if (replaced?.unread) this.#replace(replaced, entry);
+    else this.#insert(entry, true);
     if (this.#entries.size > KEPT) {
       const [oldest, entry] = /** @type {[string, any]} */ (this.#entries.entries().next().value);
       entry.element.remove();
@@ -112,6 +116,14 @@ export class Inbox extends EventTarget {
     if (fresh) element.classList.add("fresh");
     this.#list.prepend(element);
     this.#entries.set(entry.message.id, { ...entry, element });
+  }
+
+  /** One card takes the place of another. @param {Entry & {element: any}} old @param {Entry} entry */
+  #replace(old, entry) {
+    const next = { ...old, ...entry };
+    this.#entries = new Map([...this.#entries.values()].map((kept) => (kept === old ? next : kept)).map((kept) => [kept.message.id, kept]));
+    this.#redraw(next);
+    next.element.classList.add("fresh");
   }
 
   /** @param {Entry & {element: any}} entry */

@@ -60,12 +60,12 @@ class ScriptedEngine:
         self.url = ""
 
     # -- the mailbox ---------------------------------------------------------------------------------------------------
-    def publish(self, text: str = "", **fields: Any) -> dict[str, Any]:
+    def publish(self, title: str = "", /, **fields: Any) -> dict[str, Any]:
         """A new message, sent on every open connection."""
         self.head += 1
         message = {
             "seq": self.head, "id": f"m{self.head}", "event_id": f"{self.epoch}-{self.head}", "type": "post.liked", "priority": "normal",
-            "ts": int(time.time() * 1000), "attempt": 1, "data": {"title": text}, **fields,
+            "ts": int(time.time() * 1000), "attempt": 1, "data": {"title": title}, **fields,
         }  # fmt: skip
         self.pending[self.head] = message
         self.say({"type": "messages", "messages": [message]})

@@ -173,6 +173,19 @@ async def test_a_duplicate_is_dropped_and_acknowledged_again(page: Page, scripte
     assert [one["attempt"] for one in await events(page, "duplicate")] == [2]
 
 
+async def test_a_message_that_another_replaces_is_settled_by_it(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish("one")
+    await wait(page, "events.some(([type]) => type === 'message')")
+    scripted.publish("both", count=2, replaces="m1")
+    await scripted.until(lambda: sorted(scripted.pending) == [2])
+    assert await shown(page) == [1, 2]
+    await page.evaluate("client.ack(events.findLast(([type]) => type === 'message')[1])")
+    await scripted.until(lambda: not scripted.pending)
+    assert await page.evaluate("client.lastEventId") == "7-2"
+
+
 async def test_a_message_held_back_is_acknowledged_when_the_application_says_so(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("window.hold = (type, event) => type === 'message' && event.detail.seq === 1 && event.preventDefault()")

@@ -111,6 +111,24 @@ async def test_marking_as_read_is_the_acknowledgement_when_so_chosen(page: Page,
     await expect(page.locator("#fact-cursor")).to_have_text("7-2")
 
 
+async def test_a_summary_takes_the_place_of_the_unread_message_it_replaces(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await page.get_by_text("when I mark as read").click()
+    scripted.publish("bob likes your post")
+    scripted.publish("another")
+    await expect(page.locator("#badge")).to_have_text("2")
+    scripted.publish(text="3 people like your post", count=3, replaces="m1")
+    cards = page.locator(".message")
+    await expect(cards.nth(1)).to_contain_text("3 in one")
+    await expect(cards.nth(1).locator(".message-body")).to_have_text("3 people like your post")
+    await expect(cards).to_have_count(2)
+    await scripted.until(lambda: sorted(scripted.pending) == [2, 3])
+    await page.get_by_role("button", name="Mark all as read").click()
+    await scripted.until(lambda: not scripted.pending)
+    scripted.publish("once more", count=4, replaces="m3")
+    await expect(cards).to_have_count(3)  # what was read stays
+
+
 async def test_what_another_device_handled_is_shown_as_read(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
     await page.get_by_text("when I mark as read").click()
