@@ -67,7 +67,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
     ttl_s_default: Positive = 72 * 3600
     ttl_s_max: Positive = 30 * 86400
-    collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news
+    collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news; and ids are not remembered for longer
+    collapse_text_chars_max: Positive = 500  # of a template for a summary's text
+    collapse_data_bytes_max: Positive = 8 << 10  # of a message with a window: the newest of each window is part of the user's page
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     idempotency_event_s: Positive = 600  # an event without an id or time is the same again when nothing of it differs for this long
@@ -122,6 +124,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     conflate_offline_min: Positive = 100  # with fewer messages waiting for who is offline, `collapse` keeps them all
     collapse_keys_max: Positive = 64  # per mailbox: the keys heard of last, some 100 bytes each in its page
     gaps_max: Positive = 256  # separate gaps in a mailbox beyond which nothing is conflated: each is 10 bytes in its page, and a frame
+    windows_max: Positive = 16  # open at once per user; a message that would open one more is delivered at once
+    windows_close_max: Positive = 250  # per group commit: some 10 ms, which is all that others wait for them
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
@@ -282,6 +286,8 @@ def _check(config: Config) -> None:
         raise ConfigError("data_bytes_max: must not exceed window_bytes, else a message could never be sent")
     if config.fired_tombstone_s < config.idempotency_caller_s:
         raise ConfigError("fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again")
+    if config.collapse_window_s_max > config.idempotency_caller_s:
+        raise ConfigError("collapse_window_s_max: must not exceed idempotency_caller_s, else a repeated publish could count twice")
     if config.ttl_s_default > config.ttl_s_max:
         raise ConfigError("ttl_s_default: must not exceed ttl_s_max")
 

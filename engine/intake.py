@@ -49,6 +49,7 @@ class Collapse(Struct, forbid_unknown_fields=True, gc=False):
     key: str
     window: int | float = 0
     leading: bool = False
+    text: str | UnsetType = UNSET
 
 
 class Item(Struct, forbid_unknown_fields=True, gc=False):

@@ -18,6 +18,7 @@ from engine.core.batch import (
     ACCEPTED,
     CONFLICT,
     DUPLICATE,
+    MERGED,
     OVERLOADED,
     PUBLISH_STATUS,
     SCHEDULED,
@@ -63,6 +64,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
                     draft.retain,
                     draft.body,
                     draft.collapse,
+                    draft.merge,
                 )
             )
             continue
@@ -78,6 +80,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
             retain=draft.retain,
             body=draft.body,
             collapse=draft.collapse,
+            merge=draft.merge,
         )
         made.append(Schedule(ref, draft.idempotent, timer))
     return made
@@ -115,11 +118,12 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result
     else:
         status = answer.status
         if status == DUPLICATE and not draft.idempotent:
-            status = ACCEPTED  # a made id is unknown to everyone: we sent it twice, the publisher once
+            # A made id is unknown to everyone: we sent it twice, the publisher once.
+            status = ACCEPTED if answer.seq else MERGED
         result.seq = answer.seq
         if status == DUPLICATE:
             result.scheduled_id = answer.detail
-    if status in _REASONS or status == SUPPRESSED:
+    if status in _REASONS or status in (MERGED, SUPPRESSED):
         result.reason = answer.detail or _REASONS.get(status, "")
     result.status = PUBLISH_STATUS[status]
     return result

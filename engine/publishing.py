@@ -21,10 +21,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine import intake
 from engine.auth import Principal
 from engine.config import Config
-from engine.core.batch import LOW, NORMAL, PRIORITIES
+from engine.core.batch import LOW, NORMAL, PRIORITIES, Merge
 from engine.core.broadcast import EVERYONE
 from engine.core.identity import is_event_type, is_id, is_topic, is_user
 from engine.core.slots import audience_key, mailbox_key, split_key
+from engine.core.templates import parse_template
 from engine.errors import Invalid
 from engine.intake import Item, rfc3339_ms
 from engine.problems import Problem, bad_request, content_too_large, unprocessable
@@ -62,6 +63,7 @@ class Draft(Struct, gc=False):
     due_ms: int  # 0: now
     collapse: str = ""  # messages of this key may be conflated, and scheduled ones are cancelled together
     item: int = 0  # index in the request of what it is of
+    merge: Merge | None = None  # merged with the others of its collapse key
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
@@ -196,12 +198,11 @@ class _Drafter:
             raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
         if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET:
             head = self._circumstances(item) + head
-        payload = head + (b"null" if data is UNSET else self._json(data, "data", config.data_bytes_max))
+        collapse, merge, data_bytes_max = self._collapse(item.collapse)
+        payload = head + (b"null" if data is UNSET else self._json(data, "data", data_bytes_max))
         ts, ttl_ms, due_ms, chosen = self._times(item)
-        collapse = ""
-        if item.collapse is not UNSET:
-            collapse = self._collapse(item.collapse)
-            chosen += _encode({"collapse": collapse})
+        if collapse:
+            chosen += _collapse_chosen(collapse, merge, ttl_ms)
         digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
         body = b'"id":' + _encode(id_) + ts + payload
         priority = _PRIORITY[word]
@@ -210,7 +211,9 @@ class _Drafter:
         prefix = self._key_prefix
         for name in users:
             self.drafts.append(
-                Draft(prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms, collapse, index)
+                Draft(
+                    prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms, collapse, index, merge
+                )
             )
         if topic is not None:
             draft = self.drafts[-1]
@@ -233,18 +236,31 @@ class _Drafter:
                 members += b'"%b":%b,' % (name.encode(), self._json(value, name, self._config.context_bytes_max))
         return members
 
-    def _collapse(self, collapse: intake.Collapse) -> str:
-        """The collapse key."""
-        chars_max, window_s_max = self._config.id_chars_max, self._config.collapse_window_s_max
+    def _collapse(self, collapse: intake.Collapse | UnsetType) -> tuple[str, Merge | None, int]:
+        """The collapse key, how messages of it are merged, and how many bytes `data` may have."""
+        config = self._config
+        if collapse is UNSET:
+            return "", None, config.data_bytes_max
+        chars_max, window_s_max, text_chars_max = config.id_chars_max, config.collapse_window_s_max, config.collapse_text_chars_max
         if not is_id(collapse.key, chars_max):
             raise Invalid(f"printable text of 1 to {chars_max} characters", "$.collapse.key")
         if not 0 <= collapse.window <= window_s_max:
             raise Invalid(f"seconds, 0 to {window_s_max}", "$.collapse.window")
-        if collapse.window:
-            raise Invalid("windows are not available in this release; 0 lets a newer message stand for older ones", "$.collapse.window")
-        if collapse.leading:
-            raise Invalid("needs a window", "$.collapse.leading")
-        return collapse.key
+        text = "" if collapse.text is UNSET else collapse.text
+        if not collapse.window:
+            if collapse.leading:
+                raise Invalid("needs a window", "$.collapse.leading")
+            if collapse.text is not UNSET:
+                raise Invalid("needs a window", "$.collapse.text")
+            return collapse.key, None, config.data_bytes_max
+        if len(text) > text_chars_max:
+            raise Invalid(f"at most {text_chars_max} characters", "$.collapse.text")
+        try:
+            parse_template(text)
+        except Invalid as error:
+            raise Invalid(error.detail, "$.collapse.text") from None
+        merge = Merge(math.ceil(collapse.window * 1000), collapse.leading, text)
+        return collapse.key, merge, min(config.data_bytes_max, config.collapse_data_bytes_max)
 
     def _audience(self, item: Item) -> tuple[str | None, Sequence[str]]:
         """Whom the item is for, unless it names a lone `user`: a topic ("": everyone) and what stands for a user's name, or users."""
@@ -318,6 +334,15 @@ class _Drafter:
 def _breaks_lines(text: bytes) -> bool:
     """Is there whitespace other than spaces? Three searches in C cost a tenth of one regular expression."""
     return b"\n" in text or b"\r" in text or b"\t" in text
+
+
+def _collapse_chosen(collapse: str, merge: Merge | None, ttl_ms: int) -> bytes:
+    """What the publisher chose of it, for the digest."""
+    if merge is None:
+        return _encode({"collapse": collapse})
+    if ttl_ms <= merge.window_ms:
+        raise Invalid("must be longer than the window, at whose end the message is delivered", "$.ttl")
+    return _encode({"collapse": collapse, "merge": merge})
 
 
 def _user_rule(chars_max: int) -> str:

@@ -191,13 +191,30 @@ def _notification(config: Config) -> Schema:
             "user": _name(config, "Whom to notify."),
             "collapse": {
                 "type": "object",
-                "description": "For a user who is behind, the newest message of a `key` stands for the older ones that nobody was sent.",
+                "description": "With a `window`, messages of a `key` become one notification when it ends. Without: for a user who is"
+                " behind, the newest message of a `key` stands for the older ones that nobody was sent.",
                 "properties": {
                     "key": _name(config),
-                    "window": {"const": 0, "description": "Aggregation windows come later."},
-                    "leading": {"const": False, "description": "Needs a window."},
+                    "window": {
+                        "type": "number",
+                        "minimum": 0,
+                        "maximum": config.collapse_window_s_max,
+                        "description": "Seconds from the first message of the key; `ttl` must be longer. `data` has at most"
+                        f" {config.collapse_data_bytes_max} bytes then.",
+                    },
+                    "leading": {
+                        "type": "boolean",
+                        "description": "Deliver the first message at once; the summary replaces it. Needs a window.",
+                    },
+                    "text": {
+                        "type": "string",
+                        "maxLength": config.collapse_text_chars_max,
+                        "description": "Template of the summary's `text`, `{count} people liked {target}`. Needs a window.",
+                    },
                 },
                 "required": ["key"],
+                "if": {"properties": {"window": {"exclusiveMinimum": 0}}, "required": ["window"]},
+                "else": {"properties": {"leading": {"const": False}, "text": False}},
                 "additionalProperties": False,
             },
             "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},

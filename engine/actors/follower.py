@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from engine.actors.process import RETRY_S
-from engine.core.commit import timer_effect_id
+from engine.core.message import timer_effect_id
 from engine.core.shard import ShardCore
 from engine.errors import StorageUnavailable
 from engine.store.broadcasts import BroadcastLog

@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 _SESSION_EVENTS_MAX = 100_000
 """Session events held while storage is away; older ones are dropped and counted: they are a log, not a promise."""
 
+_PAGES_READ = 500
+"""Pages read at once at the start: some megabytes when they are full of windows."""
+
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
 
@@ -172,10 +175,18 @@ class Shard(Server):
             self._core.cabinet.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
+        await self._open_windows()
         if groups:
             log.info("shard %d replayed %d records of %d groups", self._index, entries, groups)
         await self._quarantine()
         self._quarantined = await self._journal.quarantined()
+
+    async def _open_windows(self) -> None:
+        """Mailboxes with open windows come into memory: nothing else would close them."""
+        keys = await self._pages.with_windows(self._core.slot_map.slots_of(self._index))
+        absent = [key for key in keys if key not in self._core.mailboxes]
+        for start in range(0, len(absent), _PAGES_READ):
+            await self._read_pages(absent[start : start + _PAGES_READ])
 
     async def _read_pages(self, keys: list[str]) -> None:
         """Pages into the core; those that were damaged are written anew by the next checkpoint."""

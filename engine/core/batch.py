@@ -54,6 +54,14 @@ Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
 
+class Merge(Struct, frozen=True, array_like=True, gc=False):
+    """How a message is merged with others of its collapse key (`engine.core.window`)."""
+
+    window_ms: Annotated[int, Meta(ge=1, le=AT_MAX_MS)]
+    leading: bool = False
+    text: str = ""  # template of the summary's text
+
+
 # -- Edge -> Shard -----------------------------------------------------------------------------------------------------
 class Post(Struct, array_like=True, tag=1, gc=False):
     """One message for one user. Answered by exactly one `Posted` with the same `ref`."""
@@ -67,7 +75,8 @@ class Post(Struct, array_like=True, tag=1, gc=False):
     expires_ms: Instant
     retain: bool
     body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
-    collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py)
+    collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py), unless it is
+    merge: Merge | None = None  # merged with the others of its window (see window.py)
 
 
 class Attach(Struct, array_like=True, tag=2, gc=False):
@@ -273,6 +282,7 @@ class Timer(Struct, array_like=True, gc=False):
     retain: bool
     body: bytes
     collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
+    merge: Merge | None = None  # likewise
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):

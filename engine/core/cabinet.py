@@ -16,10 +16,11 @@ from msgspec import Struct
 from engine.core import adoption
 from engine.core.batch import LOW
 from engine.core.broadcast import Log
-from engine.core.checkpoint import Adopted, Checkpoint, Page, Record, Stored, Topics, restore, spill_of
+from engine.core.checkpoint import Adopted, Checkpoint, Handled, Page, Record, Stored, Topics, restore, spill_of
 from engine.core.commit import apply_stored
 from engine.core.conflation import DEFAULTS
 from engine.core.mailbox import Mailbox
+from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
 from engine.core.pressure import Tally
 from engine.core.retry import RetryPolicy
@@ -63,6 +64,7 @@ class Cabinet:
         keys_max: int = DEFAULTS.keys_max,
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
+        self.closer = Closer(self.mailboxes)
         self.log = log
         self.tally = Tally()
         self.tight = False  # memory is short: whatever is in storage too leaves it
@@ -100,8 +102,9 @@ class Cabinet:
     def restore(self, key: str, page: Page | None, now_ms: int) -> None:
         """A page was read; a mailbox already in memory is newer."""
         if key not in self.mailboxes:
-            self.mailboxes[key] = restore(key, page, now_ms)
-            self.mailboxes[key].count_in(self.tally)
+            mailbox = self.mailboxes[key] = restore(key, page, now_ms)
+            mailbox.count_in(self.tally)
+            self.closer.watch(mailbox)
 
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Journal records of a predecessor, oldest first; the pages of all their keys are loaded, and the broadcast log is."""
@@ -117,6 +120,9 @@ class Cabinet:
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
+            elif not isinstance(record, Handled):
+                apply_window(mailbox, record, self._recent_max)
+                self.closer.watch(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
@@ -256,6 +262,7 @@ class Cabinet:
             and not mailbox.hot
             and not mailbox.dying
             and not mailbox.loading
+            and not (mailbox.windows and mailbox.windows.open)  # nobody would close them
             and (self._checkpoint is None or key not in self._checkpoint.upto)
         ]
         for key in idle:

@@ -1,12 +1,14 @@
 """What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
 
-Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts and
-subscribed `Topics`. What is written of a broadcast is its position in the log, never its body.
+Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts,
+subscribed `Topics`, and of aggregation windows `Counted` messages and those that `Ended`. What is written of a broadcast is its position
+in the log, never its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
 Replay after a crash reads pages first, then applies the journal on top. Applying twice is harmless: a `Stored` number at
-or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward.
+or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, and the records of a user's
+windows are numbered.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.broadcast import Log
-from engine.core.mailbox import Collapsing, Mailbox
-from engine.core.message import Message, SharedBody
+from engine.core.mailbox import Mailbox
+from engine.core.message import Collapsing, Message, SharedBody
+from engine.core.window import Counted, Ended, Windows
 
 PAGE_RECENT_IDS = 32
 """Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
@@ -72,7 +75,14 @@ class Topics(Struct, array_like=True, tag=4, gc=False):
     log_pos: int = 0
 
 
-Record = Stored | Handled | Adopted | Topics
+class Kept(Struct, array_like=True, tag=13, gc=False):
+    """All windows of a user as they are; given by a rescue only (`engine.core.rescue`)."""
+
+    key: str
+    windows: Windows
+
+
+Record = Stored | Handled | Adopted | Topics | Counted | Ended | Kept
 
 
 class Page(Struct, array_like=True, gc=False):
@@ -90,6 +100,7 @@ class Page(Struct, array_like=True, gc=False):
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
     log_pos: int = 0
     topics: dict[str, int] = {}
+    windows: Windows | None = None  # None: it never had any
 
 
 class Spill(Struct):
@@ -100,6 +111,7 @@ class Spill(Struct):
     trim_below: int
     entries: list[tuple[int, bytes]]
     expires_ms: int  # when the newest-living of the entries expires; 0 without entries
+    closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
 
 
 class Checkpoint(Struct):
@@ -175,7 +187,8 @@ def spill_of(mailbox: Mailbox) -> Spill:
         body, pos = (b"", m.body.pos) if isinstance(m.body, SharedBody) else (m.body, 0)
         stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, body, m.attempts, pos=pos)
         entries.append((seq, _encoder.encode(stored)))
-    return Spill(mailbox.key, _encoder.encode(page_of(mailbox)), mailbox.floor + 1, entries, expires_ms)
+    closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
+    return Spill(mailbox.key, _encoder.encode(page_of(mailbox)), mailbox.floor + 1, entries, expires_ms, closes_ms)
 
 
 def page_of(mailbox: Mailbox) -> Page:
@@ -204,6 +217,7 @@ def page_of(mailbox: Mailbox) -> Page:
         [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
         mailbox.log_pos,
         mailbox.topics,
+        mailbox.windows,
     )
 
 
@@ -222,6 +236,7 @@ def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
         mailbox.oldest_expires_ms = page.oldest_expires_ms
         mailbox.log_pos = page.log_pos
         mailbox.topics = dict(page.topics)
+        mailbox.windows = page.windows
         mailbox.pressing = page.head if page.pressing < 0 else page.pressing
         mailbox.collapsing = dict(page.collapsing)
     return mailbox

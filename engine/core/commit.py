@@ -15,13 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.adoption import Adoption, number
-from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, PRIORITIES, SUPPRESSED, Post
+from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, MERGED, PRIORITIES, SUPPRESSED, Post
 from engine.core.checkpoint import Handled, Stored, Topics, message_of
 from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
-from engine.core.mailbox import Collapsing, Mailbox
-from engine.core.message import Message, counted
+from engine.core.mailbox import Mailbox
+from engine.core.merging import ALONE, Merging, apply_window
+from engine.core.message import Collapsing, Message, counted, timer_effect_id
 from engine.core.pressure import MESSAGE_BYTES
 from engine.core.subscriptions import Change
+from engine.core.window import Counted, Ended
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -37,11 +39,6 @@ class Pending(Struct, gc=False):
     def dedupe_id(self) -> str:
         """What makes it the same post again: a timer takes effect once whatever message it carries."""
         return timer_effect_id(self.timer) if self.timer else self.post.id
-
-
-def timer_effect_id(sid: str) -> str:
-    """The id under which a timer takes effect."""
-    return f"timer:{sid}"
 
 
 class Answer(Struct, gc=False):
@@ -61,12 +58,22 @@ class Group(Struct):
     payload: bytes
     ids: list[tuple[str, str]]  # (mailbox key, id) to be remembered for 24 h
     values: list[bytes]  # what is remembered of each
-    stored: list[tuple[Pending, Stored]]
+    records: list[Stored | Counted | Ended]  # of messages and windows, in the order in which they happen
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
-    owners: list[int]  # ids[i] belongs to stored[owners[i]]
+    owners: list[int]  # ids[i] belongs to posts[owners[i]]
     adoptions: Sequence[Adoption] = ()
     changes: Sequence[Change] = ()  # of subscriptions
+    closing: Sequence[Mailbox] = ()  # with windows that are over
+    posts: list[Pending] = []  # whose effect the records are
+
+    def take(self, pending: Pending, seq: int) -> None:
+        """The group has the effect of this post, and with it the number `seq`, 0 for none."""
+        if pending.post.idempotent or pending.timer:
+            self.ids.append((pending.post.key, pending.dedupe_id))
+            self.values.append(idempotency_value(pending.post.digest, seq, pending.timer))
+            self.owners.append(len(self.posts))
+        self.posts.append(pending)
 
 
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
@@ -86,9 +93,12 @@ class Intake:
     `bytes` is what the posts in it take in memory, those of the group under way included.
     """
 
-    def __init__(self, mailboxes: Mapping[str, Mailbox], recent_max: int, conflation: ConflationLimits = DEFAULTS) -> None:
+    def __init__(
+        self, mailboxes: Mapping[str, Mailbox], recent_max: int, conflation: ConflationLimits = DEFAULTS, windows_max: int = 16
+    ) -> None:
         self._mailboxes = mailboxes
         self._recent_max = recent_max
+        self._windows_max = windows_max
         self._conflation = conflation
         self._lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
@@ -108,7 +118,8 @@ class Intake:
         """Keys of the mailboxes that posts are on their way to."""
         keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
         if self.group is not None:
-            keys.update(stored.key for _, stored in self.group.stored)
+            keys.update(pending.post.key for pending in self.group.posts)
+            keys.update(mailbox.key for mailbox in self.group.closing)
             keys.update(adoption.mailbox.key for adoption in self.group.adoptions)
             keys.update(change.mailbox.key for change in self.group.changes)
         return keys
@@ -126,6 +137,7 @@ class Intake:
         now_ms: int,
         adoptions: Sequence[Adoption] = (),
         changes: Sequence[Change] = (),
+        closing: Sequence[Mailbox] = (),
     ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
@@ -138,7 +150,7 @@ class Intake:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        return self._assemble(taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes), now_ms)
+        return self._assemble(taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing), now_ms)
 
     def _assemble(self, taken: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Number these posts and put them into a group that so far has what rides along."""
@@ -146,6 +158,9 @@ class Intake:
         heads: dict[str, int] = {}
         given: dict[tuple[str, str], tuple[int, bytes]] = {}
         newest: dict[tuple[str, str], Collapsing] = {}
+        merging = Merging(group.records, heads, self._windows_max, now_ms)
+        for mailbox in group.closing:
+            merging.close_due(mailbox)
         for pending in taken:
             post = pending.post
             key = post.key
@@ -161,26 +176,31 @@ class Intake:
             if not post.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
                 continue
-            seq = heads.get(key, mailbox.head) + 1
-            heads[key] = seq
+            merged = ALONE if post.merge is None else merging.offer(mailbox, post, pending.timer)
+            if merged.status == DUPLICATE:
+                at_once.append(Answer(pending, DUPLICATE, merged.seq))
+                continue
+            seq = 0
+            if merged.status == ACCEPTED:
+                seq = heads[key] = heads.get(key, mailbox.head) + 1
             given[(key, dedupe_id)] = (seq, post.digest)
-            if post.idempotent or pending.timer:
-                group.ids.append((key, dedupe_id))
-                group.values.append(idempotency_value(post.digest, seq, pending.timer))
-                group.owners.append(len(group.stored))
+            group.take(pending, seq)
+            if not seq:
+                group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
+                continue
             stored = Stored(
                 key, seq, post.id, post.digest, post.priority, post.expires_ms, post.retain, now_ms, post.body, 0, pending.timer
             )
-            if post.collapse:
+            if post.collapse and post.merge is None:
                 self._collapse(stored, post.collapse, mailbox, newest)
-            group.stored.append((pending, stored))
+            group.records.append(stored)
             group.answers.append(Answer(pending, ACCEPTED, seq))
-        if not (group.stored or group.handled or group.adoptions or group.changes):
+        if not (group.records or group.handled or group.adoptions or group.changes):
             self._settle_bytes()
             return None, at_once + group.answers
         adopted = number(group.adoptions, heads, now_ms)
         topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        group.payload = _encoder.encode([*(stored for _, stored in group.stored), *adopted, *topics, *group.handled])
+        group.payload = _encoder.encode([*group.records, *adopted, *topics, *group.handled])
         self.group = group
         return group, at_once
 
@@ -199,7 +219,7 @@ class Intake:
         answers: list[Answer] = []
         remembered: dict[int, bytes] = {group.owners[index]: value for index, value in hits.items()}
         left = []
-        for index, (pending, _) in enumerate(group.stored):
+        for index, pending in enumerate(group.posts):
             value = remembered.get(index)
             if value is None:
                 left.append(pending)
@@ -211,8 +231,8 @@ class Intake:
                 answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
                 continue
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
-        followers = [answer.pending for answer in group.answers if answer.status != ACCEPTED]
-        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes)
+        followers = [answer.pending for answer in group.answers if answer.status not in (ACCEPTED, MERGED)]
+        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes, group.closing)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 
@@ -224,12 +244,14 @@ class Intake:
         group = self._end()
         touched: dict[str, Mailbox] = {}
         superseded: list[tuple[Mailbox, Message]] = []
-        for _, stored in group.stored:
-            mailbox = self._mailboxes[stored.key]
-            touched[stored.key] = mailbox
-            older = apply_stored(mailbox, stored, self._recent_max, self._conflation.keys_max)
-            if older is not None:
-                superseded.append((mailbox, older))
+        for record in group.records:
+            mailbox = touched[record.key] = self._mailboxes[record.key]
+            if isinstance(record, Stored):
+                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max)
+                if older is not None:
+                    superseded.append((mailbox, older))
+            else:
+                apply_window(mailbox, record, self._recent_max)
         return group, list(touched.values()), superseded
 
     def refused(self) -> Group:

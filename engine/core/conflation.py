@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from engine.core.mailbox import Collapsing, Mailbox
+from engine.core.mailbox import Mailbox
+from engine.core.message import Collapsing
 
 
 class ConflationLimits(Struct, frozen=True):

@@ -44,6 +44,8 @@ COUNTERS: Final = (
     "duplicates",
     "adopted",
     "conflated",
+    "merged",
+    "windows_closed",
     "refused_high",
     "refused_normal",
     "refused_low",
@@ -79,6 +81,8 @@ class ShardPolicy(Struct, frozen=True):
     conflate_offline_min: int = 100
     collapse_keys_max: int = 64
     gaps_max: int = 256
+    windows_max: int = 16
+    windows_close_max: int = 250
 
     @staticmethod
     def wanted(config: Config) -> ShardPolicy:
@@ -110,6 +114,8 @@ class ShardPolicy(Struct, frozen=True):
             conflate_offline_min=config.conflate_offline_min,
             collapse_keys_max=config.collapse_keys_max,
             gaps_max=config.gaps_max,
+            windows_max=config.windows_max,
+            windows_close_max=config.windows_close_max,
         )
 
 

@@ -25,21 +25,13 @@ from msgspec import Struct
 
 from engine.core.batch import LOW
 from engine.core.flight import Conn, Connection
-from engine.core.message import Message
+from engine.core.message import Collapsing, Message
 from engine.core.pressure import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Tally
 from engine.core.retry import RetryPolicy
+from engine.core.window import Windows
 
 _first_of: Final = itemgetter(0)
 _last_of: Final = itemgetter(1)
-
-
-class Collapsing(Struct, frozen=True, array_like=True, gc=False):
-    """The newest message of a collapse key: its number, and how many messages it stands for."""
-
-    seq: int
-    count: int
-    priority: int
-    retain: bool
 
 
 class Settled(Struct):
@@ -78,6 +70,7 @@ class Mailbox:
         "timer_ms",
         "topics",
         "weight",
+        "windows",
     )
 
     def __init__(self, key: str, now_ms: int) -> None:
@@ -104,6 +97,7 @@ class Mailbox:
         self.log_pos = 0  # cursor over the broadcast log, see `engine.core.adoption`
         self.live_pos = 0  # the log's head when the user was last found to be connected
         self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
+        self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
         self.weight = 0  # bytes beside the messages, as `tally` has them
 
     # -- numbers ------------------------------------------------------------------------------------------------------
@@ -163,6 +157,8 @@ class Mailbox:
     def weigh(self) -> None:
         """Count what the mailbox takes beside its messages, as it is now."""
         weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
+        if self.windows is not None:
+            weight += self.windows.size
         self.tally.resize(weight - self.weight)
         self.weight = weight
 

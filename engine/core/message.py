@@ -14,6 +14,11 @@ from msgspec import Struct
 ID_PREFIX = b'"id":"'
 
 
+def timer_effect_id(sid: str) -> str:
+    """The id under which a durable timer takes effect, once, whatever message it carries."""
+    return f"timer:{sid}"
+
+
 class SharedBody(bytes):
     """The body of a broadcast: one object, which every mailbox that adopted it refers to, and which knows its position in the log.
 
@@ -47,6 +52,15 @@ class Message(Struct, gc=False):
         """Bytes of the body that this message alone keeps in memory."""
         body = self.body
         return len(body) if type(body) is bytes else 0
+
+
+class Collapsing(Struct, frozen=True, array_like=True, gc=False):
+    """The newest message of a collapse key: its number, and how many messages it stands for."""
+
+    seq: int
+    count: int
+    priority: int
+    retain: bool
 
 
 def counted(body: bytes, count: int) -> bytes:

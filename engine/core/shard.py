@@ -53,8 +53,10 @@ from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.hub import Hub
+from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
 from engine.core.slots import SlotMap, slot_of, topic_of
+from engine.core.window import Counted
 
 
 class ShardCore:
@@ -76,7 +78,7 @@ class ShardCore:
         )
         self.mailboxes = self.cabinet.mailboxes
         conflation = ConflationLimits(policy.conflate_offline_min, policy.collapse_keys_max, policy.gaps_max)
-        self.intake = Intake(self.mailboxes, policy.recent_ids, conflation)
+        self.intake = Intake(self.mailboxes, policy.recent_ids, conflation, policy.windows_max)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
         self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
@@ -197,7 +199,19 @@ class ShardCore:
             if topic_of(timer.key) is not None:
                 self.audience.announce(timer, now_ms)
                 continue
-            post = Post(-1, timer.key, timer.id, True, timer.digest, timer.priority, expires_ms, timer.retain, timer.body, timer.collapse)
+            post = Post(
+                -1,
+                timer.key,
+                timer.id,
+                True,
+                timer.digest,
+                timer.priority,
+                expires_ms,
+                timer.retain,
+                timer.body,
+                timer.collapse,
+                timer.merge,
+            )
             self._enqueue(Pending("", post, timer.sid), now_ms)
         self._tell(FireFailed, failed)
 
@@ -223,20 +237,34 @@ class ShardCore:
             return None
         riders = self.audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
         policy = self.policy
-        group, answers = self.intake.build(self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders)
+        closing = self.cabinet.closer.take(policy.windows_close_max, policy.commit_bytes_max, now_ms)
+        group, answers = self.intake.build(
+            self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders, closing
+        )
         self._answer(answers)
+        if group is None:
+            self._watch(closing)  # the clock was set back since they were due
         return group
+
+    def _watch(self, mailboxes: Iterable[Mailbox]) -> None:
+        for mailbox in mailboxes:
+            self.cabinet.closer.watch(mailbox)
 
     @property
     def wants_commit(self) -> bool:
         """Is there something that should not wait for a group of its own?"""
         admission = self.admission
-        return bool(len(self.intake)) or self.audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
+        if len(self.intake) or self.cabinet.closer.wants_commit:
+            return True
+        return self.audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
     def group_known(self, hits: Mapping[int, bytes], now_ms: int) -> Group | None:
         """Storage remembers some ids of the group and took nothing: the group without them, or `None`."""
+        before = self.intake.group
         group, answers = self.intake.known(hits, now_ms)
         self._answer(answers)
+        if group is None and before is not None:
+            self._watch(before.closing)
         return group
 
     def group_committed(self, now_ms: int) -> None:
@@ -244,14 +272,16 @@ class ShardCore:
         group, touched, superseded = self.intake.committed()
         self.cabinet.committed(group.number)
         self.counters["commits"] += 1
-        self.counters["published"] += len(group.stored)
-        self.counters["conflated"] += sum(stored.supersedes > 0 for _, stored in group.stored)
+        self._count(group)
         self._answer(group.answers)
         for mailbox, older in superseded:
             self.courier.superseded(mailbox, older)
         hot_bytes_max, tight = self.policy.hot_bytes_max, self.cabinet.tight
+        self._watch(group.closing)
         for mailbox in touched:
             self.cabinet.mark(mailbox)
+            if mailbox.windows is not None:
+                self.cabinet.closer.watch(mailbox)
             trimmed = mailbox.trim(self.policy.offline_max)
             self.counters["trimmed"] += len(trimmed)
             for connection in mailbox.connections.values():
@@ -259,6 +289,17 @@ class ShardCore:
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.cabinet.mark_urgent(mailbox)
         self.audience.committed(group.adoptions, group.changes, now_ms)
+
+    def _count(self, group: Group) -> None:
+        counters = self.counters
+        for record in group.records:
+            if isinstance(record, Stored):
+                counters["published"] += 1
+                counters["conflated"] += record.supersedes > 0
+            elif isinstance(record, Counted):
+                counters["merged"] += not record.seq
+            else:
+                counters["windows_closed"] += 1
 
     def group_refused(self) -> None:
         """Storage is away. All posts are refused until `storage_back`.
@@ -270,6 +311,7 @@ class ShardCore:
         self.storage_away = True
         self.hub.handled_again(group.handled)
         self.audience.refused(group.adoptions, group.changes)
+        self._watch(group.closing)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.intake.drop_waiting() + self._parked.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
@@ -365,7 +407,8 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Measure the pressure and act on it. To be called every `pressure_tick_ms`."""
+        """Look for windows that are over; measure the pressure and act on it. To be called every `pressure_tick_ms`."""
+        self.cabinet.closer.tick(now_ms)
         if self.admission.tick(now_ms):
             self.evict(now_ms)
 
@@ -381,6 +424,7 @@ class ShardCore:
             "connections": self.hub.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
             "broadcasts": len(self.cabinet.log),
+            "windows": sum(len(mailbox.windows.open) for mailbox in self.mailboxes.values() if mailbox.windows is not None),
             **self.admission.stats(),
             "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",

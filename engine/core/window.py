@@ -5,89 +5,111 @@ A window belongs to a user and a collapse key. It opens with the first message o
     no window --first message--> OPEN  --each message--> OPEN  --its time is over--> closed: at most one notification
 
     held      (default)   the first message waits too. At the end: nothing else came -> the message itself; else a summary
-    leading               the first message is delivered at once. At the end: nothing else came -> nothing; else a summary of the
-                          others, which `replaces` the first one
+    leading               the first message is delivered at once. At the end: nothing else came -> nothing; else a summary of all of
+                          them, which `replaces` the first one
 
-A summary has the members of the newest message, and `count`, `actors` (the first `ACTORS_MAX` different ones), `first_ts`, `last_ts`,
-and `text` when the publisher gave a template for it: `{count} people liked {target}` (`engine.core.templates`).
+What the first message says of its window (length, leading, text) holds until the window ends, whatever later ones say. A summary has the
+members of the newest message, the highest priority of all, and `count`, `actors` (the first `ACTORS_MAX` different ones), `first_ts`,
+`last_ts`, `collapse`, and `text` when the publisher gave a template for it: `{count} people liked {target}` (`engine.core.templates`). It
+expires with the last of its messages, and is kept for the offline when one of them is to be.
 
 Once, under retries and crashes. Three things together:
 
-- An id counts once. A window knows the digests of its newest `IDS_MAX` ids and answers DUPLICATE; ids beyond those are remembered by
-  storage like every caller's id, which the shard asks in the same step as it journals (a window is never longer than that memory).
+- A message counts once. A window knows its newest `MARKS_MAX` messages (id and payload) and answers DUPLICATE; ids beyond those are
+  remembered by storage like every caller's id, which the shard asks in the same step as it journals (a window is never longer than
+  that memory).
 - Deciding and changing are two steps. `offer` and `close` only say what would happen and give a record; `apply` makes it happen, and
   is all that replay does. So what was not journalled did not happen, and replay repeats no decision, which depend on the time.
 - Records of a user are numbered. A page says up to which number it has them, so replay applies each exactly once.
 
-A notification that a window sends has an id made of the window, so that sending it again after a crash is a duplicate as any other.
-
 Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. At most the newest
-body, the first actors and the newest ids are kept, whatever the count.
+body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`.
 
-The shard owns the windows of its users: `offer` where a post gets its number, `close` when `next_ms` has come (its timer is volatile:
-after a restart the page tells `next_ms`, and what is overdue closes at once), records in the group with the messages they cause,
-`apply` at commit and at replay. `copy` before a group is built, kept until it is committed: a refused group never was.
+The shard owns the windows of its users (`engine.core.merging`): `offer` where a post gets its number, `close` when `next_ms` has come
+(after a restart the page tells it, and what is overdue closes at once), records in the group with the messages they cause, `apply` at
+commit and at replay. `copy` before a group is built, kept until it is committed: a refused group never was. `apply` puts a new window in
+the place of the old one, so a copy costs no more than its table.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final
+from hashlib import blake2b
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from engine.core.templates import Scope, parse_template
+from engine.core.batch import PRIORITIES, UNREADABLE
+from engine.core.message import timer_effect_id
+from engine.core.templates import Scope, Template, parse_template
+from engine.errors import Invalid
 
 ACTORS_MAX: Final = 5
-IDS_MAX: Final = 256
-DIGEST_BYTES: Final = 8
+MARKS_MAX: Final = 256
+TEXT_CHARS_MAX: Final = 1000
+
+_MARK_BYTES: Final = 8
+_WINDOW_BYTES: Final = 900
+"""Memory of an open window beside its bytes: the object, its lists, a place in a table."""
 
 
 class Outcome(IntEnum):
-    """What becomes of a message that names a collapse key."""
+    """What becomes of a message that names a window."""
 
     HELD = 0  # it opened a window and waits
     MERGED = 1  # it counts in an open window
     DELIVER = 2  # it is delivered now: it opened a leading window
     UNMERGED = 3  # it is delivered now, and no window knows of it: the user has too many
-    DUPLICATE = 4  # its id counts already
+    DUPLICATE = 4  # it counts already
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class Item(Struct, frozen=True, array_like=True, gc=False):
     """A message on its way into a window.
 
     Args:
         collapse: the key.
-        digest: DIGEST_BYTES over its id.
-        at_ms: when it was accepted.
         window_ms: how long the window is that it would open.
         leading: deliver the first message at once.
         text: template of the summary's text, "" for none.
+        at_ms: when it was accepted.
+        id: of the message.
+        timer: scheduled id of the durable timer whose effect it is, or "".
+        digest: over its payload, as in `Post`.
+        priority, expires_ms, retain: as in `Post`.
         body: its JSON members, see `engine.core.message`.
     """
 
     collapse: str
-    digest: bytes
-    at_ms: int
     window_ms: int
     leading: bool
     text: str
+    at_ms: int
+    id: str
+    timer: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
     body: bytes
+
+    @property
+    def mark(self) -> bytes:
+        """What makes it the same message again."""
+        name = timer_effect_id(self.timer) if self.timer else self.id
+        return blake2b(name.encode() + b"\n" + self.digest, digest_size=_MARK_BYTES).digest()
 
 
 class Counted(Struct, frozen=True, array_like=True, tag=11, gc=False):
-    """Record: a message counts in a window, which it opens when there is none. `key` is the mailbox's."""
+    """Record: a message counts in a window, which it opens when there is none. `key` is the mailbox's.
+
+    `seq` is the message's own number when it is delivered too (it opened a leading window), else 0.
+    """
 
     key: str
     number: int
-    collapse: str
-    digest: bytes
-    at_ms: int
-    window_ms: int
-    leading: bool
-    text: str
-    body: bytes
+    item: Item
+    seq: int = 0
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
@@ -98,28 +120,41 @@ class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
     collapse: str
 
 
-class Window(Struct, array_like=True):
-    """An open window. `count` messages, the first of a leading one not included."""
+class Window(Struct, frozen=True, array_like=True):
+    """An open window of `count` messages."""
 
     opened_ms: int
     closes_ms: int
     leading: bool
     text: str
     first_id: str
+    first_seq: int  # of a leading one's first message
+    first_digest: bytes
     count: int
     first_ms: int
     last_ms: int
+    priority: int  # the highest
+    expires_ms: int  # the last
+    retain: bool  # of any
     actors: list[bytes]  # JSON
-    digests: list[bytes]  # newest last
-    body: bytes  # of the newest message; empty while a leading window has no other
+    marks: list[bytes]  # newest last
+    body: bytes  # of the newest message
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        return _WINDOW_BYTES + len(self.body) + 50 * len(self.marks) + sum(map(len, self.actors))
 
 
 class Sent(Struct, frozen=True):
-    """What a closed window sends: a notification with this id and body. `replaces` is the id it stands in the place of, or ""."""
+    """The notification that a closed window sends. `digest` is of the payload, b"" for a summary."""
 
     id: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
     body: bytes
-    replaces: str = ""
 
 
 class Windows(Struct, array_like=True):
@@ -136,31 +171,37 @@ class Windows(Struct, array_like=True):
         """When the next window is to be closed; 0 when none is open."""
         return min((window.closes_ms for window in self.open.values()), default=0)
 
+    @property
+    def size(self) -> int:
+        """Bytes the open windows take in memory, about."""
+        return sum(window.size for window in self.open.values())
+
     def due(self, now_ms: int) -> list[str]:
         """The collapse keys of windows whose time is over, the longest overdue first. Close them before anything is offered."""
         over = [(window.closes_ms, collapse) for collapse, window in self.open.items() if window.closes_ms <= now_ms]
         return [collapse for _, collapse in sorted(over)]
 
-    def offer(self, key: str, item: Item, windows_max: int) -> tuple[Outcome, Counted | None]:
+    def offer(self, key: str, item: Item, windows_max: int, seq: int = 0) -> tuple[Outcome, Counted | None]:
         """What a message would do, and the record that makes it so. Changes nothing.
 
         Args:
             key: the mailbox's.
+            seq: the number it gets if it is delivered now.
         """
         window = self.open.get(item.collapse)
-        if window is not None and item.digest in window.digests:
-            return Outcome.DUPLICATE, None
-        if window is None and len(self.open) >= windows_max:
-            return Outcome.UNMERGED, None
-        record = Counted(key, self.applied + 1, item.collapse, item.digest, item.at_ms, item.window_ms, item.leading, item.text, item.body)
         if window is not None:
-            return Outcome.MERGED, record
-        return (Outcome.DELIVER if item.leading else Outcome.HELD), record
+            if item.mark in window.marks:
+                return Outcome.DUPLICATE, None
+            return Outcome.MERGED, Counted(key, self.applied + 1, item)
+        if len(self.open) >= windows_max:
+            return Outcome.UNMERGED, None
+        if item.leading:
+            return Outcome.DELIVER, Counted(key, self.applied + 1, item, seq)
+        return Outcome.HELD, Counted(key, self.applied + 1, item)
 
     def close(self, key: str, collapse: str) -> tuple[Sent | None, Ended]:
         """What an open window sends at its end, None for nothing, and the record that ends it. Changes nothing."""
-        window = self.open[collapse]
-        return _sent(collapse, window), Ended(key, self.applied + 1, collapse)
+        return _sent(collapse, self.open[collapse]), Ended(key, self.applied + 1, collapse)
 
     def apply(self, record: Counted | Ended) -> bool:
         """Make a record so; False when it is so already."""
@@ -170,89 +211,102 @@ class Windows(Struct, array_like=True):
         if isinstance(record, Ended):
             self.open.pop(record.collapse, None)
             return True
-        window = self.open.get(record.collapse)
-        if window is None:
-            self.open[record.collapse] = _opened(record)
-        else:
-            _count(window, record)
+        item = record.item
+        window = self.open.get(item.collapse)
+        self.open[item.collapse] = _opened(item, record.seq) if window is None else _counted(window, item)
         return True
 
     def copy(self) -> Windows:
         """Another one that changes by itself."""
-        return Windows(
-            self.applied,
-            {
-                collapse: msgspec.structs.replace(window, actors=window.actors.copy(), digests=window.digests.copy())
-                for collapse, window in self.open.items()
-            },
-        )
+        return Windows(self.applied, self.open.copy())
 
 
-def _opened(record: Counted) -> Window:
-    window = Window(
-        opened_ms=record.at_ms,
-        closes_ms=record.at_ms + record.window_ms,
-        leading=record.leading,
-        text=record.text,
-        first_id=str(_members(record.body).get("id", "")),
-        count=0,
-        first_ms=record.at_ms,
-        last_ms=record.at_ms,
-        actors=[],
-        digests=[],
-        body=b"",
+def _opened(item: Item, seq: int) -> Window:
+    return Window(
+        item.at_ms,
+        item.at_ms + item.window_ms,
+        item.leading,
+        item.text,
+        item.id,
+        seq,
+        item.digest,
+        1,
+        item.at_ms,
+        item.at_ms,
+        item.priority,
+        item.expires_ms,
+        item.retain,
+        _with_actor([], item.body),
+        [item.mark],
+        item.body,
     )
-    if record.leading:
-        window.digests.append(record.digest)
-    else:
-        _count(window, record)
-    return window
 
 
-def _count(window: Window, record: Counted) -> None:
-    if not window.count:
-        window.first_ms = record.at_ms
-    window.count += 1
-    window.last_ms = max(window.last_ms, record.at_ms)
-    window.body = record.body
-    window.digests.append(record.digest)
-    del window.digests[:-IDS_MAX]
-    if len(window.actors) < ACTORS_MAX:
-        actor = bytes(msgspec.json.decode(b"{%b}" % record.body, type=_Actor).actor)
-        if actor != b"null" and actor not in window.actors:
-            window.actors.append(actor)
+def _counted(window: Window, item: Item) -> Window:
+    return msgspec.structs.replace(
+        window,
+        count=window.count + 1,
+        last_ms=max(window.last_ms, item.at_ms),
+        priority=min(window.priority, item.priority),
+        expires_ms=max(window.expires_ms, item.expires_ms),
+        retain=window.retain or item.retain,
+        actors=_with_actor(window.actors, item.body),
+        marks=[*window.marks[1 - MARKS_MAX :], item.mark],
+        body=item.body,
+    )
+
+
+def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:
+    if len(actors) < ACTORS_MAX:
+        actor = bytes(_actor.decode(b"{%b}" % body).actor)
+        if actor != b"null" and actor not in actors:
+            return [*actors, actor]
+    return actors
 
 
 class _Actor(Struct):
     actor: Raw = Raw(b"null")
 
 
+_actor: Final = msgspec.json.Decoder(_Actor)
+_members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they were sent: not every number of JSON is one of Python
+_encode: Final = msgspec.json.Encoder().encode
+
+
 def _sent(collapse: str, window: Window) -> Sent | None:
-    if not window.count:
-        return None
-    if window.count == 1 and not window.leading:
-        return Sent(window.first_id, window.body)
-    members = _members(window.body)
-    id_ = f"{window.first_id}+{window.opened_ms}"
+    if window.count == 1:
+        if window.leading:
+            return None
+        return Sent(window.first_id, window.first_digest, window.priority, window.expires_ms, window.retain, window.body)
+    id_ = "window-" + blake2b(f"{window.opened_ms}:{window.first_id}".encode(), digest_size=16).hexdigest()
+    members: dict[str, object] = dict(_members.decode(b"{%b}" % window.body))
+    data = members.pop("data", Raw(b"null"))
     members |= {
         "id": id_,
+        "priority": PRIORITIES[window.priority],
+        "collapse": collapse,
         "count": window.count,
         "actors": [Raw(actor) for actor in window.actors],
         "first_ts": window.first_ms,
         "last_ts": window.last_ms,
     }
-    if window.text:
-        members["text"] = str(parse_template(window.text).render(Scope(msgspec.json.decode(msgspec.json.encode(members)), {})))
-    replaces = window.first_id if window.leading else ""
-    if replaces:
-        members["replaces"] = replaces
-    members["collapse"] = collapse
-    return Sent(id_, msgspec.json.encode(members)[1:-1], replaces)
+    if window.leading:
+        members["replaces"] = window.first_id
+    body = _encode(members | {"data": data})
+    if window.text and (text := _text(window.text, body)):
+        body = _encode(members | {"text": text, "data": data})
+    return Sent(id_, b"", window.priority, window.expires_ms, window.retain, body[1:-1])
 
 
-def _members(body: bytes) -> dict[str, Any]:
-    members: dict[str, Any] = msgspec.json.decode(b"{%b}" % body)
-    return members
+def _text(template: str, body: bytes) -> str:
+    """The text of a summary; "" when a value of the message is beyond what Python reads (`1e999`), or the template is none any more."""
+    try:
+        scope = Scope(msgspec.json.decode(body), {})
+        parsed = parse_template(template)
+    except (Invalid, *UNREADABLE):
+        return ""
+    # A text in front makes a text also of a template that is one placeholder.
+    return str(Template(("", *parsed.parts)).render(scope))[:TEXT_CHARS_MAX]
 
 
 _windows: Final = msgspec.msgpack.Decoder(Windows)

@@ -49,6 +49,11 @@ def page_key(slot: int) -> str:
     return f"{{s{slot}}}page"
 
 
+def windows_key(slot: int) -> str:
+    """Sorted set: mailbox keys whose page has open windows, by when the next is to be closed, ms."""
+    return f"{{s{slot}}}windows"
+
+
 def offline_key(key: str) -> str:
     """Stream: messages kept for one user, entry id = `<seq>-0`; `key` is the mailbox key `tenant:user`."""
     return f"{{s{slot_of(key)}}}offline:uid:{key}"

@@ -13,7 +13,7 @@ from engine.core.checkpoint import Page, Spill
 from engine.core.salvage import page_with, read_page, salvage_page
 from engine.core.slots import slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.keys import offline_key, page_key, slot_epoch_key, slot_mark_key
+from engine.store.keys import offline_key, page_key, slot_epoch_key, slot_mark_key, windows_key
 from engine.store.script import Script
 from engine.store.witness import Witness
 
@@ -70,6 +70,22 @@ class Pages:
                 pages[key] = None if blob is None else await self._decode(key, blob)
         return pages
 
+    async def with_windows(self, slots: Sequence[int]) -> list[str]:
+        """Keys of the mailboxes whose page has open windows, those to be closed first before others of their slot.
+
+        Raises DataLost, StorageUnavailable.
+        """
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            check = self._witness.guard(pipeline)
+            for slot in slots:
+                pipeline.zrange(windows_key(slot), 0, -1)
+            marked, *replies = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"windows: {error}") from error
+        check(marked)
+        return [key.decode() for keys in replies for key in keys]
+
     async def _decode(self, key: str, blob: bytes) -> Page | None:
         try:
             return read_page(blob)
@@ -116,11 +132,11 @@ class Pages:
             messages = 0
             for spill in of_slot:
                 if not keys or messages + len(spill.entries) > _SLOT_MESSAGES:
-                    keys, messages = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot)], 0
+                    keys, messages = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot)], 0
                     args = [self._witness.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms]
                     calls.append((keys, args))
                 keys.append(offline_key(spill.key))
-                args += [spill.key, spill.page, spill.trim_below, spill.expires_ms, len(spill.entries)]
+                args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms, len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)

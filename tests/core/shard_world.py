@@ -62,6 +62,8 @@ def policy(**changes: Any) -> ShardPolicy:
         "conflate_offline_min": 3,
         "collapse_keys_max": 4,
         "gaps_max": 8,
+        "windows_max": 2,
+        "windows_close_max": 2,
     }
     return ShardPolicy(**(values | changes))
 
@@ -75,6 +77,7 @@ class World:
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
         self.ids: dict[tuple[str, str], bytes] = {}
+        self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
         self.dead: list[Any] = []
         self.events: list[Any] = []
         self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
@@ -104,6 +107,7 @@ class World:
             fields.pop("retain", True),
             b'"id":"%b"' % id.encode() + fields.pop("more", b""),
             fields.pop("collapse", ""),
+            fields.pop("merge", None),
         )
         assert not fields, f"unknown: {fields}"
         self.tell(record)
@@ -239,6 +243,10 @@ class World:
             for seq in [seq for seq in stream if seq < spill.trim_below]:
                 del stream[seq]
             self.pages[spill.key] = spill.page
+            if spill.closes_ms > 0:
+                self.windows[spill.key] = spill.closes_ms
+            else:
+                self.windows.pop(spill.key, None)
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
         self.core.cabinet.checkpoint_done()
@@ -253,6 +261,7 @@ class World:
             unseen = keys_of(records) - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
             self.core.cabinet.replay(records, self.now_ms)
+        self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
 
     def wait(self, ms: int) -> list[Any]:
         """Time passes; retry timers fire when they are due."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.batch import ACCEPTED, DUPLICATE, HIGH, LOW, NORMAL, OVERLOADED, Deliver, Gap, Hangup, Posted, Welcome
+from engine.core.batch import ACCEPTED, DUPLICATE, HIGH, LOW, MERGED, NORMAL, OVERLOADED, Deliver, Gap, Hangup, Merge, Posted, Welcome
 from engine.core.commit import Group
 from engine.core.pressure import MESSAGE_BYTES
 from tests.core.shard_world import World
@@ -14,6 +16,7 @@ from tests.core.shard_world import World
 USERS = ("ann", "bob")
 WINDOW = 4
 NEVER_MS = 10**12
+MERGE_MS = 400
 
 
 class Client:
@@ -49,6 +52,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.ids = 0
         self.keys: dict[tuple[str, str], str] = {}  # (user, id) -> collapse key
         self.gone: dict[str, set[int]] = {user: set() for user in USERS}  # superseded, as announced
+        self.windows: dict[tuple[str, str], tuple[str, Merge]] = {}  # (user, id) -> collapse key and window
+        self.counts: dict[str, dict[str, int]] = {user: {} for user in USERS}  # of shown messages: id -> how many it stands for
+        self.replaced: dict[str, set[str]] = {user: set() for user in USERS}
 
     # -- what happens -----------------------------------------------------------------------------------------------------
 
@@ -58,6 +64,18 @@ class ShardMachine(RuleBasedStateMachine):
         id = f"i{self.ids}"
         self.keys[user, id] = collapse
         self.posts[self.world.post(user, id, ttl_ms=NEVER_MS, priority=priority, collapse=collapse)] = (user, id)
+
+    @rule(user=st.sampled_from(USERS), collapse=st.sampled_from(["w", "x", "y"]), leading=st.booleans())
+    def post_into_a_window(self, user: str, collapse: str, leading: bool) -> None:
+        self.ids += 1
+        id = f"i{self.ids}"
+        self.windows[user, id] = collapse, Merge(MERGE_MS, leading)
+        self.post_window(user, id)
+
+    def post_window(self, user: str, id: str) -> None:
+        collapse, merge = self.windows[user, id]
+        more = b',"data":null'
+        self.posts[self.world.post(user, id, ttl_ms=NEVER_MS, collapse=collapse, merge=merge, more=more)] = (user, id)
 
     @rule()
     def tick(self) -> None:
@@ -69,6 +87,9 @@ class ShardMachine(RuleBasedStateMachine):
         known = [id for other, id in self.posts.values() if other == user]
         if known:
             id = data.draw(st.sampled_from(known))
+            if (user, id) in self.windows:
+                self.post_window(user, id)
+                return
             self.posts[self.world.post(user, id, ttl_ms=NEVER_MS)] = (user, id)
 
     @rule(user=st.sampled_from(USERS), cursor=st.sampled_from(["none", "mine", "old epoch", "future"]))
@@ -213,7 +234,11 @@ class ShardMachine(RuleBasedStateMachine):
             assert (user, id) not in self.seqs, "an accepted id was accepted again"
             self.number(user, record.seq, id)
         elif record.status == DUPLICATE:
-            self.number(user, record.seq, id)
+            assert record.seq or (user, id) in self.windows
+            if record.seq:
+                self.number(user, record.seq, id)
+        elif record.status == MERGED:
+            assert (user, id) in self.windows
         else:
             assert record.status != OVERLOADED or record.retry_ms > 0
 
@@ -239,7 +264,10 @@ class ShardMachine(RuleBasedStateMachine):
             return
         user = client.user
         for seq, attempt, body in record.messages:
-            self.number(user, seq, body.decode().split('"')[3])
+            told = json.loads(b"{%b}" % body)
+            self.number(user, seq, told["id"])
+            self.counts[user][told["id"]] = told.get("count", 1)
+            self.replaced[user].add(told.get("replaces", ""))
             assert attempt >= 1
             assert seq not in self.acked[user], f"{seq} was acknowledged and came again"
             assert seq not in self.gone[user], f"{seq} was announced as gone and came again"
@@ -271,12 +299,22 @@ class ShardMachine(RuleBasedStateMachine):
                     assert connection.flight_bytes == sum(len(mailbox.hot[seq].body) for seq in connection.flight)
 
     def teardown(self) -> None:
-        """A client that acknowledges everything gets everything that was accepted and never acknowledged."""
+        """A client that acknowledges everything gets everything that was accepted and never acknowledged.
+
+        And when publishers have repeated themselves until they got an answer, every message of a window counts exactly once.
+        """
         if not hasattr(self, "world"):
             return
         self.hear(self.world.settle())
         self.hear(self.world.calm_down())
         assert self.world.core.pressure.level == 0
+        for user, id in self.windows:
+            self.post_window(user, id)
+            self.hear(self.world.settle())
+        self.world.now_ms += MERGE_MS
+        self.world.core.tick(self.world.now_ms)
+        self.hear(self.world.settle())
+        assert self.world.core.stats(self.world.now_ms)["windows"] == 0
         for user in USERS:
             for conn in [conn for conn, client in self.clients.items() if client.user == user]:
                 self.world.detach(conn)
@@ -294,11 +332,17 @@ class ShardMachine(RuleBasedStateMachine):
                 client.unacked.clear()
             missing = self.numbered[user].keys() - got - self.ever_acked[user]
             for seq in sorted(missing):
-                key = self.keys[user, self.numbered[user][seq]]
-                newer = [other for other, id in self.numbered[user].items() if other > seq and self.keys[user, id] == key]
+                key = self.keys.get((user, self.numbered[user][seq]), "")
+                newer = [other for other, id in self.numbered[user].items() if other > seq and self.keys.get((user, id), "") == key]
                 assert seq in self.gone[user], f"accepted and never delivered to {user}: {seq}"
                 assert key, f"{seq} of {user} is gone and has no collapse key"
                 assert newer, f"{seq} of {user} is gone and nothing stands for it"
+            self.count(user)
+
+    def count(self, user: str) -> None:
+        merged = {id for other, id in self.windows if other == user}
+        told = {id: count for id, count in self.counts[user].items() if id in merged or id.startswith("window-")}
+        assert sum(count for id, count in told.items() if id not in self.replaced[user]) == len(merged), f"{told} of {sorted(merged)}"
 
 
 TestShard = ShardMachine.TestCase

@@ -11,19 +11,43 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.window import ACTORS_MAX, IDS_MAX, Counted, Ended, Item, Outcome, Windows, decode_windows, encode_windows
+from engine.core.batch import HIGH, LOW, NORMAL, PRIORITIES
+from engine.core.window import (
+    ACTORS_MAX,
+    MARKS_MAX,
+    TEXT_CHARS_MAX,
+    Counted,
+    Ended,
+    Item,
+    Outcome,
+    Windows,
+    decode_windows,
+    encode_windows,
+)
 
 KEY = "t:ann"
 WINDOWS_MAX = 3
 _record = msgspec.msgpack.Decoder(Counted | Ended)
 
 
-def item(
-    id_: str, at_ms: int, *, collapse: str = "likes", actor: Any = "bob", leading: bool = False, text: str = "", window_ms: int = 300
-) -> Item:
-    body = msgspec.json.encode({"id": id_, "ts": at_ms, "actor": actor, "type": "post.liked", "data": {"n": id_}})[1:-1]
-    digest = blake2b(id_.encode(), digest_size=8).digest()
-    return Item(collapse=collapse, digest=digest, at_ms=at_ms, window_ms=window_ms, leading=leading, text=text, body=body)
+def item(id_: str, at_ms: int, *, actor: Any = "bob", more: bytes = b"", **fields: Any) -> Item:
+    body = (
+        msgspec.json.encode({"id": id_, "ts": at_ms, "actor": actor, "type": "post.liked"})[1:-1]
+        + more
+        + b',"data":{"n":"%b"}' % id_.encode()
+    )
+    made = {
+        "collapse": "likes",
+        "window_ms": 300,
+        "leading": False,
+        "text": "",
+        "timer": "",
+        "digest": blake2b(id_.encode(), digest_size=8).digest(),
+        "priority": NORMAL,
+        "expires_ms": at_ms + 10_000,
+        "retain": True,
+    }
+    return Item(at_ms=at_ms, id=id_, body=body, **(made | fields))
 
 
 def offer(windows: Windows, *items: Item) -> list[Outcome]:
@@ -43,7 +67,7 @@ def close(windows: Windows, collapse: str = "likes") -> dict[str, Any] | None:
         return None
     told: dict[str, Any] = json.loads(b"{%b}" % sent.body)
     assert told["id"] == sent.id
-    assert told.get("replaces", "") == sent.replaces
+    assert told.get("priority", PRIORITIES[sent.priority]) == PRIORITIES[sent.priority]
     return told
 
 
@@ -73,7 +97,7 @@ def test_a_window_with_one_message_sends_that_message_as_it_is() -> None:
     assert (sent.id, sent.body) == ("m1", only.body)
 
 
-def test_a_leading_window_delivers_the_first_and_a_summary_of_the_others_replaces_it() -> None:
+def test_a_leading_window_delivers_the_first_and_a_summary_of_all_replaces_it() -> None:
     windows = Windows()
     assert offer(windows, item("m1", 1000, leading=True), item("m2", 1001, leading=True), item("m3", 1100)) == [
         Outcome.DELIVER,
@@ -82,7 +106,7 @@ def test_a_leading_window_delivers_the_first_and_a_summary_of_the_others_replace
     ]
     told = close(windows)
     assert told is not None
-    assert (told["count"], told["replaces"], told["first_ts"], told["last_ts"]) == (2, "m1", 1001, 1100)
+    assert (told["count"], told["replaces"], told["first_ts"], told["last_ts"]) == (3, "m1", 1000, 1100)
     offer(windows, item("m4", 2000, leading=True))
     assert close(windows) is None, "the first one was delivered, and nothing else came"
 
@@ -107,13 +131,51 @@ def test_a_user_with_too_many_windows_gets_more_messages_unmerged() -> None:
 
 def test_a_window_is_bounded_whatever_it_counts() -> None:
     windows = Windows()
-    for n in range(5 * IDS_MAX):
+    for n in range(5 * MARKS_MAX):
         offer(windows, item(f"m{n}", 1000 + n, actor=f"a{n}"))
     window = windows.open["likes"]
-    assert window.count == 5 * IDS_MAX
-    assert len(window.digests) == IDS_MAX
+    assert window.count == 5 * MARKS_MAX
+    assert len(window.marks) == MARKS_MAX
     assert len(window.actors) == ACTORS_MAX
-    assert len(encode_windows(windows)) < 20 * IDS_MAX
+    assert len(encode_windows(windows)) < 20 * MARKS_MAX
+
+
+def test_a_summary_is_as_urgent_as_the_most_urgent_and_lives_as_long_as_the_longest_living() -> None:
+    windows = Windows()
+    offer(windows, item("m1", 1000, priority=HIGH, expires_ms=5000), item("m2", 1001, priority=LOW, expires_ms=9000, retain=False))
+    sent, _ = windows.close(KEY, "likes")
+    assert sent is not None
+    assert (sent.priority, sent.expires_ms, sent.retain) == (HIGH, 9000, True)
+    assert json.loads(b"{%b}" % sent.body)["priority"] == "high"
+
+
+def test_the_same_id_with_another_payload_is_not_taken_for_a_repeat() -> None:
+    """Storage tells the conflict: a window that answered "duplicate" would hide it."""
+    windows = Windows()
+    assert offer(windows, item("m1", 1000), item("m1", 1001, digest=b"another.")) == [Outcome.HELD, Outcome.MERGED]
+
+
+def test_a_timer_counts_once_whatever_id_its_message_has() -> None:
+    windows = Windows()
+    assert offer(windows, item("m1", 1000, timer="3-x"), item("m1", 1001, timer="3-x")) == [Outcome.HELD, Outcome.DUPLICATE]
+
+
+def test_numbers_beyond_those_of_python_stay_as_they_were_sent_and_cost_only_the_text() -> None:
+    windows = Windows()
+    offer(windows, item("m1", 1000, text="{count} likes"), item("m2", 1001, more=b',"context":[1e999,123456789012345678901234567890]'))
+    sent, _ = windows.close(KEY, "likes")
+    assert sent is not None
+    assert b"[1e999,123456789012345678901234567890]" in sent.body
+    assert b'"text"' not in sent.body
+
+
+def test_a_text_is_text_and_is_cut() -> None:
+    for template, expected in (("{count}", "2"), ("{nothing}", None), ("{data.n}" * 600, ("m2" * 600)[:TEXT_CHARS_MAX])):
+        windows = Windows()
+        offer(windows, item("m1", 1000, text=template), item("m2", 1001))
+        told = close(windows)
+        assert told is not None
+        assert told.get("text") == expected
 
 
 def test_deciding_changes_nothing() -> None:
@@ -182,9 +244,6 @@ class Histories(RuleBasedStateMachine):
         if window is None:
             assert outcome is (Outcome.DELIVER if leading else Outcome.HELD)
             self.model[collapse] = window = {"ids": [id_], "leading": leading, "merged": [], "closes": self.now_ms + 300}
-            if leading:
-                self.counted[collapse, id_] = 1
-                return
         else:
             assert outcome is Outcome.MERGED
             window["ids"].append(id_)
@@ -198,12 +257,12 @@ class Histories(RuleBasedStateMachine):
         merged = window["merged"]
         for id_, _, _ in merged:
             self.counted[collapse, id_] = self.counted.get((collapse, id_), 0) + 1
-        if not merged:
-            assert sent is None
+        if len(merged) == 1 and window["leading"]:
+            assert sent is None, "it was delivered at once"
             return
         assert sent is not None
         told = json.loads(b"{%b}" % sent.body)
-        if len(merged) == 1 and not window["leading"]:
+        if len(merged) == 1:
             assert told["id"] == merged[0][0]
             assert "count" not in told
             return

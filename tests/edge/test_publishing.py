@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine import intake
+from engine import intake, outcomes
 from engine.auth import Principal
 from engine.config import Config
-from engine.core.batch import HIGH, LOW, NORMAL
+from engine.core.batch import HIGH, LOW, NORMAL, Merge, Post, Schedule
 from engine.core.message import object_bytes
 from engine.intake import CloudEvent, Item
 from engine.problems import Problem, problem_response
@@ -277,7 +277,12 @@ def test_a_time_to_live_is_at_least_a_millisecond() -> None:
         ({"broadcast": True}, "$.broadcast"),
         ({"collapse": {"key": ""}}, "$.collapse.key"),
         ({"collapse": {"key": "x" * 129}}, "$.collapse.key"),
-        ({"collapse": {"key": "k", "window": 5}}, "$.collapse.window"),
+        ({"collapse": {"key": "k", "window": 5, "text": "{"}}, "$.collapse.text"),
+        ({"collapse": {"key": "k", "window": 5, "text": "x" * 501}}, "$.collapse.text"),
+        ({"collapse": {"key": "k", "window": 5, "text": 7}}, "$.collapse.text"),
+        ({"collapse": {"key": "k", "text": "{count}"}}, "$.collapse.text"),
+        ({"collapse": {"key": "k", "window": 5}, "ttl": 5}, "$.ttl"),
+        ({"collapse": {"key": "k", "window": 5}, "data": "x" * 8200}, "$.data"),
         ({"collapse": {"key": "k", "window": -1}}, "$.collapse.window"),
         ({"collapse": {"key": "k", "window": 86401}}, "$.collapse.window"),
         ({"collapse": {"key": "k", "window": "5"}}, "$.collapse.window"),
@@ -329,6 +334,29 @@ def test_a_collapse_key_is_kept_beside_the_body_and_another_one_is_another_paylo
     assert plain.body == keyed.body
     assert len({draft.digest for draft in (plain, keyed, other)}) == 3
     assert keyed.digest == zero.digest
+
+
+def test_a_window_goes_with_the_draft_and_another_one_is_another_payload() -> None:
+    windows = [{}, {"window": 300}, {"window": 0.0005}, {"window": 300, "leading": True}, {"window": 300, "text": "{count} likes"}]
+    drafts = publish([item(id="a", collapse={"key": "likes", **window}) for window in windows])
+    assert [draft.collapse for draft in drafts] == ["likes"] * 5
+    assert [draft.merge for draft in drafts] == [
+        None,
+        Merge(300_000),
+        Merge(1),
+        Merge(300_000, True),
+        Merge(300_000, False, "{count} likes"),
+    ]
+    assert len({draft.digest for draft in drafts}) == 5
+    assert len({draft.body for draft in drafts}) == 1
+
+
+def test_a_window_reaches_the_shard_also_with_a_delay() -> None:
+    now, later = publish([item(collapse={"key": "likes", "window": 5}), item(collapse={"key": "likes", "window": 5}, delay=9)])
+    post, schedule = outcomes.records([now, later], 0, NOW_MS, lambda: "uuid")
+    assert isinstance(post, Post)
+    assert isinstance(schedule, Schedule)
+    assert (post.collapse, post.merge) == (schedule.timer.collapse, schedule.timer.merge) == ("likes", Merge(5000))
 
 
 def test_each_draft_knows_which_item_of_the_request_it_is_of() -> None:

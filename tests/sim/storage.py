@@ -205,6 +205,9 @@ class Pipeline:
     def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int, approximate: bool) -> None:
         self._commands.append(_xadd(key, fields, maxlen, approximate))
 
+    def zrange(self, key: str, start: int, end: int) -> None:
+        self._commands.append(("ZRANGE", key, start, end))
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands, self._commands = self._commands, []
         replies = await self._storage.round_trip(commands)

@@ -12,6 +12,7 @@ from engine.core.checkpoint import Spill, decode_page, restore, spill_of
 from engine.core.courier import SessionEvent
 from engine.core.mailbox import Mailbox, Message
 from engine.core.slots import slot_of
+from engine.core.window import Counted, Ended, Item, Windows
 from engine.errors import DataLost, Fenced
 from engine.store.journal import Journal
 from engine.store.keys import dead_letter_key, offline_key, page_key, session_stream_key
@@ -86,6 +87,28 @@ async def test_a_stream_lives_as_long_as_its_longest_living_message(redis_client
     pages = await pages_of(redis_client)
     await pages.write([spill_of(mailbox(1, ttl_ms=100_000))], NOW_MS)
     assert 0 < await redis_client.pttl(offline_key(KEY)) <= 100_000
+
+
+async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    box = mailbox(1)
+    slots = [slot_of(KEY)]
+    await pages.write([spill_of(box)], NOW_MS)
+    assert await pages.with_windows(slots) == []
+    item = Item("likes", 300, False, "", NOW_MS, "m2", "", b"digest..", 1, NOW_MS + 60_000, True, b'"id":"m2","data":1')
+    box.windows = Windows()
+    box.windows.apply(Counted(KEY, 1, item))
+    await pages.write([spill_of(box)], NOW_MS)
+    assert await pages.with_windows(slots) == [KEY]
+    page = (await pages.read([KEY]))[KEY]
+    assert page is not None
+    assert page.windows == box.windows
+    box.windows.apply(Ended(KEY, 2, "likes"))
+    await pages.write([spill_of(box)], NOW_MS)
+    assert await pages.with_windows(slots) == []
+    restored = (await pages.read([KEY]))[KEY]
+    assert restored is not None
+    assert restored.windows == Windows(2, {})
 
 
 async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:

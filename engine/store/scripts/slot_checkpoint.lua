@@ -1,6 +1,7 @@
 -- The dirty mailboxes of one slot: stream entries first, then the page, all or nothing.
--- KEYS: slot epoch, slot mark, page, streams...   ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
---   mailbox key, page blob, trim below, expires at ms (0 without entries), entries n, n x (seq, blob)
+-- KEYS: slot epoch, slot mark, page, windows, streams...   ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
+--   mailbox key, page blob, trim below, next window closes at ms (0: none is open, -1: it never had any),
+--   expires at ms (0 without entries), entries n, n x (seq, blob)
 -- mark is "<epoch>-<number>" of the last write. What this one brings is right behind the marks it expects, and no others: it leaves
 -- out what the streams have already.
 local epoch = redis.call('GET', KEYS[1])
@@ -19,10 +20,10 @@ elseif last > tonumber(ARGV[2]) then
 end
 local maxlen, now = ARGV[4], tonumber(ARGV[5])
 local at = 6
-for i = 4, #KEYS do
+for i = 5, #KEYS do
   local stream = KEYS[i]
-  local trim_below, expires, count = ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local entry = at + 5
+  local trim_below, closes, expires, count = ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local entry = at + 6
   for _ = 1, count do
     -- An id at or below the last one means that this spill was written before.
     local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, ARGV[entry] .. '-0', 'm', ARGV[entry + 1])
@@ -36,6 +37,11 @@ for i = 4, #KEYS do
   end
   redis.call('XTRIM', stream, 'MINID', trim_below .. '-0')
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])
+  if closes == '0' then
+    redis.call('ZREM', KEYS[4], ARGV[at])
+  elseif closes ~= '-1' then
+    redis.call('ZADD', KEYS[4], closes, ARGV[at])
+  end
   at = entry
 end
 redis.call('SET', KEYS[2], ARGV[1] .. '-' .. ARGV[2])
