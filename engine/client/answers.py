@@ -15,7 +15,7 @@ FINAL: Final = frozenset({"accepted", "scheduled", "merged", "duplicate", "suppr
 
 
 class Result(Struct, kw_only=True, frozen=True):
-    """What became of one item, for one user.
+    """What became of one item: for one user, for a topic or for everyone.
 
     `status` is `accepted`, `scheduled` (then with `scheduled_id` and, in milliseconds since the epoch, `scheduled_at`),
     `merged`, `duplicate` (with the `seq` of the first) or `suppressed` (with its `reason`).
@@ -28,6 +28,8 @@ class Result(Struct, kw_only=True, frozen=True):
     scheduled_id: str | None = None
     scheduled_at: int | None = None
     reason: str | None = None
+    topic: str | None = None  # for whose subscribers it is
+    broadcast: bool = False  # for everyone
 
     @property
     def final(self) -> bool:
