@@ -249,6 +249,11 @@ class Cluster:
         routes = (self.network.routes[f"edge-{index}"] for index in range(self.config.edges))
         return [(process, edge) for process, edge in routes if process.alive and edge.gateway is not None]
 
+    def is_split(self) -> bool:
+        """Are two incarnations of an actor alive?"""
+        alive = [process.name for process in self.processes if process.alive]
+        return len(set(alive)) < len(alive)
+
     def end(self) -> None:
         """End every process, so that no task is left behind."""
         for process in self.processes:

@@ -136,6 +136,7 @@ class World:
         self._pace = {name: rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name in EPISODES}
         self.cluster = Cluster(self.loop, self.faults, config, users, lambda what: self.tell("", what))
         self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
+        self.books.is_split = self.cluster.is_split
         self.cluster.on_recovered = self._recovered
         self.cluster.on_end = self._ended
         self.cluster.on_fenced = lambda why: self.books.seen.update(("fenced" if why == "Fenced" else "clock set back",))
