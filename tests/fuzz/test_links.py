@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -36,6 +37,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     bytes: st.binary(max_size=12),
     float: st.floats(),
+    type(None): st.none(),
 }
 
 
@@ -53,8 +55,13 @@ def of_type(annotation: Any) -> st.SearchStrategy[Any]:
     arguments = get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, Struct):
         return records_of(annotation)
-    if getattr(annotation, "__origin__", None) is tuple:
+    if isinstance(annotation, UnionType):
+        return st.one_of(*map(of_type, arguments))
+    origin = get_origin(annotation)
+    if origin is tuple and ... not in arguments:
         return st.tuples(*map(of_type, arguments))
+    if origin is dict:
+        return st.dictionaries(*map(of_type, arguments), max_size=3)
     return st.lists(of_type(arguments[0]), max_size=3)
 
 
