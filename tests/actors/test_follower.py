@@ -15,6 +15,8 @@ from engine.core.shard import ShardCore
 from engine.core.slots import audience_key, spread
 from engine.store.broadcasts import BroadcastLog
 from engine.store.keys import broadcast_log_key
+from engine.store.redis import connect
+from tests.conftest import RedisServer
 from tests.core.shard_world import policy
 
 LONG_MS = 10**15
@@ -60,6 +62,20 @@ async def test_it_hears_what_comes_and_drops_what_the_log_dropped(shard: Shard, 
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_it_ends_when_cancelled_at_whatever_moment(redis_server: RedisServer) -> None:
+    config = Config(redis_url=redis_server.url)
+    for turns in range(40):
+        client = connect(config)
+        shard = Shard(client)
+        running = asyncio.ensure_future(shard.follower.run(lambda: None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=10)
+        assert done, f"cancelled after {turns} turns of the loop"
+        await client.aclose()
 
 
 async def test_sweeping_takes_what_expired_out_of_log_and_mirror(shard: Shard, redis_client: Redis) -> None:
