@@ -29,7 +29,7 @@ class Result(Struct, kw_only=True, frozen=True):
     scheduled_at: int | None = None
     reason: str | None = None
     topic: str | None = None  # for whose subscribers it is
-    broadcast: bool = False  # for everyone
+    broadcast: bool | None = None  # for everyone
 
     @property
     def final(self) -> bool:
