@@ -297,7 +297,7 @@ def _check_storage(config: Config) -> None:
         raise ConfigError("timer_degrade_load: a share of the claims, above 0 and at most 1")
     if config.redis_fsync not in ("always", "everysec"):
         raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
-    if config.redis_replicas_timeout_ms >= config.redis_timeout_ms:
+    if config.redis_replicas_min and config.redis_replicas_timeout_ms >= config.redis_timeout_ms:
         raise ConfigError("redis_replicas_timeout_ms: must be below redis_timeout_ms, else waiting for replicas looks like a dead Redis")
     if config.redis_replicas_min and not config.redis_url:
         raise ConfigError("redis_replicas_min: the engine's own Redis has no replicas; give the URL of one that has, or leave it 0")

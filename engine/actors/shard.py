@@ -175,6 +175,7 @@ class Shard(Server):
             self._core.cabinet.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
+        self._core.replayed()
         await self._open_windows()
         if groups:
             log.info("shard %d replayed %d records of %d groups", self._index, entries, groups)

@@ -301,6 +301,11 @@ class ShardCore:
             else:
                 counters["windows_closed"] += 1
 
+    def replayed(self) -> None:
+        """The journal of a predecessor is replayed: what its groups pushed out of full mailboxes is gone, its gap may have been told."""
+        for mailbox in self.mailboxes.values():
+            self.counters["trimmed"] += len(mailbox.trim(self.policy.offline_max))
+
     def group_refused(self) -> None:
         """Storage is away. All posts are refused until `storage_back`.
 

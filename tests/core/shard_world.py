@@ -81,6 +81,7 @@ class World:
         self.dead: list[Any] = []
         self.events: list[Any] = []
         self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
+        self.log_end = 0
         self.log_ids: set[str] = set()
         self.now_ms = 1_000_000
         self.refs = 0
@@ -142,11 +143,16 @@ class World:
         self, id: str, topic: str = "", *, tenant: str = "t", ttl_ms: int = 60_000, priority: int = LOW, retain: bool = True
     ) -> int:
         """Publish into the log; the shard does not know yet. Returns the position."""
-        pos = self.log[-1][0] + 10 if self.log else 10
+        pos = self._next_position()
         body = b'"id":"%b"' % id.encode()
         entry = Entry(tenant, topic, id, priority, self.now_ms + ttl_ms, retain, self.now_ms, body)
         self.log.append((pos, encode_entry(entry)))
         return pos
+
+    def _next_position(self) -> int:
+        """Positions only grow, also when the log was emptied meanwhile."""
+        self.log_end += 10
+        return self.log_end
 
     # -- what the shell does ----------------------------------------------------------------------------------------------
 
@@ -180,7 +186,7 @@ class World:
         for announcement in audience.take_announcements():
             if announcement.sid not in self.log_ids:
                 self.log_ids.add(announcement.sid)
-                self.log.append((self.log[-1][0] + 10 if self.log else 10, encode_entry(announcement.entry)))
+                self.log.append((self._next_position(), encode_entry(announcement.entry)))
             self.core.announced([announcement.sid], done=True)
         fresh = [(pos, blob) for pos, blob in self.log if pos > audience.log.head]
         if fresh:
@@ -261,6 +267,7 @@ class World:
             unseen = keys_of(records) - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
             self.core.cabinet.replay(records, self.now_ms)
+        self.core.replayed()
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
 
     def wait(self, ms: int) -> list[Any]:

@@ -276,6 +276,21 @@ def test_trimmed_messages_are_announced_as_a_gap() -> None:
     assert [seq for seq, _ in delivered(said)] == [4, 5, 6, 7, 8]
 
 
+def test_what_was_trimmed_stays_gone_for_a_successor_that_has_the_journal_only() -> None:
+    world = World(offline_max=5)
+    for _ in range(5):
+        world.post()
+    world.settle()
+    world.attach(1)
+    world.settle()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.crash()
+    world.attach(1)
+    assert [seq for seq, _ in delivered(world.settle())] == [4, 5, 6, 7, 8]
+
+
 def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
     world = World(window=4)
     for _ in range(10):

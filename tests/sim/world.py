@@ -325,6 +325,7 @@ class World:
         self.cluster.server.watch = lambda _how, _key, _detail: None
         self.cluster.end()
         self.loop.run(lambda: False, lambda: None)
+        logging.disable(logging.NOTSET)
         outcome = Outcome(self.options.seed, steps, seconds, struck=self.faults.struck, seen=self.books.seen)
         if violation is not None:
             outcome.failure, outcome.user, outcome.failed_step = str(violation), violation.user, steps
