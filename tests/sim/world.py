@@ -123,7 +123,6 @@ class World:
     """See the module's text."""
 
     def __init__(self, options: Options, tell: Callable[[str, str], None] | None = None) -> None:
-        logging.disable(logging.CRITICAL)
         random.seed(options.seed)  # the edge's farewell draws from the global source
         self.options = options
         self.loop = SimLoop()
@@ -299,6 +298,7 @@ class World:
     def run(self) -> Outcome:
         """Both parts; the outcome says what broke first, if anything."""
         loop = self.loop
+        logging.disable(logging.CRITICAL)
         for name in self.cluster.names:
             self._later(0.0, self.cluster.start, name)
         for name in EPISODES:
