@@ -247,10 +247,10 @@ class RunningEngine:
 
 
 @contextmanager
-def running_engine(*options: str) -> Iterator[RunningEngine]:
+def running_engine(*options: str, env: dict[str, str] | None = None) -> Iterator[RunningEngine]:
     """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own."""
     folder = Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
-    running = RunningEngine(folder, *options)
+    running = RunningEngine(folder, *options, env=env)
     try:
         running.start()
         yield running

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conftest import RunningEngine
+from tests.conftest import RunningEngine, running_engine
 
 DEADLINE_S = 90
 """Silence is noticed after 3 s here; starting a process takes as long as the machine is busy."""
@@ -24,16 +21,8 @@ DEADLINE_S = 90
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[RunningEngine]:
     """An engine that loses patience early, and whose parts may be stopped."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))
-    running = RunningEngine(folder, "--shards", "1", env={"ENGINE_HEALTH_TIMEOUT_MS": "3000", "ENGINE_HEALTH_MS": "500"})
-    try:
-        running.start()
+    with running_engine("--shards", "1", env={"ENGINE_HEALTH_TIMEOUT_MS": "3000", "ENGINE_HEALTH_MS": "500"}) as running:
         yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

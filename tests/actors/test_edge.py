@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.conftest import RunningEngine
+from tests.conftest import RunningEngine, running_engine
 
 pytestmark = pytest.mark.engine
 
@@ -24,16 +21,8 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def two_edges() -> Iterator[RunningEngine]:
     """An engine of this module's own with two edges behind one port; its edges may be killed."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-test-edges-"))
-    running = RunningEngine(folder, "--edges", "2", "--shards", "1")
-    try:
-        running.start()
+    with running_engine("--edges", "2", "--shards", "1") as running:
         yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def edges(engine: RunningEngine) -> list[dict[str, Any]]:

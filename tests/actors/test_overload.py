@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -15,7 +12,7 @@ import pytest
 from bench.books import now_s
 from bench.flood import Wave, pour
 from bench.overload import Reader
-from tests.conftest import RunningEngine
+from tests.conftest import RunningEngine, running_engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -27,16 +24,8 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def pressed_engine() -> Iterator[RunningEngine]:
     """Half a second of backlog is much on a fast machine: an engine that lets nobody wait for long is soon beyond its capacity."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))
-    running = RunningEngine(folder, "--shards", "1", env={"ENGINE_PUBLISH_DELAY_TARGET_MS": "100"})
-    try:
-        running.start()
+    with running_engine("--shards", "1", env={"ENGINE_PUBLISH_DELAY_TARGET_MS": "100"}) as running:
         yield running
-        running.stop()
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through_nothing_is_lost_and_it_ends_by_itself(

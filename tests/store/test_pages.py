@@ -26,12 +26,6 @@ KEY = "t:ann"
 NOW_MS = int(time.time() * 1000)
 
 
-@pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis expires by its own clock: a test begins now, not when this file was read some minutes ago."""
-    monkeypatch.setitem(globals(), "NOW_MS", int(time.time() * 1000))
-
-
 def mailbox(count: int, ttl_ms: int = 60_000, key: str = KEY) -> Mailbox:
     box = Mailbox(key, NOW_MS)
     for seq in range(1, count + 1):

@@ -26,16 +26,6 @@ from tests.store.test_pages import KEY, mailbox
 
 DEADLINE_S = 20
 NOW_MS = int(time.time() * 1000)
-
-
-@pytest.fixture(autouse=True)
-def _now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis expires by its own clock, and this module may have been imported minutes ago."""
-    now_ms = int(time.time() * 1000)
-    monkeypatch.setitem(globals(), "NOW_MS", now_ms)
-    monkeypatch.setattr("tests.store.test_pages.NOW_MS", now_ms)
-
-
 OTHER = "t:same-script"
 
 Trouble = Callable[[Redis], AbstractAsyncContextManager[None]]

@@ -22,14 +22,6 @@ from tests.store.test_pages import KEY, mailbox
 NOW_MS = int(time.time() * 1000)
 
 
-@pytest.fixture(autouse=True)
-def _now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis expires by its own clock, and this module may have been imported minutes ago."""
-    now_ms = int(time.time() * 1000)
-    monkeypatch.setitem(globals(), "NOW_MS", now_ms)
-    monkeypatch.setattr("tests.store.test_pages.NOW_MS", now_ms)
-
-
 @pytest.fixture
 async def writer(redis_client: Redis) -> Writer:
     await claim_data_epoch(redis_client, 1_700_000_000)
