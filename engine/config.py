@@ -126,6 +126,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gaps_max: Positive = 256  # separate gaps in a mailbox beyond which nothing is conflated: each is 10 bytes in its page, and a frame
     windows_max: Positive = 16  # open at once per user; a message that would open one more is delivered at once
     windows_close_max: Positive = 250  # per group commit: some 10 ms, which is all that others wait for them
+    profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at

@@ -38,7 +38,7 @@ from engine.announcing import Announcer, Log
 from engine.calls import Calls
 from engine.config import Config
 from engine.connection import Connection
-from engine.core import batch
+from engine.core import asking, batch
 from engine.core.broadcast import Shelf
 from engine.core.heartbeat import HeartbeatLimits
 from engine.core.slots import SlotMap, partition_of, partition_of_timer, scheduler_of
@@ -55,7 +55,8 @@ TICK_MS: Final = 100
 
 GOING_AWAY: Final = 1012
 
-_ANSWERS: Final = frozenset((batch.Posted, batch.Settled, batch.Probed, batch.Subscribed))
+_ANSWERS: Final = frozenset((batch.Posted, batch.Settled, batch.Probed, batch.Subscribed, asking.ProfileIs))
+_OF_A_USER: Final = frozenset((batch.Settle, batch.Probe, batch.Subscribe, asking.SetProfile, asking.GetProfile))
 
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""
@@ -122,7 +123,7 @@ class Gateway:
     # -- Routing. ----------------------------------------------------------------------------------------------------------
     def _route(self, record: Any) -> int:
         kind = type(record)
-        if kind is batch.Post or kind is batch.Settle or kind is batch.Probe or kind is batch.Subscribe:
+        if kind is batch.Post or kind in _OF_A_USER:
             return self.slots.owner(record.key)
         if kind is batch.Schedule:
             partition = partition_of(record.timer.key)

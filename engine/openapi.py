@@ -46,9 +46,9 @@ def document(config: Config) -> Part:
             "description": "Acknowledged, at-least-once notifications over WebSocket, SSE and long polling, under one cursor.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "tags": [{"name": "publishing"}, {"name": "receiving"}, {"name": "operating"}],
+        "tags": [{"name": "publishing"}, {"name": "judging"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(), **_subscribing(), **_receiving(config), **_operating()},
+        "paths": {**_publishing(), **_subscribing(), **_profiles(), **_receiving(config), **_operating()},
         "components": {
             "schemas": schemas(config),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
@@ -229,6 +229,41 @@ def _subscribing() -> Part:
                 parameters=(user,),
             ),
             "delete": _operation("unsubscribe", "receiving", "End a subscription.", answer, problems, scope="connect", parameters=(user,)),
+        },
+    }
+
+
+def _profiles() -> Part:
+    user = _parameter("user", "path", "Whose.", required=True)
+    answer = {200: ("The profile as it is kept.", _json("Profile"))}
+    return {
+        "/v1/users/{user}/profile": {
+            "parameters": [user],
+            "get": _operation(
+                "getProfile",
+                "judging",
+                "What a user wants. The user's own token may ask, or one with the scope `publish` or `admin`.",
+                answer,
+                (404, 429, 503),
+                scope="connect",
+            ),
+            "put": _operation(
+                "setProfile",
+                "judging",
+                "Keep what a user wants, in place of what was kept; durable with the answer. The scope `admin` will do as well.",
+                answer,
+                (404, 408, 413, 422, 429, 503),
+                scope="publish",
+                body=_json("Profile"),
+            ),
+            "delete": _operation(
+                "forgetProfile",
+                "judging",
+                "Forget it: the user wants nothing in particular.",
+                {204: ("Forgotten.", {})},
+                (404, 429, 503),
+                scope="publish",
+            ),
         },
     }
 

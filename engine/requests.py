@@ -17,7 +17,8 @@ from engine import outcomes
 from engine.announcing import Announcer
 from engine.calls import Call, Calls
 from engine.config import Config
-from engine.core import batch
+from engine.core import asking, batch
+from engine.core.profile import Profile
 from engine.core.slots import partition_of_timer
 from engine.errors import Unavailable
 from engine.metrics import EdgeMetrics
@@ -97,6 +98,16 @@ class Requests:
         """Change or look at a user's subscriptions."""
         answer, _ = await self._ask(lambda ref: batch.Subscribe(ref, key, list(add), list(remove)))
         return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
+
+    async def set_profile(self, key: str, profile: Profile | None) -> asking.ProfileIs:
+        """Keep a user's profile, None to forget it; durable with the answer."""
+        answer, _ = await self._ask(lambda ref: asking.SetProfile(ref, key, profile))
+        return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
+
+    async def get_profile(self, key: str) -> asking.ProfileIs:
+        """A user's profile, and when they were last active."""
+        answer, _ = await self._ask(lambda ref: asking.GetProfile(ref, key))
+        return answer  # type: ignore[no-any-return]  # likewise
 
     def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""

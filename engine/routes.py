@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, metrics, openapi, publishing, subscriptions
+from engine import assets, auth, metrics, openapi, profiles, publishing, subscriptions
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
@@ -76,6 +76,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/v1/events", POST=api.event),
         _route("/v1/subscriptions", GET=api.list_subscriptions),
         _route("/v1/subscriptions/{topic:path}", PUT=api.subscribe, DELETE=api.unsubscribe),
+        _route("/v1/users/{user:path}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
         WebSocketRoute("/v1/ws", api.websocket),
@@ -216,6 +217,30 @@ class _Api:
         except Invalid as error:
             raise bad_request(f"the topic: {error.detail}") from None
         return topic
+
+    # -- Profiles. ---------------------------------------------------------------------------------------------------------
+    async def get_profile(self, request: Request) -> Response:
+        """`GET /v1/users/{user}/profile`."""
+        return _json(profiles.told(await profiles.get(self.gateway.requests, self._user_of(request, own=True))))
+
+    async def set_profile(self, request: Request) -> Response:
+        """`PUT /v1/users/{user}/profile`."""
+        key = self._user_of(request, own=False)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(profiles.told(await profiles.put(self.gateway.requests, key, profiles.read(body, self.config))))
+
+    async def forget_profile(self, request: Request) -> Response:
+        """`DELETE /v1/users/{user}/profile`."""
+        await profiles.put(self.gateway.requests, self._user_of(request, own=False), None)
+        return Response(status_code=204)
+
+    def _user_of(self, request: Request, *, own: bool) -> str:
+        """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
+        principal = self.authenticate(request, "")
+        user: str = request.path_params["user"]
+        if not is_user(user, self.config.id_chars_max):
+            raise not_found("no user has this name")
+        return subscriptions.whose(principal, None if own and user == principal.user else user)[0]
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:

@@ -6,12 +6,17 @@ from typing import Any
 
 from engine.config import Config
 from engine.core.batch import PRIORITIES
+from engine.core.profile import DAYS, LEVEL_CHARS_MAX
+from engine.core.quiet import QUIET_MAX
 
 Schema = dict[str, Any]
 
 _ANY: Schema = {"description": "Any JSON."}
 _TIME_MS: Schema = {"type": "integer", "minimum": 0, "description": "Milliseconds since the epoch."}
 _SEQ: Schema = {"type": "integer", "minimum": 0, "description": "Sequence number within the user's mailbox."}
+
+
+_CLOCK: Schema = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
 
 
 def ref(name: str) -> Schema:
@@ -54,6 +59,7 @@ def schemas(config: Config) -> dict[str, Schema]:
                 "description": "Topics that the bearer's token names: its connections are members of them without a subscription.",
             },
         ),
+        "Profile": _profile(config),
         "Schedule": {
             "type": "object",
             "description": "When to deliver instead.",
@@ -135,7 +141,7 @@ def schemas(config: Config) -> dict[str, Schema]:
     }
 
 
-def _object(description: str, *, required: tuple[str, ...], **properties: Schema) -> Schema:
+def _object(description: str, *, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
     return {"type": "object", "description": description, "properties": properties, "required": list(required)}
 
 
@@ -180,6 +186,30 @@ def _options(config: Config) -> dict[str, Schema]:
 
 def _event_type(config: Config) -> Schema:
     return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"}
+
+
+def _profile(config: Config) -> Schema:
+    def names(text: str) -> Schema:
+        item = {"type": "string", "minLength": 1, "maxLength": config.id_chars_max}
+        return {"type": "array", "items": item, "maxItems": config.profile_entries_max, "description": text}
+
+    types = "Event types such as `post.liked`, or beginnings of some: `post.*`."
+    quiet = _object(
+        "From this local time until that one, of the next day when it is not later; on the days on which it begins.",
+        required=("from", "to"),
+        to=_CLOCK,
+        days={"type": "array", "items": {"enum": list(DAYS)}},
+        **{"from": _CLOCK},
+    )
+    mute = _object("Not to be told at all.", types=names(types), targets=names("Targets: a text, the `id` of an object, or `kind:id`."))
+    return _object(
+        "What a user wants; what is left out is nobody's in particular.",
+        zone={"type": "string", "description": "IANA time zone.", "default": "UTC"},
+        level={"type": "string", "pattern": "^([a-z0-9][a-z0-9_-]*)?$", "maxLength": LEVEL_CHARS_MAX, "description": "What rules look at."},
+        quiet={"type": "array", "items": quiet, "maxItems": QUIET_MAX, "description": "Quiet hours: what comes then waits until they end."},
+        mute=mute,
+        digest=_object("To be told together instead of one by one.", types=names(types)),
+    )
 
 
 def _notification(config: Config) -> Schema:

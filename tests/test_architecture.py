@@ -27,7 +27,7 @@ LAYERS = (
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "cors", "assets", "body"),
     ("lanes", "gate"),
-    ("announcing", "calls", "outcomes", "requests", "subscriptions", "faults", "events"),
+    ("announcing", "calls", "outcomes", "requests", "subscriptions", "profiles", "faults", "events"),
     ("connection", "gateway", "session"),
     ("websocket", "server", "streams"),
     ("routes",),

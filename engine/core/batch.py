@@ -4,8 +4,9 @@ A batch is a MessagePack array of records; a record is an array whose first elem
 keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
 
 Directions:
-    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written, Subscribe
-    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Settled, Probed, Subscribed, Moved, Fault
+    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written, Subscribe, and those of `engine.core.asking`
+    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, and what answers a question:
+                        Settled, Probed, Subscribed, ProfileIs
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
     Shard -> Scheduler  Arm, FireDone, FireFailed
@@ -20,6 +21,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from engine.core.asking import GetProfile, ProfileIs, SetProfile
+from engine.core.judging import Instant, Span
 from engine.core.wheel import AT_MAX_MS
 
 # -- Status of a published item, as PROTOCOL names them (PUBLISH_STATUS maps the code to the word). ---------------------
@@ -47,8 +50,6 @@ POLL: Final = 3  # one batch, then it detaches
 TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
 # -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
-Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, as far as a wheel reaches
-Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
 ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
 Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
@@ -227,7 +228,7 @@ class Probed(Struct, array_like=True, tag=38, gc=False):
 
 
 class Moved(Struct, array_like=True, tag=39, gc=False):
-    """This shard does not own the slot. Exactly one of `ref` (a Post, Settle or Probe) and `conn` (an Attach) is not -1.
+    """This shard does not own the slot. Exactly one of `ref` (a record that is answered) and `conn` (an Attach) is not -1.
 
     The edge routes the request again with a slot map of at least `version`.
     """
@@ -387,8 +388,10 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
     timers: list[Timer]
 
 
-ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe
-FromShard = Posted | Welcome | Deliver | Shared | DeliverShared | Revoke | Gap | Hangup | Settled | Probed | Subscribed | Moved | Fault
+ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe | SetProfile | GetProfile
+FromShard = (
+    Posted | Welcome | Deliver | Shared | DeliverShared | Revoke | Gap | Hangup | Settled | Probed | Subscribed | ProfileIs | Moved | Fault
+)
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 SchedulerToEdge = TimerAnswer
 ShardToScheduler = Arm | FireDone | FireFailed

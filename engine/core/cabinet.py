@@ -16,12 +16,25 @@ from msgspec import Struct
 from engine.core import adoption
 from engine.core.batch import LOW
 from engine.core.broadcast import Log
-from engine.core.checkpoint import Adopted, Checkpoint, Handled, Page, Record, Stored, Topics, restore, spill_of
+from engine.core.checkpoint import (
+    Adopted,
+    Checkpoint,
+    Handled,
+    Page,
+    Profiled,
+    Record,
+    Remembered,
+    Stored,
+    Topics,
+    restore,
+    spill_of,
+)
 from engine.core.commit import apply_stored
 from engine.core.conflation import DEFAULTS
 from engine.core.mailbox import Mailbox
 from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
+from engine.core.notes import apply_note
 from engine.core.pressure import Tally
 from engine.core.retry import RetryPolicy
 
@@ -120,6 +133,8 @@ class Cabinet:
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
+            elif isinstance(record, Profiled | Remembered):
+                apply_note(mailbox, record)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._recent_max)
                 self.closer.watch(mailbox)

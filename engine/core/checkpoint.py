@@ -1,14 +1,18 @@
 """What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
 
 Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts,
-subscribed `Topics`, and of aggregation windows `Counted` messages and those that `Ended`. What is written of a broadcast is its position
-in the log, never its body.
+subscribed `Topics`, `Profiled` users, and of aggregation windows `Counted` messages and those that `Ended`. What is written of a
+broadcast is its position in the log, never its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
 Replay after a crash reads pages first, then applies the journal on top. Applying twice is harmless: a `Stored` number at
-or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, and the records of a user's
-windows are numbered.
+or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, the records of a user's
+windows are numbered, and of `Topics` and `Profiled` the last one counts.
+
+Counters (`engine.core.policy`) are journalled with the messages they count: a page has them up to its head, and replay counts those beyond.
+When a user was last active is in the page only. It is exact in memory, and after a crash as old as the page: an acknowledgement makes the
+mailbox dirty, so that is a checkpoint's interval; of who was there and acknowledged nothing, the end of the last connection counts.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from msgspec import Struct
 from engine.core.broadcast import Log
 from engine.core.mailbox import Mailbox
 from engine.core.message import Collapsing, Message, SharedBody
+from engine.core.person import Person
+from engine.core.profile import Profile
 from engine.core.window import Counted, Ended, Windows
 
 PAGE_RECENT_IDS = 32
@@ -75,6 +81,21 @@ class Topics(Struct, array_like=True, tag=4, gc=False):
     log_pos: int = 0
 
 
+class Profiled(Struct, array_like=True, tag=5, gc=False):
+    """A user's profile from now on; None: nobody's in particular."""
+
+    key: str
+    profile: Profile | None
+
+
+class Remembered(Struct, array_like=True, tag=6, gc=False):
+    """What is known of a user, and when they were last active; given by a rescue only (`engine.core.rescue`)."""
+
+    key: str
+    person: Person | None
+    seen_ms: int
+
+
 class Kept(Struct, array_like=True, tag=13, gc=False):
     """All windows of a user as they are; given by a rescue only (`engine.core.rescue`)."""
 
@@ -82,7 +103,7 @@ class Kept(Struct, array_like=True, tag=13, gc=False):
     windows: Windows
 
 
-Record = Stored | Handled | Adopted | Topics | Counted | Ended | Kept
+Record = Stored | Handled | Adopted | Topics | Profiled | Remembered | Counted | Ended | Kept
 
 
 class Page(Struct, array_like=True, gc=False):
@@ -101,6 +122,8 @@ class Page(Struct, array_like=True, gc=False):
     log_pos: int = 0
     topics: dict[str, int] = {}
     windows: Windows | None = None  # None: it never had any
+    person: Person | None = None
+    seen_ms: int = 0  # when the user was last active
 
 
 class Spill(Struct):
@@ -218,6 +241,8 @@ def page_of(mailbox: Mailbox) -> Page:
         mailbox.log_pos,
         mailbox.topics,
         mailbox.windows,
+        None if mailbox.person is None or mailbox.person.empty else mailbox.person,
+        mailbox.seen_ms,
     )
 
 
@@ -237,6 +262,8 @@ def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
         mailbox.log_pos = page.log_pos
         mailbox.topics = dict(page.topics)
         mailbox.windows = page.windows
+        mailbox.person = page.person
+        mailbox.seen_ms = page.seen_ms
         mailbox.pressing = page.head if page.pressing < 0 else page.pressing
         mailbox.collapsing = dict(page.collapsing)
     return mailbox

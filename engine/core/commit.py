@@ -21,6 +21,7 @@ from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.mailbox import Mailbox
 from engine.core.merging import ALONE, Merging, apply_window
 from engine.core.message import Collapsing, Message, counted, timer_effect_id
+from engine.core.notes import Note
 from engine.core.pressure import MESSAGE_BYTES
 from engine.core.subscriptions import Change
 from engine.core.window import Counted, Ended
@@ -65,6 +66,7 @@ class Group(Struct):
     adoptions: Sequence[Adoption] = ()
     changes: Sequence[Change] = ()  # of subscriptions
     closing: Sequence[Mailbox] = ()  # with windows that are over
+    notes: Sequence[Note] = ()  # to be written down about users
     posts: list[Pending] = []  # whose effect the records are
 
     def take(self, pending: Pending, seq: int) -> None:
@@ -122,6 +124,7 @@ class Intake:
             keys.update(mailbox.key for mailbox in self.group.closing)
             keys.update(adoption.mailbox.key for adoption in self.group.adoptions)
             keys.update(change.mailbox.key for change in self.group.changes)
+            keys.update(note.mailbox.key for note in self.group.notes)
         return keys
 
     @property
@@ -138,6 +141,7 @@ class Intake:
         adoptions: Sequence[Adoption] = (),
         changes: Sequence[Change] = (),
         closing: Sequence[Mailbox] = (),
+        notes: Sequence[Note] = (),
     ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
@@ -150,7 +154,9 @@ class Intake:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        return self._assemble(taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing), now_ms)
+        return self._assemble(
+            taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing, notes), now_ms
+        )
 
     def _assemble(self, taken: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Number these posts and put them into a group that so far has what rides along."""
@@ -195,12 +201,12 @@ class Intake:
                 self._collapse(stored, post.collapse, mailbox, newest)
             group.records.append(stored)
             group.answers.append(Answer(pending, ACCEPTED, seq))
-        if not (group.records or group.handled or group.adoptions or group.changes):
+        if not (group.records or group.handled or group.adoptions or group.changes or group.notes):
             self._settle_bytes()
             return None, at_once + group.answers
         adopted = number(group.adoptions, heads, now_ms)
         topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        group.payload = _encoder.encode([*group.records, *adopted, *topics, *group.handled])
+        group.payload = _encoder.encode([*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled])
         self.group = group
         return group, at_once
 
@@ -232,7 +238,7 @@ class Intake:
                 continue
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         followers = [answer.pending for answer in group.answers if answer.status not in (ACCEPTED, MERGED)]
-        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes, group.closing)
+        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes, group.closing, group.notes)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 

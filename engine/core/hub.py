@@ -46,7 +46,7 @@ class Hub:
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session is over."""
         for conn in list(self._sessions.get(session, ())):
-            self.detach(session, Detach(conn, 1006), now_ms)
+            self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
         self._courier.closed(session)
 
@@ -73,6 +73,8 @@ class Hub:
             self._output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
+        if not record.resume:
+            mailbox.seen_ms = now_ms
         resumed = "new"
         if record.cursor_epoch:
             resumed = "gap"
@@ -113,9 +115,18 @@ class Hub:
 
     def detach(self, session: str, record: Detach, now_ms: int) -> bool:
         """A connection ended. False when it never was attached."""
+        mailbox = self._end(session, record, now_ms)
+        if mailbox is None:
+            return False
+        if not mailbox.connections and (mailbox.head or mailbox.person is not None):
+            self._cabinet.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
+        return True
+
+    def _end(self, session: str, record: Detach, now_ms: int) -> Mailbox | None:
+        """The connection is no more. Returns whose it was."""
         found = self._sessions.get(session, {}).pop(record.conn, None)
         if found is None:
-            return False
+            return None
         mailbox, connection = found
         mailbox.detach(connection.conn)
         self._adopter.detached(mailbox)
@@ -123,7 +134,7 @@ class Hub:
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
         if not mailbox.connections and mailbox.hot:
             self._cabinet.mark_urgent(mailbox)
-        return True
+        return mailbox
 
     def _session_event(self, event: str, mailbox: Mailbox, connection: Connection, now_ms: int, code: int) -> None:
         edge = connection.conn[0].partition("/")[0]
@@ -142,12 +153,14 @@ class Hub:
             detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
             self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
+        mailbox.seen_ms = now_ms
         self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is not None:
             mailbox, connection = found
+            mailbox.seen_ms = now_ms
             seqs = mailbox.seqs_of(record.ids)
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
 
@@ -156,6 +169,7 @@ class Hub:
         if record.seq > mailbox.head:
             self._output.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
             return
+        mailbox.seen_ms = now_ms
         if record.seq >= 0:
             self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._policy.retry), None, now_ms)
         if record.ids:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from engine.core.batch import LOW
 from engine.core.flight import Conn, Connection
 from engine.core.message import Collapsing, Message
+from engine.core.person import Person
 from engine.core.pressure import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Tally
 from engine.core.retry import RetryPolicy
 from engine.core.window import Windows
@@ -63,8 +64,10 @@ class Mailbox:
         "loading",
         "log_pos",
         "oldest_expires_ms",
+        "person",
         "pressing",
         "recent",
+        "seen_ms",
         "spilled",
         "tally",
         "timer_ms",
@@ -98,6 +101,8 @@ class Mailbox:
         self.live_pos = 0  # the log's head when the user was last found to be connected
         self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
         self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
+        self.person: Person | None = None  # what is known of the user
+        self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
         self.weight = 0  # bytes beside the messages, as `tally` has them
 
     # -- numbers ------------------------------------------------------------------------------------------------------
@@ -159,6 +164,8 @@ class Mailbox:
         weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
         if self.windows is not None:
             weight += self.windows.size
+        if self.person is not None:
+            weight += self.person.size
         self.tally.resize(weight - self.weight)
         self.weight = weight
 
@@ -425,10 +432,7 @@ class Mailbox:
         return added
 
     def cool(self) -> list[Message]:
-        """Drop from memory what is in the offline stream and in nobody's flight. Returns what was dropped.
-
-        Messages that are not kept for the offline are gone when nobody is connected.
-        """
+        """Drop from memory what the offline stream has and nobody's flight; what is not retained is gone then. Returns what was dropped."""
         flying = {seq for connection in self.connections.values() for seq in connection.flight}
         droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
         dropped = []

@@ -14,9 +14,10 @@ message is certain. The order of the questions, the first one that decides ends 
 
 A wish of the user stands above an urgency of the sender, and an urgency above what protects from too much.
 
-Counters are bounded: per category its last `cap` times, and the last time of at most `types_max` types. With more types than that,
+Counters are bounded: per category its last `cap` times, and the last time of a type, at most `counted_max` of each. With more than that,
 the one not sent for longest is forgotten, and may come again early. A type or category nobody limits is not counted at all.
-Two clocks that disagree: a time in the future counts like now.
+Two clocks that disagree: a time in the future counts like now. Limits come with each message; what was counted under one limit is
+kept for as long as that looked back, so a limit that is made longer counts fully only after that time.
 
 Recovery. `record` is a function of the journalled message alone (its category, type and time), so replay gives the same counters; a
 page has them as they are. Recording a message twice would count it twice: replay skips numbers the page covers, as everywhere.
@@ -24,20 +25,18 @@ page has them as they are. Recording a message twice would count it twice: repla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from engine.core.batch import HIGH
+from engine.core.judging import DAY_MS, Category
 from engine.core.profile import Profile, matches
 from engine.core.quiet import quiet_until
-
-DAY_MS: Final = 86_400_000
-CAP_MAX: Final = 100
 
 
 class Decision(IntEnum):
@@ -47,24 +46,6 @@ class Decision(IntEnum):
     DEFER = 1
     DIGEST = 2
     SUPPRESS = 3
-
-
-class Category(Struct, frozen=True, kw_only=True):
-    """What a category of notifications may do to a user. The defaults limit nothing.
-
-    Args:
-        cap: at most so many per user within `cap_ms`, up to CAP_MAX; 0 for no cap.
-        cap_ms: the rolling window of the cap.
-        same_type_ms: the same type comes at most once in this time; 0 for always.
-        quiet: do quiet hours hold it back.
-        mandatory: neither mutes nor anything else hold it back: what a user must be told.
-    """
-
-    cap: int = 0
-    cap_ms: int = DAY_MS
-    same_type_ms: int = 0
-    quiet: bool = True
-    mandatory: bool = False
 
 
 UNLIMITED: Final = Category()
@@ -78,7 +59,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     Args:
         type: its event type.
-        category: by which its limits are found; one that is not defined has none.
+        category: by whose name it counts.
+        limits: of that category.
         priority: HIGH, NORMAL or LOW.
         targets: how its target can be muted, see `engine.core.profile.target_names`.
         unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
@@ -86,17 +68,42 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     type: str
     category: str = ""
+    limits: Category = UNLIMITED
     priority: int = 1
     targets: tuple[str, ...] = ()
     unless_active_since_ms: int = 0
 
 
-class Counters(Struct, array_like=True):
-    """What a user got lately, as far as somebody limits it, and when the user was last active. Part of the user's page."""
+class Recent(Struct, array_like=True):
+    """When a category was sent lately: ascending times, at most its cap, which count for `span_ms`."""
 
-    sent: dict[str, list[int]] = {}  # category -> times, ascending, at most its cap
-    last: dict[str, int] = {}  # type -> time, the longest ago first
-    active_ms: int = 0
+    span_ms: int
+    times: list[int]
+
+
+class Counters(Struct, array_like=True):
+    """What a user got lately, as far as somebody limits it. Part of the user's page."""
+
+    sent: dict[str, Recent] = {}  # by category, the one not sent for longest first
+    last: dict[str, tuple[int, int]] = {}  # type -> when, and until when that counts; the longest ago first
+
+    @property
+    def empty(self) -> bool:
+        """Does nothing count?"""
+        return not (self.sent or self.last)
+
+    @property
+    def size(self) -> int:
+        """Bytes they take in memory, about."""
+        return 300 + sum(250 + 32 * len(recent.times) for recent in self.sent.values()) + 200 * len(self.last)
+
+    def copy(self) -> Counters:
+        """Another one that changes by itself."""
+        return Counters({name: Recent(recent.span_ms, list(recent.times)) for name, recent in self.sent.items()}, dict(self.last))
+
+
+NONE_YET: Final = Counters()
+"""Of who got nothing that is limited. Never changed."""
 
 
 class Reason(Struct, frozen=True):
@@ -114,64 +121,73 @@ class Verdict(Struct, frozen=True):
     until_ms: int = 0
 
 
-def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, categories: Mapping[str, Category], now_ms: int) -> Verdict:
+def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
     """What is to become of a message, now. Changes nothing.
 
     Args:
         zone: of the profile.
-        categories: by name.
+        active_ms: when the user was last active, 0 for never.
     """
-    category = categories.get(facts.category, UNLIMITED)
-    wish = None if category.mandatory else _muted(facts, profile)
+    limits = facts.limits
+    wish = None if limits.mandatory else _muted(facts, profile)
     if wish is None:
-        wish = _interacted(facts, counters)
+        wish = _interacted(facts, active_ms)
     if wish is not None:
         return Verdict(Decision.SUPPRESS, (wish,))
-    if category.mandatory:
+    if limits.mandatory:
         return Verdict(Decision.DELIVER, (Reason("mandatory", f"category {facts.category} is told to everyone"),))
     if facts.priority == HIGH:
         return Verdict(Decision.DELIVER, (Reason("priority", "high priority waits for nothing and counts against no cap"),))
     pattern = matches(profile.digest_types, facts.type)
     if pattern:
         return Verdict(Decision.DIGEST, (Reason("digest", f"the user wants {pattern} in the digest"),))
-    until_ms = quiet_until(profile.quiet, zone, now_ms) if category.quiet and profile.quiet else 0
+    until_ms = quiet_until(profile.quiet, zone, now_ms) if limits.quiet and profile.quiet else 0
     if until_ms:
         return Verdict(
             Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms
         )
-    limit = _same_type(facts, category, counters, now_ms) or _capped(facts, category, counters, now_ms)
+    limit = _same_type(facts, counters, now_ms) or _capped(facts, counters, now_ms)
     if limit is not None:
         return Verdict(Decision.SUPPRESS, (limit,))
     return Verdict(Decision.DELIVER, (Reason("allowed", "nothing speaks against it"),))
 
 
-def record(counters: Counters, facts: Facts, categories: Mapping[str, Category], now_ms: int, types_max: int) -> None:
-    """A message was delivered: count it, where somebody limits it. High priority and mandatory messages count against nobody."""
-    category = categories.get(facts.category, UNLIMITED)
-    if facts.priority == HIGH or category.mandatory:
+def record(counters: Counters, facts: Facts, now_ms: int, counted_max: int) -> None:
+    """A message was delivered: count it, where somebody limits it. High priority and mandatory messages count against nobody.
+
+    Args:
+        counted_max: categories, and types, that are counted; the one not sent for longest makes room.
+    """
+    limits = facts.limits
+    if facts.priority == HIGH or limits.mandatory or not (limits.cap or limits.same_type_ms):
         return
-    if category.cap:
-        times = counters.sent.setdefault(facts.category, [])
+    forget_old(counters, now_ms)
+    if limits.cap:
+        recent = counters.sent.pop(facts.category, None)
+        times = [] if recent is None else recent.times
         times.append(max(now_ms, times[-1]) if times else now_ms)
-        del times[: -category.cap]
-    if category.same_type_ms:
-        counters.last.pop(facts.type, None)
-        counters.last[facts.type] = now_ms
-        while len(counters.last) > types_max:
-            del counters.last[next(iter(counters.last))]
+        counters.sent[facts.category] = Recent(limits.cap_ms, times[-limits.cap :])
+        _make_room(counters.sent, counted_max)
+    if limits.same_type_ms:
+        _, until_ms = counters.last.pop(facts.type, (0, 0))
+        counters.last[facts.type] = (now_ms, max(until_ms, now_ms + limits.same_type_ms))
+        _make_room(counters.last, counted_max)
 
 
-def forget_old(counters: Counters, categories: Mapping[str, Category], now_ms: int) -> None:
-    """Drop what no limit looks at any more, so that a page of a quiet user is small. Changes no verdict."""
-    for name in list(counters.sent):
-        category = categories.get(name, UNLIMITED)
-        times = [at_ms for at_ms in counters.sent[name] if category.cap and at_ms > now_ms - category.cap_ms]
+def _make_room(table: dict[str, Any], count_max: int) -> None:
+    while len(table) > count_max:
+        del table[next(iter(table))]
+
+
+def forget_old(counters: Counters, now_ms: int) -> None:
+    """Drop what no limit looks at any more, so that the page of a quiet user is small. Changes no verdict."""
+    for name, recent in list(counters.sent.items()):
+        times = [at_ms for at_ms in recent.times if at_ms > now_ms - recent.span_ms]
         if times:
-            counters.sent[name] = times
+            counters.sent[name] = Recent(recent.span_ms, times)
         else:
             del counters.sent[name]
-    longest_ms = max((category.same_type_ms for category in categories.values()), default=0)
-    for type_ in [name for name, at_ms in counters.last.items() if at_ms <= now_ms - longest_ms]:
+    for type_ in [name for name, (_, until_ms) in counters.last.items() if until_ms <= now_ms]:
         del counters.last[type_]
 
 
@@ -183,28 +199,29 @@ def _muted(facts: Facts, profile: Profile) -> Reason | None:
     return None if target is None else Reason("muted_target", f"the user has muted {target}")
 
 
-def _interacted(facts: Facts, counters: Counters) -> Reason | None:
-    if not facts.unless_active_since_ms or counters.active_ms <= facts.unless_active_since_ms:
+def _interacted(facts: Facts, active_ms: int) -> Reason | None:
+    if not facts.unless_active_since_ms or active_ms <= facts.unless_active_since_ms:
         return None
     return Reason("interacted", "the user has been active since")
 
 
-def _same_type(facts: Facts, category: Category, counters: Counters, now_ms: int) -> Reason | None:
-    last_ms = counters.last.get(facts.type)
-    if not category.same_type_ms or last_ms is None or last_ms <= now_ms - category.same_type_ms:
+def _same_type(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
+    same_type_ms = facts.limits.same_type_ms
+    last_ms, until_ms = counters.last.get(facts.type, (0, 0))
+    if not same_type_ms or min(until_ms, last_ms + same_type_ms) <= now_ms:
         return None
-    return Reason(
-        "same_type", f"the user got {facts.type} {_span(now_ms - last_ms)} ago; once per {_span(category.same_type_ms)} is allowed"
-    )
+    return Reason("same_type", f"the user got {facts.type} {_span(now_ms - last_ms)} ago; once per {_span(same_type_ms)} is allowed")
 
 
-def _capped(facts: Facts, category: Category, counters: Counters, now_ms: int) -> Reason | None:
-    if not category.cap:
+def _capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
+    limits = facts.limits
+    counted = counters.sent.get(facts.category)
+    if not limits.cap or counted is None:
         return None
-    recent = _count_after(counters.sent.get(facts.category, ()), now_ms - category.cap_ms)
-    if recent < category.cap:
+    recent = _count_after(counted.times, now_ms - min(limits.cap_ms, counted.span_ms))
+    if recent < limits.cap:
         return None
-    return Reason("cap", f"the user got {recent} of {facts.category} in {_span(category.cap_ms)}; {category.cap} are allowed")
+    return Reason("cap", f"the user got {recent} of {facts.category} in {_span(limits.cap_ms)}; {limits.cap} are allowed")
 
 
 def _count_after(times: Sequence[int], after_ms: int) -> int:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 DAY_MINUTES: Final = 24 * 60
 ALL_DAYS: Final = 0b111_1111
@@ -40,9 +40,9 @@ class Quiet(Struct, frozen=True, array_like=True):
         days: bit 0 is Monday; the day on which the interval begins.
     """
 
-    begin: int
-    end: int
-    days: int = ALL_DAYS
+    begin: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
+    end: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
+    days: Annotated[int, Meta(ge=0, le=ALL_DAYS)] = ALL_DAYS
 
 
 def quiet_until(windows: Sequence[Quiet], zone: tzinfo, now_ms: int) -> int:

@@ -5,7 +5,8 @@ really is. The records are appended to the journal behind what is left of it, an
 a message whose number the mailbox has reached is there already, one beyond it is taken, a number between them that nobody
 brings is gone and will be announced as a gap. What had left memory for the lost part of the streams cannot be brought back.
 
-Aggregation windows are put back as they are, counts and all.
+Aggregation windows are put back as they are, counts and all; so are profiles, and what counts against limits, behind the messages that
+replay would count a second time.
 
 A broadcast is put back with its body, like any other message: the log may have lost it too.
 
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.core.checkpoint import Handled, Kept, Record, Stored, Topics
+from engine.core.checkpoint import Handled, Kept, Record, Remembered, Stored, Topics
 from engine.core.mailbox import Mailbox
 
 _encoder = msgspec.msgpack.Encoder()
@@ -46,7 +47,7 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
         yield _encoder.encode(entry)
 
 
-def _records(mailbox: Mailbox) -> Iterator[Stored | Handled | Topics | Kept]:
+def _records(mailbox: Mailbox) -> Iterator[Record]:
     known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(_TIMER)}
     timers = {seq: id.removeprefix(_TIMER) for id, (seq, _) in mailbox.recent.items() if id.startswith(_TIMER)}
     pending = mailbox.hot | mailbox.dying
@@ -68,6 +69,7 @@ def _records(mailbox: Mailbox) -> Iterator[Stored | Handled | Topics | Kept]:
         )
     if mailbox.topics or mailbox.log_pos:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
+    yield Remembered(mailbox.key, mailbox.person, mailbox.seen_ms)
     if mailbox.windows is not None:
         yield Kept(mailbox.key, mailbox.windows)  # also with none open: what is left of a page may know of one that was closed
     yield Handled(mailbox.key, mailbox.floor, sorted(mailbox.acked), mailbox.head)

@@ -6,8 +6,8 @@ the second for it (invariant 5). So a damaged record is taken apart as far as it
 
 Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
 still holds, behind it are whole. A damaged message whose key and number can still be read becomes a `Handled` with that `head`: the
-number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat, and a damaged change of
-subscriptions has no numbers, nor has what happened to a window: a count is short by one, or a summary comes twice. When the owner of a
+number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
+of a profile has no numbers, nor has what happened to a window: a count is short by one, or a summary comes twice. When the owner of a
 number remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data epoch tells them apart.
 
 Page: an array that begins with `head` and `floor`. With both readable, the mailbox goes on: everything above `floor` is looked for in
@@ -37,6 +37,7 @@ _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
 _TAG_HANDLED: Final = 2
 _TAG_TOPICS: Final = 4
+_TAGS_NOTE: Final = (5, 6)
 _TAGS_WINDOW: Final = (11, 12, 13)
 
 _record: Final = msgspec.msgpack.Decoder(Record)
@@ -113,7 +114,7 @@ def _take(raw: bytes, records: list[Record]) -> bool:
 def _accounted(raw: bytes, records: list[Record]) -> bool:
     """A damaged record: mark its number as used. Returns whether nothing else was in it."""
     tag, key, seq = _values(raw, 3)
-    if tag in (_TAG_HANDLED, _TAG_TOPICS, *_TAGS_WINDOW):
+    if tag in (_TAG_HANDLED, _TAG_TOPICS, *_TAGS_NOTE, *_TAGS_WINDOW):
         return True
     if tag != _TAG_STORED or not _is_key(key) or type(seq) is not int or not 0 < seq <= SEQ_MAX:
         return False

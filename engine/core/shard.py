@@ -4,9 +4,9 @@ The shell (engine/actors/shard.py) feeds it records of edges and schedulers and 
 what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges to read, one journal group at a time,
 checkpoints, dead letters, session events.
 
-`engine.core.hub` has the connections, `engine.core.courier` what is sent on them, `engine.core.commit` the journal groups,
-`engine.core.audience` the broadcasts on their way into mailboxes, `engine.core.admission` what is refused and held under load beyond
-capacity.
+`engine.core.hub` has the connections, `engine.core.desk` what is asked without one, `engine.core.courier` what is sent on them,
+`engine.core.commit` the journal groups, `engine.core.audience` the broadcasts on their way into mailboxes, `engine.core.admission` what
+is refused and held under load beyond capacity.
 
 A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
 in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
@@ -19,7 +19,7 @@ edges, which announce their connections and repeat unanswered posts, and by the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -40,9 +40,6 @@ from engine.core.batch import (
     Nack,
     Post,
     Posted,
-    Probe,
-    Settle,
-    Subscribe,
     Timer,
     Written,
 )
@@ -52,6 +49,7 @@ from engine.core.checkpoint import Page, Stored, recalled
 from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
+from engine.core.desk import Desk, Question
 from engine.core.hub import Hub
 from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
@@ -84,6 +82,7 @@ class ShardCore:
         self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
         self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
         self.output = self.courier.output
+        self.desk = Desk(self.cabinet, self.hub, self.audience, self.output)
         self.to_scheduler: list[tuple[int, Struct]] = []
         self.storage_away = False
         self._parked = Parked()
@@ -98,10 +97,8 @@ class ShardCore:
             Ack: self.hub.ack,
             AckIds: self.hub.ack_ids,
             Nack: self.hub.nack,
-            Settle: self._ask,
-            Probe: self._ask,
             Written: self.hub.written,
-            Subscribe: self._ask,
+            **dict.fromkeys(get_args(Question), self._ask),
         }
 
     # -- edges --------------------------------------------------------------------------------------------------------
@@ -160,20 +157,14 @@ class ShardCore:
         if not self.hub.detach(session, record, now_ms):
             self._parked.forget(session, record.conn)
 
-    def _ask(self, session: str, record: Settle | Probe | Subscribe, now_ms: int) -> None:
+    def _ask(self, session: str, record: Question, now_ms: int) -> None:
         """What needs a mailbox and no connection."""
         if not self._owns(record.key):
             self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self._parked.add(record.key, session, record)
-        elif isinstance(record, Settle):
-            mailbox.active_ms = now_ms
-            self.hub.settle(mailbox, session, record, now_ms)
-        elif isinstance(record, Subscribe):
-            mailbox.active_ms = now_ms
-            self.audience.subscribe(mailbox, session, record)
         else:
-            self.hub.probe(mailbox, session, record, now_ms)
+            self.desk.ask(mailbox, session, record, now_ms)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +230,7 @@ class ShardCore:
         policy = self.policy
         closing = self.cabinet.closer.take(policy.windows_close_max, policy.commit_bytes_max, now_ms)
         group, answers = self.intake.build(
-            self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders, closing
+            self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders, closing, self.desk.take()
         )
         self._answer(answers)
         if group is None:
@@ -254,7 +245,7 @@ class ShardCore:
     def wants_commit(self) -> bool:
         """Is there something that should not wait for a group of its own?"""
         admission = self.admission
-        if len(self.intake) or self.cabinet.closer.wants_commit:
+        if len(self.intake) or self.cabinet.closer.wants_commit or len(self.desk):
             return True
         return self.audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
@@ -289,6 +280,7 @@ class ShardCore:
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.cabinet.mark_urgent(mailbox)
         self.audience.committed(group.adoptions, group.changes, now_ms)
+        self.desk.committed(group.notes)
 
     def _count(self, group: Group) -> None:
         counters = self.counters
@@ -316,6 +308,7 @@ class ShardCore:
         self.storage_away = True
         self.hub.handled_again(group.handled)
         self.audience.refused(group.adoptions, group.changes)
+        self.desk.refused(group.notes)
         self._watch(group.closing)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.intake.drop_waiting() + self._parked.take_posts()
@@ -327,6 +320,7 @@ class ShardCore:
         undecided, self._undecided = self._undecided, []
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
         self.audience.storage_back()
+        self.desk.storage_back()
 
     def _answer(self, answers: Iterable[Answer]) -> None:
         fired: list[str] = []
@@ -419,7 +413,7 @@ class ShardCore:
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
-        return self.cabinet.evict(self.intake.busy() | self.audience.busy() | self.hub.acked_keys, now_ms)
+        return self.cabinet.evict(self.intake.busy() | self.audience.busy() | self.desk.busy() | self.hub.acked_keys, now_ms)
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Plain numbers for status and metrics."""

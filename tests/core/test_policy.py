@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from engine.core.batch import HIGH, LOW, NORMAL
+from engine.core.judging import Category
 from engine.core.policy import (
     DAY_MS,
     TOUCH,
-    Category,
     Counters,
     Decision,
     Facts,
+    Recent,
     Verdict,
     decode_counters,
     forget_old,
@@ -35,9 +36,16 @@ NIGHT = Profile(zone="Europe/Berlin", quiet=(Quiet(22 * 60, 7 * 60),))
 MIDNIGHT = int(datetime(2026, 6, 6, 22, tzinfo=UTC).timestamp() * 1000)  # in Berlin
 
 
-def verdict(facts: Facts, profile: Profile | None = None, counters: Counters | None = None, now_ms: int = NOW) -> Verdict:
+def about(type: str, category: str = "", **fields: Any) -> Facts:
+    """Facts of a message, with the limits of its category."""
+    return Facts(type=type, category=category, limits=CATEGORIES.get(category, Category()), **fields)
+
+
+def verdict(
+    facts: Facts, profile: Profile | None = None, counters: Counters | None = None, now_ms: int = NOW, active_ms: int = 0
+) -> Verdict:
     profile = profile or Profile()
-    return judge(facts, profile, zone(profile.zone), counters or Counters(), CATEGORIES, now_ms)
+    return judge(facts, profile, zone(profile.zone), counters or Counters(), now_ms, active_ms)
 
 
 def codes(found: Verdict) -> list[str]:
@@ -45,57 +53,57 @@ def codes(found: Verdict) -> list[str]:
 
 
 def test_nothing_speaks_against_a_message_nobody_limits() -> None:
-    found = verdict(Facts(type="a"))
+    found = verdict(about("a"))
     assert found.decision is Decision.DELIVER
     assert codes(found) == ["allowed"]
 
 
 def test_a_muted_type_or_target_is_suppressed_whatever_its_priority() -> None:
     profile = Profile(muted_types=("promo.*",), muted_targets=("thread:9",))
-    for facts in (Facts(type="promo.sale", priority=HIGH), Facts(type="a", targets=("9", "thread:9"), priority=HIGH)):
+    for facts in (about("promo.sale", priority=HIGH), about("a", targets=("9", "thread:9"), priority=HIGH)):
         assert verdict(facts, profile).decision is Decision.SUPPRESS
-    assert verdict(Facts(type="promotion"), profile).decision is Decision.DELIVER
+    assert verdict(about("promotion"), profile).decision is Decision.DELIVER
 
 
 def test_what_a_user_must_be_told_passes_mutes_quiet_hours_and_caps() -> None:
-    counters = Counters(sent={"must": [NOW]})
+    counters = Counters(sent={"must": Recent(DAY_MS, [NOW])})
     profile = replace(NIGHT, muted_types=("law.*",))
-    found = verdict(Facts(type="law.notice", category="must"), profile, counters, MIDNIGHT)
+    found = verdict(about("law.notice", category="must"), profile, counters, MIDNIGHT)
     assert found.decision is Decision.DELIVER
     assert codes(found) == ["mandatory"]
 
 
 def test_a_user_who_has_been_active_since_is_not_touched() -> None:
-    facts = Facts(type="cart.abandoned", category="touch", unless_active_since_ms=NOW - 5)
-    assert verdict(facts, counters=Counters(active_ms=NOW - 5)).decision is Decision.DELIVER
-    found = verdict(facts, counters=Counters(active_ms=NOW - 4))
+    facts = about("cart.abandoned", category="touch", unless_active_since_ms=NOW - 5)
+    assert verdict(facts, active_ms=NOW - 5).decision is Decision.DELIVER
+    found = verdict(facts, active_ms=NOW - 4)
     assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["interacted"])
-    assert verdict(replace(facts, unless_active_since_ms=0), counters=Counters(active_ms=NOW)).decision is Decision.DELIVER
+    assert verdict(replace(facts, unless_active_since_ms=0), active_ms=NOW).decision is Decision.DELIVER
 
 
 def test_quiet_hours_defer_until_they_end() -> None:
-    found = verdict(Facts(type="a"), NIGHT, now_ms=MIDNIGHT)
+    found = verdict(about("a"), NIGHT, now_ms=MIDNIGHT)
     assert found.decision is Decision.DEFER
     assert found.until_ms == MIDNIGHT + 7 * HOUR_MS
     assert "7 h" in found.reasons[-1].detail
-    assert verdict(Facts(type="a"), NIGHT, now_ms=found.until_ms).decision is Decision.DELIVER
+    assert verdict(about("a"), NIGHT, now_ms=found.until_ms).decision is Decision.DELIVER
 
 
 def test_high_priority_and_some_categories_do_not_wait_for_quiet_hours() -> None:
-    assert verdict(Facts(type="a", priority=HIGH), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
-    assert verdict(Facts(type="a", category="capped"), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
-    assert verdict(Facts(type="a", priority=LOW), NIGHT, now_ms=MIDNIGHT).decision is Decision.DEFER
+    assert verdict(about("a", priority=HIGH), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
+    assert verdict(about("a", category="capped"), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
+    assert verdict(about("a", priority=LOW), NIGHT, now_ms=MIDNIGHT).decision is Decision.DEFER
 
 
 def test_a_type_wanted_in_the_digest_goes_there_unless_it_is_urgent() -> None:
     profile = replace(NIGHT, digest_types=("forum.*",))
-    assert verdict(Facts(type="forum.like"), profile, now_ms=MIDNIGHT).decision is Decision.DIGEST
-    assert verdict(Facts(type="forum.like", priority=HIGH), profile).decision is Decision.DELIVER
+    assert verdict(about("forum.like"), profile, now_ms=MIDNIGHT).decision is Decision.DIGEST
+    assert verdict(about("forum.like", priority=HIGH), profile).decision is Decision.DELIVER
 
 
 def test_a_cap_opens_again_when_the_oldest_leaves_the_rolling_day() -> None:
-    counters = Counters(sent={"touch": [NOW, NOW + 10, NOW + 20]})
-    facts = Facts(type="new", category="touch")
+    counters = Counters(sent={"touch": Recent(DAY_MS, [NOW, NOW + 10, NOW + 20])})
+    facts = about("new", category="touch")
     found = verdict(facts, counters=counters, now_ms=NOW + DAY_MS - 1)
     assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["cap"])
     assert verdict(facts, counters=counters, now_ms=NOW + DAY_MS).decision is Decision.DELIVER
@@ -103,8 +111,8 @@ def test_a_cap_opens_again_when_the_oldest_leaves_the_rolling_day() -> None:
 
 def test_the_same_type_comes_once_in_three_days() -> None:
     counters = Counters()
-    facts = Facts(type="cart.abandoned", category="touch")
-    record(counters, facts, CATEGORIES, NOW, 10)
+    facts = about("cart.abandoned", category="touch")
+    record(counters, facts, NOW, 10)
     found = verdict(facts, counters=counters, now_ms=NOW + 3 * DAY_MS - 1)
     assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["same_type"])
     assert verdict(facts, counters=counters, now_ms=NOW + 3 * DAY_MS).decision is Decision.DELIVER
@@ -114,19 +122,19 @@ def test_the_same_type_comes_once_in_three_days() -> None:
 def test_urgent_and_mandatory_messages_count_against_nobody() -> None:
     counters = Counters()
     for facts in (
-        Facts(type="a", category="touch", priority=HIGH),
-        Facts(type="b", category="must"),
-        Facts(type="c"),
-        Facts(type="c", category="?"),
+        about("a", category="touch", priority=HIGH),
+        about("b", category="must"),
+        about("c"),
+        about("c", category="?"),
     ):
-        record(counters, facts, CATEGORIES, NOW, 10)
+        record(counters, facts, NOW, 10)
     assert counters == Counters()
 
 
 def test_judging_changes_nothing() -> None:
-    counters = Counters(sent={"touch": [NOW - 5]}, last={"a": NOW - 5}, active_ms=7)
+    counters = Counters(sent={"touch": Recent(DAY_MS, [NOW - 5])}, last={"a": (NOW - 5, NOW + DAY_MS)})
     before = msgspec.msgpack.encode(counters)
-    for facts in (Facts(type="a", category="touch"), Facts(type="b", category="touch")):
+    for facts in (about("a", category="touch"), about("b", category="touch")):
         verdict(facts, NIGHT, counters)
     assert msgspec.msgpack.encode(counters) == before
     assert decode_counters(before) == counters
@@ -170,18 +178,18 @@ def test_random_histories_are_judged_as_if_everything_were_remembered(history: l
     model, counters, now_ms = Model(), Counters(), NOW
     for pause_ms, category, type_, priority, what in history:
         now_ms += pause_ms
-        facts = Facts(type=type_, category=category, priority=priority)
+        facts = about(type_, category=category, priority=priority)
         found = verdict(facts, counters=counters, now_ms=now_ms)
         assert (found.decision is Decision.DELIVER) is model.allows(facts, now_ms), found
         if found.decision is Decision.DELIVER:
-            record(counters, facts, CATEGORIES, now_ms, types_max=10)
+            record(counters, facts, now_ms, counted_max=10)
             if priority != HIGH and category != "must":
                 model.delivered.append((now_ms, category, type_))
         if what == "forget":
-            forget_old(counters, CATEGORIES, now_ms)
+            forget_old(counters, now_ms)
         elif what == "page":
             counters = decode_counters(msgspec.msgpack.encode(counters))
-        assert all(len(times) <= CATEGORIES[name].cap for name, times in counters.sent.items())
+        assert all(len(recent.times) <= CATEGORIES[name].cap for name, recent in counters.sent.items())
 
 
 @settings(max_examples=200, deadline=None)
@@ -190,7 +198,7 @@ def test_counters_stay_bounded_whatever_the_clock_does(history: list[tuple[int, 
     counters, now_ms = Counters(), NOW
     for number, step_ms in history:
         now_ms += step_ms
-        record(counters, Facts(type=f"t{number}", category="touch"), CATEGORIES, now_ms, types_max=8)
+        record(counters, about(f"t{number}", category="touch"), now_ms, counted_max=8)
         assert len(counters.last) <= 8
-        assert len(counters.sent["touch"]) <= 3
-        assert counters.sent["touch"] == sorted(counters.sent["touch"])
+        assert len(counters.sent["touch"].times) <= 3
+        assert counters.sent["touch"].times == sorted(counters.sent["touch"].times)

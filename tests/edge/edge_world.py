@@ -20,8 +20,9 @@ from engine import server
 from engine.actors.edge import clock, wall_ms
 from engine.auth import Authenticator, mint
 from engine.config import Config
-from engine.core import batch
+from engine.core import asking, batch
 from engine.core.broadcast import Entry
+from engine.core.profile import Profile
 from engine.core.slots import SlotMap, spread
 from engine.errors import StorageUnavailable
 from engine.gateway import Gateway
@@ -53,6 +54,8 @@ class FakeShard:
         self.resumed: str | None = None
         self.topics: dict[str, set[str]] = {}
         self.subscribe_status = batch.OK
+        self.profiles: dict[str, Profile | None] = {}
+        self.profile_status = batch.OK
         self._outgoing: list[Any] = []
 
     def take(self, record: Any) -> None:
@@ -158,6 +161,14 @@ class FakeShard:
             topics |= set(subscribe.add)
             topics -= set(subscribe.remove)
         self.say(batch.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
+
+    def setprofile(self, record: asking.SetProfile) -> None:
+        if self.profile_status == batch.OK:
+            self.profiles[record.key] = record.profile
+        self.say(asking.ProfileIs(record.ref, self.profile_status, record.profile))
+
+    def getprofile(self, record: asking.GetProfile) -> None:
+        self.say(asking.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key)))
 
     def probe(self, probe: batch.Probe) -> None:
         online = any(attach.key == probe.key for attach in self.attached.values())

@@ -1,0 +1,37 @@
+"""Notes: what the journal says about a user and not about messages, applied to the mailbox at commit and at replay alike."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from engine.core.checkpoint import Profiled, Remembered
+from engine.core.mailbox import Mailbox
+from engine.core.person import Person
+
+
+class Note(Struct):
+    """A record on its way (`engine.core.desk`): whom to answer, with what once it is durable, and with what when it is not."""
+
+    mailbox: Mailbox
+    session: str
+    record: Profiled
+    done: Struct
+    failed: Struct
+
+
+def person_of(mailbox: Mailbox) -> Person:
+    """What is known of the user, to be added to."""
+    if mailbox.person is None:
+        mailbox.person = Person()
+    return mailbox.person
+
+
+def apply_note(mailbox: Mailbox, record: Profiled | Remembered) -> None:
+    """What a journalled record says is so."""
+    if isinstance(record, Remembered):
+        mailbox.person = record.person
+        mailbox.seen_ms = max(mailbox.seen_ms, record.seen_ms)
+    elif record.profile is not None:
+        person_of(mailbox).profile = record.profile
+    elif mailbox.person is not None:
+        mailbox.person.profile = None
