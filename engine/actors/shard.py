@@ -221,9 +221,9 @@ class Shard(Server):
             self._links.send_all(core.output)
             core.output.clear()
         if core.to_scheduler:
-            outgoing, core.to_scheduler = core.to_scheduler, []
-            for partition, record in outgoing:
+            for partition, record in core.to_scheduler:
                 self._to_scheduler(partition, record)
+            core.to_scheduler.clear()
         if core.wants_commit:
             self._commit_wanted.set()
         elif core.wants_ack_commit and not self._acks_scheduled:

@@ -9,7 +9,7 @@ Directions:
                         Settled, Probed, Subscribed, ProfileIs
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
-    Shard -> Scheduler  Arm, FireDone, FireFailed
+    Shard -> Scheduler  Arm, FireDone, FireFailed, FireAgain
     Scheduler -> Shard  Due, Fire
 """
 
@@ -376,6 +376,12 @@ class FireFailed(Struct, array_like=True, tag=83, gc=False):
     sids: list[str]
 
 
+class FireAgain(Struct, array_like=True, tag=84, gc=False):
+    """These durable timers had no effect yet: move each to another time, [(scheduled id, due time)]."""
+
+    moves: list[tuple[str, Instant]]
+
+
 class Due(Struct, array_like=True, tag=91, gc=False):
     """Volatile timers that are due."""
 
@@ -394,7 +400,7 @@ FromShard = (
 )
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 SchedulerToEdge = TimerAnswer
-ShardToScheduler = Arm | FireDone | FireFailed
+ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

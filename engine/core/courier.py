@@ -83,6 +83,7 @@ class ShardPolicy(Struct, frozen=True):
     gaps_max: int = 256
     windows_max: int = 16
     windows_close_max: int = 250
+    postponed_max: int = 5000
 
     @staticmethod
     def wanted(config: Config) -> ShardPolicy:
@@ -116,6 +117,7 @@ class ShardPolicy(Struct, frozen=True):
             gaps_max=config.gaps_max,
             windows_max=config.windows_max,
             windows_close_max=config.windows_close_max,
+            postponed_max=config.timer_claims_max * config.schedulers,
         )
 
 

@@ -9,12 +9,15 @@ Every timer in memory is in exactly one state:
                                                    memory is short, it is not claimed -> forgotten, storage has it
     FROZEN    in no wheel                          the request's outcome: forgotten, WAITING at another time, or WAITING as before
     HANDED    with the shard, unconfirmed          FireDone -> forgotten; session lost -> WAITING; FireFailed, or no word for the
-                                                   refire time: it has failed -> RETRY, or DEGRADED
+                                                   refire time: it has failed -> RETRY, or DEGRADED; FireAgain -> MOVING
     RETRY     in the lane's second wheel           its next retry time -> HANDED
     DEGRADED  in the lane's compensation queue     the next compensation batch -> HANDED
+    MOVING    in no wheel                          storage has the new time -> WAITING at that time, or forgotten when that is far
     (any)                                          FireDone -> forgotten
+    (claimed)                                      FireAgain -> MOVING
 
-A timer is *claimed* from the moment it is first handed out, for as long as it is in memory. A claimed timer may have taken
+A timer is *claimed* from the moment it is first handed out, for as long as it is in memory, or until its shard says that it had no
+effect and is to come again later (`FireAgain`). A claimed timer may have taken
 effect, so it can neither be cancelled nor moved any more: that is the line between "cancelled for sure" and 409. Claims are
 not written to storage. A scheduler that starts cannot know what its predecessor handed out, so it takes every timer that
 was due before it started for claimed.
@@ -42,6 +45,7 @@ an instant when the request arrives, so it does not shift later. What that means
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
@@ -56,6 +60,10 @@ FROZEN: Final = 1
 HANDED: Final = 2
 RETRY: Final = 3
 DEGRADED: Final = 4
+MOVING: Final = 5
+
+LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+"""Upper bounds of the lateness histogram; what is later counts in one more bucket."""
 
 _OVERHEAD_BYTES: Final = 1000
 """Of one timer in memory beside its body: record, strings, wheel, dict and set entries; 930 measured with one timer per user."""
@@ -69,7 +77,7 @@ class _Entry:
         self.claimed = claimed
         self.failures = 0  # since it was last taken over by a session
         self.state = FROZEN
-        self.shard = -1  # lane of a timer that is not FROZEN
+        self.shard = -1  # lane of a timer that is not FROZEN or MOVING
         self.size = len(timer.body) + _OVERHEAD_BYTES
 
 
@@ -106,7 +114,8 @@ class Firing:
         self.refired = 0  # handed out again
         self.failed = 0  # hand-outs that failed
         self.compensated = 0  # timers that went to the compensation queue
-        self.lateness_ms: list[int] = []  # of each timer handed out first; the owner empties it
+        self.postponed = 0  # timers that a shard wants again later
+        self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)  # of each timer when it was first handed out
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -164,7 +173,7 @@ class Firing:
 
     def _leave(self, entry: _Entry) -> None:
         """Take the timer out of wherever its state has it."""
-        if entry.state == FROZEN:
+        if entry.state in (FROZEN, MOVING):
             return
         lane, sid = self._lanes[entry.shard], entry.timer.sid
         if entry.state == WAITING:
@@ -201,6 +210,18 @@ class Firing:
         entry = self._entries.get(sid)
         if entry is not None and entry.state == FROZEN:
             self._arm(entry, now_ms)
+
+    def postpone(self, sid: str) -> Timer | None:
+        """A shard says that a timer had no effect and is to come again later: it is not claimed any more, and fires no more until storage
+        has its new time and the caller forgets it. Returns None, and does nothing, when it was not claimed or not in memory."""
+        entry = self._entries.get(sid)
+        if entry is None or not entry.claimed:
+            return None
+        self._leave(entry)
+        entry.state = MOVING
+        entry.claimed = False
+        self.postponed += 1
+        return entry.timer
 
     def _arm(self, entry: _Entry, now_ms: int) -> None:
         entry.state = WAITING
@@ -243,7 +264,7 @@ class Firing:
         """
         self._slots = slots
         for entry in self._entries.values():
-            if entry.state not in (FROZEN, HANDED) and slots.owner(entry.timer.key) != entry.shard:
+            if entry.state not in (FROZEN, HANDED, MOVING) and slots.owner(entry.timer.key) != entry.shard:
                 self._leave(entry)
                 self._arm(entry, now_ms)
         incomplete = any(lane.incomplete for lane in self._lanes.values())
@@ -322,7 +343,7 @@ class Firing:
             entry = self._entries[sid]
             if not entry.claimed:
                 entry.claimed = True
-                self.lateness_ms.append(now_ms - entry.timer.due_ms)
+                self.lateness[bisect_left(LATENESS_BUCKETS_MS, now_ms - entry.timer.due_ms)] += 1
             entry.state = HANDED
             lane.handed[sid] = now_ms + self._config.timer_refire_ms
             lane.handed_bytes += entry.size

@@ -23,6 +23,10 @@ Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, remova
 from 404. A hand-out can fail, see the three levels of `engine.core.firing`. The shard makes the effect happen once, under the
 scheduled id; here a timer may be handed out any number of times.
 
+Or the shard says `FireAgain`: it has judged, there was no effect, and the timer is to come again at another time. From then on the timer
+is not claimed, so it can be cancelled and moved like any other, also while its new time is on its way to storage: storage moves before it
+looks at requests. What a copy that is still under way to the shard may do is the shard's business (`engine.core.fired`).
+
 What a crash, or a lost answer, does at each point:
 
     before the request is stored       nothing happened; no answer was given, the edge sends the request again or says 503
@@ -36,6 +40,9 @@ What a crash, or a lost answer, does at each point:
     removed, answer lost               removal is repeated; removing what is gone changes nothing
     storage away                       requests: UNAVAILABLE; timers in memory fire on time; removals wait; reading ahead waits
     shard cannot act now               it says `FireFailed`; handed out again, see `engine.core.firing`
+    FireAgain lost, or not stored      handed out again at its old time, as above: the shard judges again
+    moved, answer lost                 the move is repeated; after a crash the timer is read at its new time. Moving what has been
+                                       cancelled or removed meanwhile changes nothing
     an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once
 """
 
@@ -43,8 +50,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
+
+import msgspec
 
 from engine.config import Config
 from engine.core.batch import (
@@ -59,6 +67,7 @@ from engine.core.batch import (
     Cancel,
     CancelAll,
     Due,
+    FireAgain,
     FireDone,
     FireFailed,
     ListTimers,
@@ -68,9 +77,10 @@ from engine.core.batch import (
     TimerAnswer,
 )
 from engine.core.deciding import Deciding
-from engine.core.firing import Firing
+from engine.core.firing import LATENESS_BUCKETS_MS, Firing
 from engine.core.loading import Loading
-from engine.core.slots import SlotMap, partition_of, partition_of_timer, partitions_of, split_key
+from engine.core.settling import Settling
+from engine.core.slots import SlotMap, partition_of_timer, partitions_of, split_key
 from engine.core.timers import (
     Closed,
     Effect,
@@ -88,18 +98,13 @@ from engine.core.timers import (
     StoreRequest,
     StoreWork,
     Ticked,
+    partition_for,
 )
 from engine.core.wheel import Wheel
 from engine.errors import CorruptRecord
 
-LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
-"""Upper bounds of the lateness histogram; what is later counts in one more bucket."""
-
 _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
 """Pauses between attempts while storage fails; the last one repeats. Short first: a failover takes less than a second."""
-
-_REMOVALS_MAX: Final = 2000
-"""Timers removed in one go; with `commit_records_max` requests it keeps a turn's script at a few ms."""
 
 
 class _Waiting:
@@ -134,16 +139,13 @@ class SchedulerCore:
         self._sessions: dict[str, Wheel[str] | None] = {}  # a wheel of volatile timers for each shard's
         self._queue: deque[_Waiting] = deque()
         self._batch: list[_Waiting] | None = None  # under way
-        self._removing: list[str] = []  # under way with it
         self._deciding = Deciding(self._firing)
-        self._removals: dict[str, str] = {}  # fired, not yet removed: scheduled id -> mailbox key, empty where unknown
-        self._removals_since_ms = 0  # when the oldest of them came
+        self._settling = Settling(config)
         self._failures = 0  # of storage in a row
         self._store_after_ms = now_ms
         self._stored: dict[int, int] = {}  # timers per partition, as storage said last
         self._effects: list[Effect] = []
         self._due_sent = 0
-        self._lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)
 
     # -- What it tells. ------------------------------------------------------------------------------------------------
     @property
@@ -154,7 +156,7 @@ class SchedulerCore:
     @property
     def idle(self) -> bool:
         """Is there nothing that storage has yet to be told."""
-        return not self._queue and not self._removals and self._batch is None
+        return not self._queue and not self._settling and self._batch is None
 
     @property
     def slots_version(self) -> int:
@@ -172,11 +174,12 @@ class SchedulerCore:
             "failed": self._firing.failed,
             "degraded": self._firing.degraded,
             "compensated": self._firing.compensated,
+            "postponed": self._firing.postponed,
             "due_sent": self._due_sent,
             "requests_waiting": len(self._queue) + len(self._batch or ()),
-            "removals_waiting": len(self._removals),
+            "removals_waiting": len(self._settling),
             "storage": "down" if self._failures else "ok",
-            "lateness": [[upper_ms, count] for upper_ms, count in zip((*LATENESS_BUCKETS_MS, -1), self._lateness, strict=True)],
+            "lateness": [[upper_ms, count] for upper_ms, count in zip((*LATENESS_BUCKETS_MS, -1), self._firing.lateness, strict=True)],
         }
 
     def lag_ms(self, now_ms: int) -> int:
@@ -189,9 +192,7 @@ class SchedulerCore:
         moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
         moments.append(self._firing.next_at())
         if self._batch is None:
-            works = [self._store_after_ms if self._queue else self._loading.next_at()]
-            if self._removals:
-                works.append(self._removals_since_ms + self._config.timer_removal_ms)
+            works = [self._store_after_ms if self._queue else self._loading.next_at(), self._settling.next_at()]
             moments += [max(work_ms, self._store_after_ms) for work_ms in works if work_ms is not None]
             if self._queue:
                 moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
@@ -246,9 +247,9 @@ class SchedulerCore:
             if self._firing.set_slots(slots, now_ms):
                 self._loading.rewind()
 
-    def _received(self, session: str, records: Sequence[Request | Arm | FireDone | FireFailed], now_ms: int) -> None:
+    def _received(self, session: str, records: Sequence[Request | Arm | FireDone | FireFailed | FireAgain], now_ms: int) -> None:
         wheel = self._sessions[session]
-        if wheel is None and any(isinstance(record, Arm | FireDone | FireFailed) for record in records):
+        if wheel is None and any(isinstance(record, Arm | FireDone | FireFailed | FireAgain) for record in records):
             raise CorruptRecord(f"{session} is no shard, and speaks as one")
         for record in records:
             if isinstance(record, Arm):
@@ -258,16 +259,22 @@ class SchedulerCore:
                 self._fire_done(record.sids, now_ms)
             elif isinstance(record, FireFailed):
                 self._firing.failed_sids(record.sids, now_ms)
+            elif isinstance(record, FireAgain):
+                self._fire_again(record.moves, now_ms)
             else:
                 self._requested(session, record, now_ms)
 
     def _fire_done(self, sids: Sequence[str], now_ms: int) -> None:
-        if not self._removals:
-            self._removals_since_ms = now_ms
         for sid in sids:
-            if sid not in self._removals and self._loading.owns(partition_of_timer(sid)):
+            if self._settling.key_of_fired(sid) is None and self._loading.owns(partition_of_timer(sid)):
                 timer = self._firing.done(sid)
-                self._removals[sid] = "" if timer is None else timer.key
+                self._settling.fired(sid, "" if timer is None else timer.key, now_ms)
+
+    def _fire_again(self, moves: Sequence[tuple[str, int]], now_ms: int) -> None:
+        for sid, at_ms in moves:
+            timer = self._firing.postpone(sid)
+            if timer is not None:
+                self._settling.again(sid, at_ms, timer.key, now_ms)
 
     def _fire(self, now_ms: int) -> None:
         size = self._config.timer_batch
@@ -277,14 +284,10 @@ class SchedulerCore:
                 self._due_sent += len(keys)
                 self._effects += [Send(session, Due(keys[at : at + size])) for at in range(0, len(keys), size)]
         self._effects += [Send(session, fire) for session, fire in self._firing.due(now_ms)]
-        for late_ms in self._firing.lateness_ms:
-            bucket = next((n for n, upper_ms in enumerate(LATENESS_BUCKETS_MS) if late_ms <= upper_ms), len(LATENESS_BUCKETS_MS))
-            self._lateness[bucket] += 1
-        self._firing.lateness_ms.clear()
 
     # -- Requests. -----------------------------------------------------------------------------------------------------
     def _requested(self, session: str, request: Request, now_ms: int) -> None:
-        partition = _target(request)
+        partition = partition_for(request)
         if partition is None:
             self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
         elif not self._loading.owns(partition):
@@ -300,17 +303,17 @@ class SchedulerCore:
 
     def _spared(self, key: str) -> list[str]:
         """Timers of a mailbox that may have taken effect, as far as memory knows: a CancelAll comes too late for them."""
-        return self._firing.claimed_of(key) + [sid for sid, owner in self._removals.items() if owner in (key, "")]
+        return self._firing.claimed_of(key) + self._settling.fired_of(key)
 
     def _settled(self, request: Request) -> int | None:
         """The answer that memory alone gives about one timer."""
         if isinstance(request, Schedule | ListTimers | CancelAll):
             return None
         timer = self._firing.get(request.sid)
-        key = self._removals.get(request.sid) if timer is None else timer.key
+        key = self._settling.key_of_fired(request.sid) if timer is None else timer.key
         if key and split_key(key)[0] != request.tenant:
             return NOT_FOUND
-        if request.sid in self._removals or self._firing.is_claimed(request.sid):
+        if self._is_fired(request.sid):
             return ALREADY_FIRED
         return None
 
@@ -335,14 +338,10 @@ class SchedulerCore:
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = self._loading.pages(now_ms)
-        if not (pages or self._queue or self._removals_due(now_ms)):
+        if not (pages or self._queue or self._settling.is_due(now_ms)):
             return
         work: dict[int, StoreWork] = {}
-        self._removing = list(islice(self._removals, _REMOVALS_MAX))
-        for sid in self._removing:
-            partition = partition_of_timer(sid)
-            assert partition is not None
-            self._work_of(work, partition).fired[sid] = self._removals[sid]
+        self._settling.give(lambda partition: self._work_of(work, partition))
         self._batch = self._take_batch()
         for waiting in self._batch:
             self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
@@ -351,15 +350,10 @@ class SchedulerCore:
             self._work_of(work, partition).page = page
         self._effects.append(Store(list(work.values())))
 
-    def _removals_due(self, now_ms: int) -> bool:
-        """Removals ride along with other work, or go together: a turn costs about as much for a hundred as for one."""
-        waited_ms = now_ms - self._removals_since_ms
-        return bool(self._removals) and (waited_ms >= self._config.timer_removal_ms or len(self._removals) >= _REMOVALS_MAX)
-
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
         if part is None:
-            part = work[partition] = StoreWork(partition, self._started_ms, {}, [])
+            part = work[partition] = StoreWork(partition, self._started_ms, {}, [], moved={})
         return part
 
     def _take_batch(self) -> list[_Waiting]:
@@ -386,12 +380,14 @@ class SchedulerCore:
         assert self._batch is not None
         batch, self._batch = self._batch, None
         self._failures = 0
+        for part in done:
+            for sid, at_ms in self._settling.stored_moves(part):
+                self._come_again(part.partition, sid, at_ms, now_ms)
         answers = {part.partition: iter(part.answers) for part in done}
         for waiting in batch:
             self._answered(waiting, next(answers[waiting.partition]), now_ms)
-        for sid in self._removing:
-            del self._removals[sid]
-        self._removals_since_ms = now_ms
+        if self._settling.stored_fired(now_ms):
+            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage has no memory to move timers in
         for part in done:
             self._stored[part.partition] = part.stored
             if part.quarantined:
@@ -399,8 +395,14 @@ class SchedulerCore:
                 for sid in part.quarantined:
                     self._firing.forget(sid)
             if part.page is not None:
-                part.page.timers = [timer for timer in part.page.timers if timer.sid not in self._removals]
+                part.page.timers = [timer for timer in part.page.timers if self._settling.key_of_fired(timer.sid) is None]
                 self._loading.loaded(part.partition, part.page, now_ms, self._deciding)
+
+    def _come_again(self, partition: int, sid: str, at_ms: int | None, now_ms: int) -> None:
+        """Storage has the timer at its new time; None: it has it no more."""
+        timer = self._firing.forget(sid)
+        if at_ms is not None and timer is not None:
+            self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), now_ms)
 
     def _answered(self, waiting: _Waiting, answer: TimerAnswer, now_ms: int) -> None:
         """Bring memory in line with what storage answered, then pass the answer on."""
@@ -413,12 +415,15 @@ class SchedulerCore:
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):
                     self._firing.forget(request.sid)
+                    self._settling.stay(request.sid)
                 if isinstance(request, Reschedule) and answer.status == OK:
                     self._admit(waiting.partition, answer.timers[0], now_ms)
             case CancelAll() if answer.status == OK:
                 for sid in list(self._firing.of(request.key)):
                     known = self._firing.get(sid)
-                    if known is not None and request.collapse in ("", known.collapse) and not self._firing.is_claimed(sid):
+                    if known is None or request.collapse not in ("", known.collapse):
+                        continue
+                    if not self._firing.is_claimed(sid) and not self._settling.is_moving(sid):
                         self._firing.forget(sid)
             case ListTimers():
                 answer.timers = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
@@ -428,10 +433,10 @@ class SchedulerCore:
         self._answer(waiting.session, answer)
 
     def _is_fired(self, sid: str) -> bool:
-        return sid in self._removals or self._firing.is_claimed(sid)
+        return self._settling.key_of_fired(sid) is not None or self._firing.is_claimed(sid)
 
     def _admit(self, partition: int, timer: Timer, now_ms: int) -> None:
-        if timer.sid not in self._removals:
+        if self._settling.key_of_fired(timer.sid) is None:
             self._loading.admit(partition, timer, now_ms, frozen=timer in self._deciding)
 
 
@@ -439,10 +444,3 @@ def _shard_of(session: str) -> int | None:
     """The shard whose session this is; None when it is an edge's."""
     role, _, index = session.partition("/")[0].partition("-")
     return int(index) if role == "shard" else None
-
-
-def _target(request: Request) -> int | None:
-    """The partition a request is for, None when no timer can have its id."""
-    if isinstance(request, ListTimers | CancelAll):
-        return partition_of(request.key)
-    return partition_of_timer(request.timer.sid if isinstance(request, Schedule) else request.sid)

@@ -5,8 +5,8 @@ what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges t
 checkpoints, dead letters, session events.
 
 `engine.core.hub` has the connections, `engine.core.desk` what is asked without one, `engine.core.courier` what is sent on them,
-`engine.core.commit` the journal groups, `engine.core.audience` the broadcasts on their way into mailboxes, `engine.core.admission` what
-is refused and held under load beyond capacity.
+`engine.core.commit` the journal groups, `engine.core.audience` the broadcasts on their way into mailboxes, `engine.core.fired` the durable
+timers that are due, `engine.core.admission` what is refused and held under load beyond capacity.
 
 A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
 in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
@@ -34,8 +34,6 @@ from engine.core.batch import (
     AckIds,
     Attach,
     Detach,
-    FireDone,
-    FireFailed,
     Moved,
     Nack,
     Post,
@@ -50,6 +48,7 @@ from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.desk import Desk, Question
+from engine.core.fired import Fired
 from engine.core.hub import Hub
 from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
@@ -83,13 +82,13 @@ class ShardCore:
         self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
         self.output = self.courier.output
         self.desk = Desk(self.cabinet, self.hub, self.audience, self.output)
-        self.to_scheduler: list[tuple[int, Struct]] = []
+        self.fired = Fired(policy.postponed_max)
+        self.to_scheduler = self.fired.to_scheduler
         self.storage_away = False
         self._parked = Parked()
         self.admission = Admission(policy, self.cabinet, self.courier, self.intake, self._parked, self.counters)
         self.pressure = self.admission.pressure
         self._undecided: list[Pending] = []  # of a group that is being rolled back
-        self._firing: set[str] = set()
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
             Attach: self._attach,
@@ -173,7 +172,7 @@ class ShardCore:
         self.admission.look()
         failed = []
         for timer in timers:
-            if timer.sid in self._firing:
+            if not self.fired.take(timer):
                 continue
             if not self._owns(timer.key) or self.storage_away:
                 failed.append(timer.sid)
@@ -181,12 +180,11 @@ class ShardCore:
             expires_ms = timer.due_ms + timer.ttl_ms
             if expires_ms <= now_ms:
                 self.counters["expired"] += 1
-                self._tell(FireDone, [timer.sid])
+                self.fired.done([timer.sid])
                 continue
             if not self.admission.takes(timer.priority):
                 failed.append(timer.sid)
                 continue
-            self._firing.add(timer.sid)
             if topic_of(timer.key) is not None:
                 self.audience.announce(timer, now_ms)
                 continue
@@ -204,19 +202,14 @@ class ShardCore:
                 timer.merge,
             )
             self._enqueue(Pending("", post, timer.sid), now_ms)
-        self._tell(FireFailed, failed)
+        self.fired.failed(failed)
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:
         """Of the broadcasts that `audience.take_announcements` gave: these are in the log, or could not be put there now."""
-        self._firing.difference_update(sids)
-        self._tell(FireDone if done else FireFailed, sids)
-
-    def _tell(self, record: type[FireDone | FireFailed], sids: Sequence[str]) -> None:
-        """Tell the schedulers what became of timers."""
-        by_partition: dict[int, list[str]] = {}
-        for sid in sids:
-            by_partition.setdefault(int(sid.partition("-")[0]), []).append(sid)
-        self.to_scheduler.extend((partition, record(those)) for partition, those in by_partition.items())
+        if done:
+            self.fired.done(sids)
+        else:
+            self.fired.failed(sids)
 
     # -- journal ------------------------------------------------------------------------------------------------------
 
@@ -329,14 +322,13 @@ class ShardCore:
         for answer in answers:
             pending = answer.pending
             if pending.timer:
-                self._firing.discard(pending.timer)
                 (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
             if answer.status == DUPLICATE:
                 self.counters["duplicates"] += 1
             output.append((pending.session, Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms)))
-        self._tell(FireDone, fired)
-        self._tell(FireFailed, failed)
+        self.fired.done(fired)
+        self.fired.failed(failed)
 
     @property
     def wants_ack_commit(self) -> bool:

@@ -1,7 +1,7 @@
 """What goes into the scheduler core and what comes out: events, effects, and the work it gives to timer storage.
 
 Plain records, so that core, store and actor meet nowhere else. One `StoreWork` per partition and turn. Storage applies its
-parts in this order: `fired`, `requests` one by one, `page`; all of it is safe to apply again when the answer was lost.
+parts in this order: `fired`, `moved`, `requests` one by one, `page`; all of it is safe to apply again when the answer was lost.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from engine.core.batch import (
     CancelAll,
     Due,
     Fire,
+    FireAgain,
     FireDone,
     FireFailed,
     Inspect,
@@ -26,9 +27,17 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
-from engine.core.slots import SlotMap
+from engine.core.slots import SlotMap, partition_of, partition_of_timer
 
 Request = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
+
+
+def partition_for(request: Request) -> int | None:
+    """The partition a request is for, None when no timer can have its id."""
+    if isinstance(request, ListTimers | CancelAll):
+        return partition_of(request.key)
+    return partition_of_timer(request.timer.sid if isinstance(request, Schedule) else request.sid)
+
 
 Cursor = tuple[int, str]
 """A position in a partition's timers, ordered by (due time in ms, scheduled id)."""
@@ -60,13 +69,19 @@ class Page(Struct, gc=False):
 
 
 class StoreWork(Struct):
-    """What one partition's storage is to do. `fired` maps scheduled ids to mailbox keys, empty where unknown."""
+    """What one partition's storage is to do.
+
+    Args:
+        fired: mailbox keys by scheduled id, empty where unknown.
+        moved: timers that had no effect yet, with their new due time and their mailbox key.
+    """
 
     partition: int
     claimed_ms: int  # a timer due until then may have been handed out by an earlier incarnation: ALREADY_FIRED
     fired: dict[str, str]
     requests: list[StoreRequest]
     page: Page | None = None
+    moved: dict[str, tuple[int, str]] = {}
 
 
 class PageRead(Struct):
@@ -77,13 +92,21 @@ class PageRead(Struct):
 
 
 class StoreDone(Struct):
-    """The outcome of a `StoreWork`: `answers` in the order of its requests; `stored` timers are in the partition now."""
+    """The outcome of a `StoreWork`.
+
+    Args:
+        answers: in the order of its requests.
+        stored: timers that are in the partition now.
+        quarantined: scheduled ids whose stored bytes could not be read, moved aside.
+        moved: of those to be moved, whether the timer is there; what storage refused to move now is left out.
+    """
 
     partition: int
     answers: list[TimerAnswer]
     page: PageRead | None
     stored: int
-    quarantined: list[str]  # scheduled ids whose stored bytes could not be read, moved aside
+    quarantined: list[str]
+    moved: dict[str, bool] = {}
 
 
 # -- Events. -----------------------------------------------------------------------------------------------------------
@@ -103,7 +126,7 @@ class Received(Struct):
     """Records of one session, in order."""
 
     session: str
-    records: Sequence[Request | Arm | FireDone | FireFailed]
+    records: Sequence[Request | Arm | FireDone | FireFailed | FireAgain]
 
 
 class Stored(Struct):

@@ -136,7 +136,7 @@ class TimerStore:
         await self._take_ids([ask for part in asks for ask in part])
         calls = [self._call(part, part_asks, now_ms) for part, part_asks in zip(work, asks, strict=True)]
         # Requests are answered on the strength of this turn; a removal that a fail-over loses only means that a timer fires again.
-        replicas = self._replicas if any(part.requests for part in work) else NO_REPLICAS
+        replicas = self._replicas if any(part.requests or part.moved for part in work) else NO_REPLICAS
         if len(calls) == 1:
             replies = [await _TURN.run(self._client, *calls[0], replicas)]
         else:
@@ -195,9 +195,11 @@ class TimerStore:
         open_asks = [ask for ask in asks if ask.answer is None]
         forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
         args: list[Any] = [self.epoch, now_ms, part.claimed_ms, forget_at_ms, self._config.timers_per_user_max]
-        args += [len(part.fired), len(open_asks)]
+        args += [len(part.fired), len(part.moved), len(open_asks)]
         for pair in part.fired.items():
             args += pair
+        for sid, move in part.moved.items():
+            args += (sid, *move)
         for ask in open_asks:
             args += _request_args(ask, self._config)
         if part.page is not None:
@@ -205,14 +207,15 @@ class TimerStore:
         return keys, args
 
     def _done(self, part: StoreWork, asks: Sequence[_Ask], reply: list[Any]) -> StoreDone:
-        _, stored, replies, page, more = reply
+        _, stored, replies, page, more, moved = reply
         quarantined: list[str] = []
         for ask, answer in zip((ask for ask in asks if ask.answer is None), replies, strict=True):
             _settle(ask, answer, quarantined)
         answers = [ask.answer for ask in asks if ask.answer is not None]
         assert len(answers) == len(asks)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
-        return StoreDone(part.partition, answers, read, stored, list(dict.fromkeys(quarantined)))
+        there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
+        return StoreDone(part.partition, answers, read, stored, list(dict.fromkeys(quarantined)), there)
 
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []

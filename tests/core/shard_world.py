@@ -64,6 +64,7 @@ def policy(**changes: Any) -> ShardPolicy:
         "gaps_max": 8,
         "windows_max": 2,
         "windows_close_max": 2,
+        "postponed_max": 3,
     }
     return ShardPolicy(**(values | changes))
 

@@ -24,6 +24,7 @@ from engine.core.batch import (
     CancelAll,
     Due,
     Fire,
+    FireAgain,
     FireDone,
     FireFailed,
     Inspect,
@@ -251,6 +252,184 @@ def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
     assert rig.core.stats()["failed"] == 1
     rig.at(START + 10 + rig.config.timer_retry_first_ms)
     assert rig.sids() == [sid, sid, sid]
+
+
+# -- Coming again. -----------------------------------------------------------------------------------------------------
+def test_a_timer_that_had_no_effect_fires_again_at_its_new_time_only() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.store()
+    assert rig.storage.timers[sid].due_ms == START + 500
+    rig.at(START + 499)
+    assert rig.sids() == [sid]
+    rig.at(START + 500)
+    assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 500]
+    rig.send(rig.fired[1][0], FireDone([sid]))
+    rig.store()
+    assert rig.storage.timers == {}
+    assert rig.core.stats()["postponed"] == 1
+
+
+def test_what_is_to_come_again_far_away_leaves_memory() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 86_400_000)]))
+    rig.store()
+    assert rig.core.stats()["loaded"] == 0
+    rig.at(START + 86_400_000)
+    rig.store()
+    assert rig.sids() == [sid, sid]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_timer_that_is_to_come_again_can_be_cancelled(stored: bool) -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    if stored:
+        rig.store()
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK
+    rig.at(START + 1000)
+    rig.store()
+    assert rig.sids() == [sid]
+    assert rig.core.stats()["loaded"] == 0
+    assert rig.core.idle
+
+
+def test_who_moves_a_timer_that_is_to_come_again_has_the_last_word() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    assert rig.ask(Reschedule(rig.ref(), "default", sid, START + 300)).status == OK
+    rig.at(START + 300)
+    assert rig.sids() == [sid, sid]
+
+
+def test_cancelling_all_of_a_user_includes_what_is_to_come_again() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 1
+    rig.at(START + 1000)
+    assert rig.sids() == [sid]
+    assert rig.core.stats()["loaded"] == 0
+
+
+def test_a_cancel_that_gets_to_storage_before_the_move_is_not_undone_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.core.settling.SETTLED_MAX", 1)
+    rig = Rig()
+    rig.open_all()
+    first, second, third = (rig.schedule(0, 10, name) for name in "abc")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(first, START + 500), (second, START + 500), (third, START + 500)]))
+    rig.send(EDGE, Cancel(rig.ref(), "default", second), Reschedule(rig.ref(), "default", third, START + 900))
+    rig.store()
+    rig.at(START + 500)
+    rig.store()
+    assert rig.sids() == [first, second, third, first]
+    rig.at(START + 900)
+    assert rig.sids() == [first, second, third, first, third]
+    assert rig.core.idle
+
+
+def test_a_timer_that_cancelling_all_came_too_late_for_keeps_its_new_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.core.settling.SETTLED_MAX", 1)
+    rig = Rig()
+    sids = [rig.schedule(0, 10, name) for name in "abc"]
+    rig.now = START + 10
+    rig.crash()
+    rig.open_all()
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500) for sid in sids]))
+    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 2, (
+        "the third is not moved yet: an earlier scheduler may have handed it out"
+    )
+    rig.at(START + 500)
+    assert rig.sids() == [*sids, sids[2]]
+
+
+def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_it_at_the_new() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.crash()
+    rig.open_all()
+    assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 10]
+    rig.send(rig.fired[1][0], FireAgain([(sid, START + 500)]))
+    assert rig.work is not None
+    rig.storage.apply(rig.work)
+    rig.crash()
+    rig.open_all()
+    rig.at(START + 499)
+    assert len(rig.fired) == 2
+    assert rig.ask(Inspect(rig.ref(), "default", sid)).timers[0].due_ms == START + 500
+    rig.at(START + 500)
+    assert len(rig.fired) == 3
+
+
+def test_a_move_whose_answer_is_lost_is_repeated_and_fires_once() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.fail(applied=True)
+    rig.at(rig.now + 1000)
+    assert rig.sids() == [sid], "it waits for storage, which may not have its new time"
+    rig.store()
+    assert rig.sids() == [sid, sid]
+
+
+def test_a_timer_that_took_effect_by_another_copy_is_not_moved() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.store()
+    rig.at(START + 1000)
+    assert rig.sids() == [sid]
+    assert rig.storage.timers == {}
+
+
+def test_a_word_about_a_timer_that_was_not_handed_out_moves_nothing() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 100, "a")
+    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", FireAgain([(sid, START + 500), ("3-unknown", START), ("nonsense", START)]))
+    rig.store()
+    rig.at(START + 100)
+    assert rig.sids() == [sid]
+
+
+def test_what_storage_refuses_to_move_waits_and_is_moved_later() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.storage.full = True
+    rig.store()
+    assert rig.work is None, "storage is not asked again at once"
+    rig.storage.full = False
+    rig.at(START + 200)
+    rig.store()
+    rig.at(START + 500)
+    assert rig.sids() == [sid, sid]
 
 
 # -- Cancelling many. --------------------------------------------------------------------------------------------------
@@ -765,6 +944,7 @@ class Promises(RuleBasedStateMachine):
         self.doomed: set[str] = set()  # answered 409: it takes effect
         self.handed: set[str] = set()
         self.done: set[str] = set()
+        self.again: dict[str, int] = {}  # not before this, unless the scheduler dies or the publisher moves it
         self.unconfirmed: dict[str, list[str]] = {}  # per open session
         self.sessions = 0
         self.started = START
@@ -778,7 +958,7 @@ class Promises(RuleBasedStateMachine):
         for session, fired in self.rig.fired:
             assert fired.sid not in self.gone, "cancelled, and fired"
             if fired.sid not in self.unsure:
-                assert self.rig.now >= self.due.get(fired.sid, 0), "fired early"
+                assert self.rig.now >= max(self.due.get(fired.sid, 0), self.again.get(fired.sid, 0)), "fired early"
             self.handed.add(fired.sid)
             if session in self.unconfirmed:
                 self.unconfirmed[session].append(fired.sid)
@@ -805,6 +985,7 @@ class Promises(RuleBasedStateMachine):
             self.gone.add(sid)
         elif answer.status == OK:
             assert sid not in self.handed, "fired, and answered as moved"
+            self.again.pop(sid, None)
             self.due[sid] = request.due_ms
         else:
             assert answer.status == NOT_FOUND
@@ -851,6 +1032,20 @@ class Promises(RuleBasedStateMachine):
     def shard_cannot(self, data: st.DataObject) -> None:
         session = data.draw(st.sampled_from(sorted(name for name, sids in self.unconfirmed.items() if sids)))
         self.rig.send(session, FireFailed([self.unconfirmed[session].pop(0)]))
+        self._look()
+
+    @precondition(lambda self: any(self.unconfirmed.values()))
+    @rule(data=st.data(), delay=st.integers(0, 3000))
+    def shard_wants_it_again(self, data: st.DataObject, delay: int) -> None:
+        session = data.draw(st.sampled_from(sorted(name for name, sids in self.unconfirmed.items() if sids)))
+        sid = self.unconfirmed[session].pop(0)
+        while sid in self.unconfirmed[session]:  # a shard answers the copies that are under way to it as it answered the first
+            self.unconfirmed[session].remove(sid)
+        if sid not in self.done and sid not in self.gone:
+            self.handed.discard(sid)
+            self.doomed.discard(sid)
+            self.again[sid] = self.rig.now + delay
+        self.rig.send(session, FireAgain([(sid, self.rig.now + delay)]))
         self._look()
 
     @precondition(lambda self: self.due)
@@ -913,6 +1108,7 @@ class Promises(RuleBasedStateMachine):
             else:
                 self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
         self.started = self.rig.now
+        self.again.clear()
         self.asked.clear()
         self.unconfirmed.clear()
         self.rig.work = None

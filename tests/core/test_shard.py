@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from engine.core.batch import (
     ACCEPTED,
@@ -17,6 +18,7 @@ from engine.core.batch import (
     Attach,
     Deliver,
     Fault,
+    FireAgain,
     FireDone,
     Gap,
     Hangup,
@@ -31,6 +33,7 @@ from engine.core.batch import (
     Written,
 )
 from engine.core.checkpoint import decode_stored
+from engine.core.fired import Fired
 from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox
 from engine.core.message import Message
@@ -515,6 +518,34 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     assert [partition for partition, _ in world.core.to_scheduler] == [3]
     assert isinstance(world.core.to_scheduler[0][1], FireDone)
     assert world.core.mailboxes["t:u"].head == 3
+
+
+def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_new_time() -> None:
+    world = World()
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    world.attach(1)
+    world.settle()
+    world.core.fire([timer], world.now_ms)
+    world.core.intake.drop_waiting()
+    world.core.fired.again([("3-abc", world.now_ms + 500)])
+    world.core.fire([timer, timer], world.now_ms + 100)  # copies that were under way
+    assert [record for _, record in world.core.to_scheduler] == [FireAgain([("3-abc", world.now_ms + 500)])] * 3
+    world.settle()
+    assert world.core.mailboxes["t:u"].head == 0
+    world.core.fire([replace(timer, due_ms=world.now_ms + 500)], world.now_ms + 500)
+    world.settle()
+    assert world.core.mailboxes["t:u"].head == 1
+    assert isinstance(world.core.to_scheduler[-1][1], FireDone)
+
+
+def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
+    fired = Fired(3)
+    timers = [Timer(f"3-{n}", "t:u", 100, 0, "a", b"d" * 8, 1, 60_000, True, b"") for n in range(5)]
+    for timer in timers:
+        assert fired.take(timer)
+        fired.again([(timer.sid, 200)])
+    assert [fired.take(timer) for timer in timers] == [True, True, False, False, False]
+    assert fired.take(replace(timers[4], due_ms=150)), "its publisher gave it another time"
 
 
 def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:

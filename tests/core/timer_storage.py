@@ -33,6 +33,7 @@ class TimerStorage:
         self.timers: dict[str, Timer] = {}
         self.fired: set[str] = set()
         self.cancelled: set[str] = set()
+        self.full = False  # refuses to move what is to come again
         self.ids: dict[tuple[str, str], Timer] = {}
 
     def apply(self, work: Sequence[StoreWork]) -> list[StoreDone]:
@@ -45,6 +46,11 @@ class TimerStorage:
             if timer is not None:
                 assert key in ("", timer.key)
                 self.fired.add(sid)
+        moved = {} if self.full else {sid: sid in self.timers for sid in part.moved}
+        for sid, (due_ms, key) in part.moved.items():
+            if moved.get(sid):
+                assert key == self.timers[sid].key
+                self.timers[sid] = replace(self.timers[sid], due_ms=due_ms)
         answers = [self._answer(item, part.claimed_ms) for item in part.requests]
         ours = sorted((timer.due_ms, timer.sid) for timer in self.timers.values() if partition_of_timer(timer.sid) == part.partition)
         read = None
@@ -54,7 +60,7 @@ class TimerStorage:
             taken = found[: page.limit]
             reached = taken[-1] if len(found) > page.limit else None
             read = PageRead([replace(self.timers[sid]) for _, sid in taken], reached)
-        return StoreDone(part.partition, answers, read, len(ours), [])
+        return StoreDone(part.partition, answers, read, len(ours), [], moved)
 
     def _answer(self, item: StoreRequest, claimed_ms: int) -> TimerAnswer:
         request = item.request

@@ -356,6 +356,46 @@ async def test_fired_requests_and_page_of_one_turn_apply_in_this_order(hold: Hol
     assert done.stored == 1
 
 
+async def test_what_is_to_come_again_has_its_new_time_everywhere_before_requests_are_looked_at(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW - 5), timer("b"), timer("c", NOW + 500))
+    moved = {timer("a").sid: (NOW + 700, KEY), timer("gone").sid: (NOW + 700, KEY)}
+    requests = [StoreRequest(ListTimers(1, KEY, 10)), StoreRequest(Cancel(2, "default", timer("a").sid))]
+    work = StoreWork(PARTITION, NOW - 1, {}, requests, Page(BEGINNING, NOW + 90_000, 10, 1 << 20), moved)
+    for n, fate in enumerate([OK, NOT_FOUND]):
+        (done,) = await hold.store.apply([work], NOW)
+        assert done.moved == {timer("a").sid: n == 0, timer("gone").sid: False}
+        assert done.answers[1].status == fate, "a timer that was claimed can be cancelled once it has another time"
+        if n == 0:
+            assert [(found.sid, found.due_ms) for found in done.answers[0].timers] == [
+                (timer("c").sid, NOW + 500),
+                (timer("a").sid, NOW + 700),
+                (timer("b").sid, NOW + 60_000),
+            ]
+    assert done.page == PageRead([timer("c", NOW + 500), timer("b")], None)
+
+
+async def test_moving_again_changes_nothing_and_fires_at_the_time_it_was_given(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW - 5, body=b"kept"))
+    work = StoreWork(PARTITION, NOW - 1, {}, [], None, {timer("a").sid: (NOW + 700, KEY)})
+    for _ in range(2):
+        assert (await hold.store.apply([work], NOW))[0].moved == {timer("a").sid: True}
+    page = await hold.page(Page(BEGINNING, NOW + 90_000, 10, 1 << 20))
+    assert page.timers == [timer("a", NOW + 700, body=b"kept")]
+
+
+async def test_a_storage_without_memory_refuses_to_move_and_does_everything_else(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a", NOW - 5), timer("b", NOW - 5), timer("c"))
+    work = StoreWork(PARTITION, NOW - 9, {}, [StoreRequest(Inspect(1, "default", timer("c").sid))], None)
+    work.moved = {timer("a").sid: (NOW + 700, KEY), timer("b").sid: (NOW + 700, KEY)}
+    await redis_client.config_set("maxmemory", 1)
+    try:
+        (done,) = await hold.store.apply([work], NOW)
+    finally:
+        await redis_client.config_set("maxmemory", 0)
+    assert (done.moved, done.answers[0].status) == ({}, OK)
+    assert len((await hold.store.apply([work], NOW))[0].moved) == 2
+
+
 async def test_a_turn_covers_many_partitions(hold: Hold) -> None:
     keys = [f"default:u{n}" for n in range(40)]
     work = {partition: StoreWork(partition, NOW - 1, {}, []) for partition in range(TIMER_PARTITIONS)}

@@ -1,16 +1,19 @@
--- One turn of a timer partition: fence, remove what fired, apply requests in order, read a page. Safe to repeat.
+-- One turn of a timer partition: fence, remove what fired, move what is to come again, apply requests in order, read a page.
+-- Safe to repeat.
 -- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys (same hash tag)
--- ARGV: epoch, now, claimed-before, forget-at, timers per user, number of fired, number of requests,
+-- ARGV: epoch, now, claimed-before, forget-at, timers per user, number of fired, number of moved, number of requests,
 --       fired: (sid, mailbox key or '')...
+--       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
 --         'S' schedule: mailbox key, due, packed timer, collapse key or ''
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to spare joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
--- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more}; times are ms.
+-- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more, moved}; times are ms.
 --   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
+--   moved: 1 or, for a timer that is not there, 0; it ends where moving was refused
 local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
@@ -232,12 +235,32 @@ local function remove_fired(first, count)
   end
 end
 
-local fired = tonumber(ARGV[6])
-remove_fired(8, fired)
-local at = 8 + 2 * fired
+-- What had no effect yet gets another time.
+local function move_again(first, count)
+  local moved = {}
+  for at = first, first + 3 * count - 3, 3 do
+    local sid, due, key = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    local there = redis.call('HEXISTS', timer_key, sid)
+    if there == 1 then
+      local written = redis.pcall('ZADD', due_key, due, sid)
+      if type(written) == 'table' and written.err then
+        return moved
+      end
+      redis.call('ZADD', user_prefix .. key, due, sid)
+    end
+    moved[#moved + 1] = there
+  end
+  return moved
+end
+
+local fired, again = tonumber(ARGV[6]), tonumber(ARGV[7])
+remove_fired(9, fired)
+local at = 9 + 2 * fired
+local moved = move_again(at, again)
+at = at + 3 * again
 
 local replies = {}
-for i = 1, tonumber(ARGV[7]) do
+for i = 1, tonumber(ARGV[8]) do
   local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
   if kind == 'S' then
     replies[i] = schedule(sid, whose, x, y, z)
@@ -255,4 +278,4 @@ local page, more = {}, 0
 if ARGV[at] then
   page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
 end
-return {'OK', redis.call('ZCARD', due_key), replies, page, more}
+return {'OK', redis.call('ZCARD', due_key), replies, page, more, moved}

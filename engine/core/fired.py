@@ -1,0 +1,80 @@
+"""Durable timers at a shard, from the moment a scheduler hands them out until it is told what became of them.
+
+    taken --its effect is in the journal, or was before--> FireDone
+          --it cannot take effect now--------------------> FireFailed
+          --judged: not yet------------------------------> FireAgain, with the time at which it is to come again
+
+A scheduler hands a timer out again when it hears nothing, so there may be copies. While one is taken the others are ignored: the one
+answer is for all of them. After `FireAgain` a copy may still be on the link, and from that word on the scheduler may confirm that the
+timer is cancelled: the copy must not take effect then, although judging it anew might say so. It is told by its due time, for the timer
+itself comes again with another one, and gets the same answer as the first.
+
+In memory only. A shard that dies takes with it what was under way to it, and what a scheduler hands out after it has heard `FireAgain`
+carries the new time. So only copies handed out before that matter, and there are no more of them than each scheduler allows to be
+unconfirmed (`timer_claims_max`): with that limit, the entry that makes room is not one that still counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from engine.core.batch import FireAgain, FireDone, FireFailed, Timer
+
+
+class Fired:
+    """See the module's text. `to_scheduler` is what to tell: (timer partition, record).
+
+    Args:
+        postponed_max: how many timers that are to come again are remembered.
+    """
+
+    def __init__(self, postponed_max: int) -> None:
+        self._postponed_max = postponed_max
+        self._taken: dict[str, int] = {}  # scheduled id -> due time
+        self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
+        self.to_scheduler: list[tuple[int, Struct]] = []
+
+    def take(self, timer: Timer) -> bool:
+        """A timer was handed out. False when it needs nothing more: it is taken already, or was answered and this is a copy."""
+        sid = timer.sid
+        if sid in self._taken:
+            return False
+        if self._postponed and (move := self._postponed.get(sid)) is not None:
+            if move[0] == timer.due_ms:
+                self._tell_again([(sid, move[1])])
+                return False
+            del self._postponed[sid]  # copies come in order: there is none of before behind this one
+        self._taken[sid] = timer.due_ms
+        return True
+
+    def done(self, sids: Iterable[str]) -> None:
+        """These took effect, or never will."""
+        self._tell(FireDone, sids)
+
+    def failed(self, sids: Iterable[str]) -> None:
+        """These could not take effect now."""
+        self._tell(FireFailed, sids)
+
+    def again(self, moves: Iterable[tuple[str, int]]) -> None:
+        """These had no effect: each is to come again at its time, ms."""
+        moves = list(moves)
+        for sid, at_ms in moves:
+            self._postponed[sid] = (self._taken.pop(sid), at_ms)
+            if len(self._postponed) > self._postponed_max:
+                del self._postponed[next(iter(self._postponed))]
+        self._tell_again(moves)
+
+    def _tell(self, record: type[FireDone | FireFailed], sids: Iterable[str]) -> None:
+        by_partition: dict[int, list[str]] = {}
+        for sid in sids:
+            self._taken.pop(sid, None)
+            by_partition.setdefault(int(sid.partition("-")[0]), []).append(sid)
+        self.to_scheduler.extend((partition, record(those)) for partition, those in by_partition.items())
+
+    def _tell_again(self, moves: Iterable[tuple[str, int]]) -> None:
+        by_partition: dict[int, list[tuple[str, int]]] = {}
+        for move in moves:
+            by_partition.setdefault(int(move[0].partition("-")[0]), []).append(move)
+        self.to_scheduler.extend((partition, FireAgain(those)) for partition, those in by_partition.items())
