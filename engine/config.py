@@ -173,6 +173,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below link_queue_bytes, or a burst would reset the session
     timer_requests_max: Positive = 20_000  # waiting for storage, per scheduler; beyond it 429
     timer_removal_ms: NonNegative = 100  # confirmed timers gather so long before storage forgets them; a crash meanwhile fires them again
+    timer_claim_ms: Positive = 2000  # a scheduler claims so far ahead: one write per half of it; after a crash so much cannot be cancelled
     timer_tick_ms: Positive = 2  # the wheel is looked at no more often: what is due meanwhile is handed out together
     timer_refire_ms: Positive = 5000  # a Fire that is not confirmed for this long has failed
     timer_retry_first_ms: Positive = 100  # a failed timer is handed out again after this; doubles with every further failure

@@ -120,7 +120,7 @@ class Scheduler(Server):
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
         slots = await self._patiently(lambda: placed(self._client))
         await self._patiently(self._store.take_over)
-        self._core = SchedulerCore(config, self._index, slots, self._now_ms())
+        self._core = SchedulerCore(config, self._index, slots, self._now_ms(), self._store.claimed)
         self._links = LinkServer(
             batch.to_scheduler,
             config,

@@ -1,4 +1,4 @@
-"""Timers about which a request is under way that may cancel or move them: they must not fire before it has its outcome.
+"""Requests under way, and the timers that one of them may cancel or move: they must not fire before it has its outcome.
 
 A request holds one timer by its id, or all of a mailbox. What is held is frozen in memory, comes in frozen when it is read from
 storage meanwhile, and thaws when the last request that holds it has its outcome.
@@ -7,10 +7,25 @@ storage meanwhile, and thaws when the last request that holds it has its outcome
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from engine.core.batch import Cancel, CancelAll, Reschedule, Timer
 from engine.core.firing import Firing
 from engine.core.timers import Request
+
+
+class Waiting:
+    """A request waiting for storage."""
+
+    __slots__ = ("partition", "received_ms", "request", "session", "spared", "tried")
+
+    def __init__(self, session: str, request: Request, partition: int, received_ms: int, spared: Sequence[str]) -> None:
+        self.session = session
+        self.request = request
+        self.partition = partition
+        self.received_ms = received_ms
+        self.spared = spared
+        self.tried = False
 
 
 class Deciding:
@@ -42,6 +57,20 @@ class Deciding:
                     self._thaw(sid, now_ms)
         elif isinstance(request, Cancel | Reschedule) and _release(self._sids, request.sid):
             self._thaw(request.sid, now_ms)
+
+    def forget(self, request: Request, now_ms: int) -> None:
+        """The request was sent and given up, so nobody knows when its timers are due: storage has to say before they may fire."""
+        sids = (
+            list(self._firing.of(request.key))
+            if isinstance(request, CancelAll)
+            else [request.sid]
+            if isinstance(request, Cancel | Reschedule)
+            else []
+        )
+        self.end(request, now_ms)
+        for sid in sids:
+            if not self._firing.is_claimed(sid):
+                self._firing.forget(sid)
 
     def _thaw(self, sid: str, now_ms: int) -> None:
         timer = self._firing.get(sid)

@@ -18,9 +18,9 @@ Every timer in memory is in exactly one state:
 
 A timer is *claimed* from the moment it is first handed out, for as long as it is in memory, or until its shard says that it had no
 effect and is to come again later (`FireAgain`). A claimed timer may have taken
-effect, so it can neither be cancelled nor moved any more: that is the line between "cancelled for sure" and 409. Claims are
-not written to storage. A scheduler that starts cannot know what its predecessor handed out, so it takes every timer that
-was due before it started for claimed.
+effect, so it can neither be cancelled nor moved any more: that is the line between "cancelled for sure" and 409. Storage knows
+how far claims may reach, not which timers they are (`engine.core.horizon`): nothing is handed out beyond that, and a scheduler
+that starts takes everything up to there for claimed.
 
 Three levels, so that what fails does not delay what does not: the delay wheel; retries, ordered by next retry time, which starts at
 `timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and compensation, for a timer that has failed `timer_failures_max`
@@ -52,6 +52,7 @@ from typing import Final
 
 from engine.config import Config
 from engine.core.batch import Fire, Timer
+from engine.core.horizon import Horizon
 from engine.core.slots import SlotMap
 from engine.core.wheel import Wheel
 
@@ -70,11 +71,12 @@ _OVERHEAD_BYTES: Final = 1000
 
 
 class _Entry:
-    __slots__ = ("claimed", "failures", "shard", "size", "state", "timer")
+    __slots__ = ("claimed", "failures", "inherited", "shard", "size", "state", "timer")
 
-    def __init__(self, timer: Timer, claimed: bool) -> None:
+    def __init__(self, timer: Timer, inherited: bool) -> None:
         self.timer = timer
-        self.claimed = claimed
+        self.inherited = inherited  # claimed by an earlier incarnation, as far as anyone can know
+        self.claimed = inherited
         self.failures = 0  # since it was last taken over by a session
         self.state = FROZEN
         self.shard = -1  # lane of a timer that is not FROZEN or MOVING
@@ -99,13 +101,13 @@ class Firing:
     """The durable timers of one scheduler that are in memory.
 
     Args:
-        started_ms: timers due until then count as claimed by an earlier incarnation.
+        horizon: how far timers may be handed out, and which count as claimed by an earlier incarnation.
     """
 
-    def __init__(self, config: Config, slots: SlotMap, started_ms: int) -> None:
+    def __init__(self, config: Config, slots: SlotMap, horizon: Horizon) -> None:
         self._config = config
         self._slots = slots
-        self._started_ms = started_ms
+        self._horizon = horizon
         self._entries: dict[str, _Entry] = {}
         self._by_key: dict[str, set[str]] = {}
         self._lanes: dict[int, _Lane] = {}
@@ -149,9 +151,9 @@ class Firing:
         return lane is not None and lane.incomplete
 
     # -- Coming and going. ---------------------------------------------------------------------------------------------
-    def add(self, timer: Timer, now_ms: int, *, frozen: bool = False) -> None:
-        """Keep a timer that is durable and not in memory yet."""
-        entry = _Entry(timer, timer.due_ms <= self._started_ms)
+    def add(self, timer: Timer, now_ms: int, *, frozen: bool = False, young: bool = False) -> None:
+        """Keep a timer that is durable and not in memory yet; a young one is no earlier incarnation's."""
+        entry = _Entry(timer, timer.due_ms <= self._horizon.inherited_ms and not young)
         self._entries[timer.sid] = entry
         self._by_key.setdefault(timer.key, set()).add(timer.sid)
         self.bytes += entry.size
@@ -198,12 +200,12 @@ class Firing:
             self._lanes[entry.shard].wheel.cancel(sid)
             entry.state = FROZEN
 
-    def correct(self, timer: Timer, now_ms: int) -> None:
+    def correct(self, timer: Timer, now_ms: int, *, young: bool) -> None:
         """Storage has another due time than memory (a move whose answer was lost): follow it, unless claimed or frozen."""
         entry = self._entries[timer.sid]
         if entry.state == WAITING and not entry.claimed and entry.timer.due_ms != timer.due_ms:
             self.forget(timer.sid)
-            self.add(timer, now_ms)
+            self.add(timer, now_ms, young=young)
 
     def thaw(self, sid: str, now_ms: int) -> None:
         """End `freeze`: the timer fires at its time, at once if that has passed."""
@@ -284,9 +286,9 @@ class Firing:
                 if failed_ms > now_ms:
                     break
                 self._fail(self._entries[sid], now_ms)
-            for wheel in (lane.retries, lane.wheel):
+            for wheel, until_ms in ((lane.retries, now_ms), (lane.wheel, min(now_ms, self._horizon.reach_ms))):
                 while (room := self._room(lane)) > 0:
-                    sids = wheel.advance(now_ms, min(room, self._config.timer_batch))
+                    sids = wheel.advance(until_ms, min(room, self._config.timer_batch))
                     if not sids:
                         break
                     out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
@@ -362,13 +364,21 @@ class Firing:
                 continue
             moments = [first]
             if self._room(lane) > 0:
-                moments += [lane.wheel.next_at(), lane.retries.next_at()]
+                moments.append(lane.retries.next_at())
+                due_ms = lane.wheel.next_at()
+                if due_ms is not None and due_ms <= self._horizon.reach_ms:
+                    moments.append(due_ms)
             if lane.degraded and not self._is_loaded(lane):
                 moments.append(lane.compensate_ms)
             if lane.handed:
                 moments.append(next(iter(lane.handed.values())))
             first = min((moment for moment in moments if moment is not None), default=None)
         return first
+
+    def due_at(self) -> int | None:
+        """A moment, ms, that is not later than the first due time of what waits for a shard that can be reached."""
+        moments = (lane.wheel.next_at() for lane in self._lanes.values() if lane.session is not None)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:
@@ -381,15 +391,15 @@ class Firing:
         self._evict([sid for sid, entry in self._entries.items() if self._is_unreachable(entry)])
 
     def _is_unreachable(self, entry: _Entry) -> bool:
-        # What is claimed only because it was due before the start is claimed again when it is loaded again.
-        keeps_claim = entry.claimed and entry.timer.due_ms > self._started_ms
-        return entry.state == WAITING and not keeps_claim and self._lanes[entry.shard].incomplete
+        return self._can_be_read_again(entry) and self._lanes[entry.shard].incomplete
+
+    def _can_be_read_again(self, entry: _Entry) -> bool:
+        # A claim that was inherited is inherited again with the next reading; one of this incarnation is known here only.
+        return entry.state == WAITING and (entry.inherited or not entry.claimed)
 
     def evict_from(self, cut_ms: int) -> None:
-        """Leave the unclaimed timers due at `cut_ms` or later to storage."""
-        self._evict(
-            [sid for sid, entry in self._entries.items() if entry.state == WAITING and not entry.claimed and entry.timer.due_ms >= cut_ms]
-        )
+        """Leave the timers due at `cut_ms` or later to storage, except those this incarnation has claimed."""
+        self._evict([sid for sid, entry in self._entries.items() if self._can_be_read_again(entry) and entry.timer.due_ms >= cut_ms])
 
     def _evict(self, sids: list[str]) -> None:
         for sid in sids:

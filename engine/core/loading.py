@@ -11,7 +11,7 @@ when that reaches the limit, the far half is left to storage and the frontier is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Final
 
 from engine.config import Config
@@ -36,6 +36,11 @@ class Loading:
         self._frontiers: dict[int, Cursor] = dict.fromkeys(partitions, BEGINNING)
         self._reading: dict[int, Page] = {}
         self._paused = False
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """All of the scheduler's."""
+        return self._frontiers.keys()
 
     def owns(self, partition: int | None) -> bool:
         """Is this one of the scheduler's partitions."""
@@ -82,17 +87,18 @@ class Loading:
         """The pages could not be read; `pages` asks for them again."""
         self._reading.clear()
 
-    def loaded(self, partition: int, page: PageRead, now_ms: int, deciding: Container[Timer]) -> None:
+    def loaded(self, partition: int, page: PageRead, now_ms: int, deciding: Container[Timer], young: Container[str] = ()) -> None:
         """Take a page in, except what is known already. The caller leaves out what it knows to be fired.
 
         Args:
             deciding: timers that a request is deciding about: they come in frozen.
+            young: those that no earlier incarnation can have handed out (`engine.core.horizon`).
         """
         for timer in page.timers:
             if self._firing.get(timer.sid) is not None:
-                self._firing.correct(timer, now_ms)
+                self._firing.correct(timer, now_ms, young=timer.sid in young)
             elif not self._firing.is_left_to_storage(timer.key):
-                self._firing.add(timer, now_ms, frozen=timer in deciding)
+                self._firing.add(timer, now_ms, frozen=timer in deciding, young=timer.sid in young)
         asked = self._reading.pop(partition)
         if self._frontiers[partition] == asked.after:  # else it was put back meanwhile, and what is in between may be missing
             self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached
@@ -104,7 +110,7 @@ class Loading:
         return min(frontier[0] for frontier in self._frontiers.values()) - self._config.timer_horizon_ms // 2
 
     # -- Scheduled meanwhile. ------------------------------------------------------------------------------------------
-    def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool) -> None:
+    def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:
         """A timer is durable: keep it in memory if it has to be, or if it is near and there is room."""
         if self._firing.get(timer.sid) is not None or self._firing.is_left_to_storage(timer.key):
             return
@@ -118,7 +124,7 @@ class Loading:
                 return
         elif timer.due_ms > now_ms + self._config.timer_horizon_ms or self._holds(_FILL_SHARE):
             return
-        self._firing.add(timer, now_ms, frozen=frozen)
+        self._firing.add(timer, now_ms, frozen=frozen, young=young)
 
     def _make_room(self, now_ms: int) -> None:
         """Leave to storage what is least urgent: timers nobody can take, then the far ones."""

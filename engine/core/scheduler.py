@@ -17,7 +17,8 @@ storage in batches, one batch at a time. Storage applies a partition's requests 
 
 The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
 handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.deciding`), cannot fire, and the request
-decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer in memory goes on as before.
+decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer is read from storage again before it
+may fire, else a successor could find another due time there than the one at which it was handed out.
 
 Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
 from 404. A hand-out can fail, see the three levels of `engine.core.firing`. The shard makes the effect happen once, under the
@@ -33,23 +34,25 @@ What a crash, or a lost answer, does at each point:
     stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same
     stored, answered, not due          read from storage by the next incarnation
     handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
-                                       next incarnation; until then it counts as claimed (due before the start: claimed)
+                                       next incarnation; until then it counts as claimed (`engine.core.horizon`)
     shard has acted, no FireDone       the same; the shard finds the scheduled id in its journal and only confirms
     FireDone, not removed              removal is repeated until storage confirms it; after a crash the timer is handed out
                                        once more and confirmed as above
     removed, answer lost               removal is repeated; removing what is gone changes nothing
-    storage away                       requests: UNAVAILABLE; timers in memory fire on time; removals wait; reading ahead waits
+    storage away                       requests: UNAVAILABLE; timers fire as far as they are claimed, then wait (they could not be
+                                       journalled either); removals wait; reading ahead waits
     shard cannot act now               it says `FireFailed`; handed out again, see `engine.core.firing`
     FireAgain lost, or not stored      handed out again at its old time, as above: the shard judges again
     moved, answer lost                 the move is repeated; after a crash the timer is read at its new time. Moving what has been
                                        cancelled or removed meanwhile changes nothing
-    an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once
+    an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once, and
+                                       all of it counts as claimed here: it cannot claim more (`engine.core.horizon`)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -76,8 +79,9 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
-from engine.core.deciding import Deciding
+from engine.core.deciding import Deciding, Waiting
 from engine.core.firing import LATENESS_BUCKETS_MS, Firing
+from engine.core.horizon import Horizon
 from engine.core.loading import Loading
 from engine.core.settling import Settling
 from engine.core.slots import SlotMap, partition_of_timer, partitions_of, split_key
@@ -99,26 +103,13 @@ from engine.core.timers import (
     StoreWork,
     Ticked,
     partition_for,
+    shard_of,
 )
 from engine.core.wheel import Wheel
 from engine.errors import CorruptRecord
 
 _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
 """Pauses between attempts while storage fails; the last one repeats. Short first: a failover takes less than a second."""
-
-
-class _Waiting:
-    """A request waiting for storage."""
-
-    __slots__ = ("partition", "received_ms", "request", "session", "spared", "tried")
-
-    def __init__(self, session: str, request: Request, partition: int, received_ms: int, spared: Sequence[str]) -> None:
-        self.session = session
-        self.request = request
-        self.partition = partition
-        self.received_ms = received_ms
-        self.spared = spared
-        self.tried = False
 
 
 class SchedulerCore:
@@ -128,17 +119,19 @@ class SchedulerCore:
         index: of this scheduler.
         slots: the slot map to begin with.
         now_ms: when this incarnation starts, after it has fenced earlier ones off.
+        claimed: how far each partition was claimed then, ms; see `engine.core.horizon`.
     """
 
-    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int) -> None:
+    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
         self._config = config
         self._slots = slots
-        self._started_ms = now_ms
-        self._firing = Firing(config, slots, now_ms)
-        self._loading = Loading(config, partitions_of(index, config.schedulers), self._firing, now_ms)
+        partitions = partitions_of(index, config.schedulers)
+        self._horizon = Horizon(config, partitions, claimed, now_ms)
+        self._firing = Firing(config, slots, self._horizon)
+        self._loading = Loading(config, partitions, self._firing, now_ms)
         self._sessions: dict[str, Wheel[str] | None] = {}  # a wheel of volatile timers for each shard's
-        self._queue: deque[_Waiting] = deque()
-        self._batch: list[_Waiting] | None = None  # under way
+        self._queue: deque[Waiting] = deque()
+        self._batch: list[Waiting] | None = None  # under way
         self._deciding = Deciding(self._firing)
         self._settling = Settling(config)
         self._failures = 0  # of storage in a row
@@ -184,7 +177,7 @@ class SchedulerCore:
 
     def lag_ms(self, now_ms: int) -> int:
         """How long the oldest timer that is due and could be handed out has waited."""
-        at_ms = self._firing.next_at()
+        at_ms = self._firing.due_at()
         return 0 if at_ms is None else max(now_ms - at_ms, 0)
 
     def next_at(self) -> int | None:
@@ -192,7 +185,12 @@ class SchedulerCore:
         moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
         moments.append(self._firing.next_at())
         if self._batch is None:
-            works = [self._store_after_ms if self._queue else self._loading.next_at(), self._settling.next_at()]
+            due_ms = self._firing.due_at()
+            works = [
+                self._store_after_ms if self._queue else self._loading.next_at(),
+                self._settling.next_at(),
+                None if due_ms is None else self._horizon.asks_at(due_ms),
+            ]
             moments += [max(work_ms, self._store_after_ms) for work_ms in works if work_ms is not None]
             if self._queue:
                 moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
@@ -227,7 +225,7 @@ class SchedulerCore:
         return effects
 
     def _opened(self, session: str, now_ms: int) -> None:
-        shard = _shard_of(session)
+        shard = shard_of(session)
         if shard is None:
             self._sessions[session] = None
             return
@@ -237,7 +235,7 @@ class SchedulerCore:
 
     def _closed(self, session: str, now_ms: int) -> None:
         if self._sessions.pop(session, None) is not None:
-            shard = _shard_of(session)
+            shard = shard_of(session)
             assert shard is not None
             self._firing.close(shard, now_ms)
 
@@ -298,7 +296,7 @@ class SchedulerCore:
             self._answer(session, TimerAnswer(request.ref, OVERLOADED, detail="too many requests are waiting for storage"))
         else:
             spared = self._spared(request.key) if isinstance(request, CancelAll) else ()
-            self._queue.append(_Waiting(session, request, partition, now_ms, spared))
+            self._queue.append(Waiting(session, request, partition, now_ms, spared))
             self._deciding.begin(request)
 
     def _spared(self, key: str) -> list[str]:
@@ -329,7 +327,9 @@ class SchedulerCore:
             if waiting.tried and isinstance(waiting.request, Schedule | Cancel | CancelAll | Reschedule):
                 # It may have been applied, to a place that counts as read: read it again.
                 self._loading.rewind(waiting.partition)
-            self._deciding.end(waiting.request, now_ms)
+                self._deciding.forget(waiting.request, now_ms)
+            else:
+                self._deciding.end(waiting.request, now_ms)
             self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail="storage does not answer"))
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
@@ -338,7 +338,8 @@ class SchedulerCore:
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = self._loading.pages(now_ms)
-        if not (pages or self._queue or self._settling.is_due(now_ms)):
+        due_ms = self._firing.due_at()
+        if not (pages or self._queue or self._settling.is_due(now_ms) or self._horizon.to_claim(due_ms, now_ms)):
             return
         work: dict[int, StoreWork] = {}
         self._settling.give(lambda partition: self._work_of(work, partition))
@@ -346,18 +347,25 @@ class SchedulerCore:
         for waiting in self._batch:
             self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
             waiting.tried = True
+            if isinstance(waiting.request, Schedule):  # what is due soon is claimed with what stores it
+                near_ms = waiting.request.timer.due_ms
+                due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
         for partition, page in pages.items():
             self._work_of(work, partition).page = page
+        claim_ms = self._horizon.to_claim(due_ms, now_ms)
+        if claim_ms:
+            for partition in self._loading.partitions:
+                self._work_of(work, partition).claim_ms = claim_ms
         self._effects.append(Store(list(work.values())))
 
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
         if part is None:
-            part = work[partition] = StoreWork(partition, self._started_ms, {}, [], moved={})
+            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={})
         return part
 
-    def _take_batch(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _take_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
         room_bytes = self._config.commit_bytes_max
         while self._queue and len(batch) < self._config.commit_records_max and room_bytes > 0:
             waiting = self._queue.popleft()
@@ -380,44 +388,46 @@ class SchedulerCore:
         assert self._batch is not None
         batch, self._batch = self._batch, None
         self._failures = 0
+        young = {sid for part in done for sid in part.young}
         for part in done:
             for sid, at_ms in self._settling.stored_moves(part):
-                self._come_again(part.partition, sid, at_ms, now_ms)
+                self._come_again(part.partition, sid, at_ms, young, now_ms)
         answers = {part.partition: iter(part.answers) for part in done}
         for waiting in batch:
-            self._answered(waiting, next(answers[waiting.partition]), now_ms)
+            self._answered(waiting, next(answers[waiting.partition]), young, now_ms)
         if self._settling.stored_fired(now_ms):
             self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage has no memory to move timers in
         for part in done:
             self._stored[part.partition] = part.stored
+            self._horizon.confirm(part.partition, part.claimed_ms)
             if part.quarantined:
                 self._effects.append(Quarantined(part.quarantined))
                 for sid in part.quarantined:
                     self._firing.forget(sid)
             if part.page is not None:
                 part.page.timers = [timer for timer in part.page.timers if self._settling.key_of_fired(timer.sid) is None]
-                self._loading.loaded(part.partition, part.page, now_ms, self._deciding)
+                self._loading.loaded(part.partition, part.page, now_ms, self._deciding, young)
 
-    def _come_again(self, partition: int, sid: str, at_ms: int | None, now_ms: int) -> None:
+    def _come_again(self, partition: int, sid: str, at_ms: int | None, young: Container[str], now_ms: int) -> None:
         """Storage has the timer at its new time; None: it has it no more."""
         timer = self._firing.forget(sid)
         if at_ms is not None and timer is not None:
-            self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), now_ms)
+            self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), young, now_ms)
 
-    def _answered(self, waiting: _Waiting, answer: TimerAnswer, now_ms: int) -> None:
+    def _answered(self, waiting: Waiting, answer: TimerAnswer, young: Container[str], now_ms: int) -> None:
         """Bring memory in line with what storage answered, then pass the answer on."""
         request = waiting.request
         match request:
             case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
                 for timer in answer.timers:
-                    self._admit(waiting.partition, timer, now_ms)
+                    self._admit(waiting.partition, timer, young, now_ms)
             case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):
                     self._firing.forget(request.sid)
                     self._settling.stay(request.sid)
                 if isinstance(request, Reschedule) and answer.status == OK:
-                    self._admit(waiting.partition, answer.timers[0], now_ms)
+                    self._admit(waiting.partition, answer.timers[0], young, now_ms)
             case CancelAll() if answer.status == OK:
                 for sid in list(self._firing.of(request.key)):
                     known = self._firing.get(sid)
@@ -435,12 +445,6 @@ class SchedulerCore:
     def _is_fired(self, sid: str) -> bool:
         return self._settling.key_of_fired(sid) is not None or self._firing.is_claimed(sid)
 
-    def _admit(self, partition: int, timer: Timer, now_ms: int) -> None:
+    def _admit(self, partition: int, timer: Timer, young: Container[str], now_ms: int) -> None:
         if self._settling.key_of_fired(timer.sid) is None:
-            self._loading.admit(partition, timer, now_ms, frozen=timer in self._deciding)
-
-
-def _shard_of(session: str) -> int | None:
-    """The shard whose session this is; None when it is an edge's."""
-    role, _, index = session.partition("/")[0].partition("-")
-    return int(index) if role == "shard" else None
+            self._loading.admit(partition, timer, now_ms, frozen=timer in self._deciding, young=timer.sid in young)

@@ -39,6 +39,12 @@ def partition_for(request: Request) -> int | None:
     return partition_of_timer(request.timer.sid if isinstance(request, Schedule) else request.sid)
 
 
+def shard_of(session: str) -> int | None:
+    """The shard whose session this is; None when it is an edge's."""
+    role, _, index = session.partition("/")[0].partition("-")
+    return int(index) if role == "shard" else None
+
+
 Cursor = tuple[int, str]
 """A position in a partition's timers, ordered by (due time in ms, scheduled id)."""
 
@@ -74,14 +80,16 @@ class StoreWork(Struct):
     Args:
         fired: mailbox keys by scheduled id, empty where unknown.
         moved: timers that had no effect yet, with their new due time and their mailbox key.
+        claim_ms: claim what is due until then, before it is handed out (`engine.core.horizon`); 0: nothing new.
     """
 
     partition: int
-    claimed_ms: int  # a timer due until then may have been handed out by an earlier incarnation: ALREADY_FIRED
+    claimed_ms: int  # a timer due until then, unless young, may have been handed out by an earlier incarnation: ALREADY_FIRED
     fired: dict[str, str]
     requests: list[StoreRequest]
     page: Page | None = None
     moved: dict[str, tuple[int, str]] = {}
+    claim_ms: int = 0
 
 
 class PageRead(Struct):
@@ -99,6 +107,8 @@ class StoreDone(Struct):
         stored: timers that are in the partition now.
         quarantined: scheduled ids whose stored bytes could not be read, moved aside.
         moved: of those to be moved, whether the timer is there; what storage refused to move now is left out.
+        claimed_ms: how far the partition is claimed now, when that was asked for.
+        young: of the timers returned or moved those due until `StoreWork.claimed_ms` that were stored or moved under this epoch.
     """
 
     partition: int
@@ -107,6 +117,8 @@ class StoreDone(Struct):
     stored: int
     quarantined: list[str]
     moved: dict[str, bool] = {}
+    claimed_ms: int = 0
+    young: Sequence[str] = ()
 
 
 # -- Events. -----------------------------------------------------------------------------------------------------------

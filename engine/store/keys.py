@@ -130,6 +130,16 @@ def timer_quarantine_key(partition: int) -> str:
     return f"{{t{partition}}}quarantine"
 
 
+def timer_claimed_key(partition: int) -> str:
+    """String: the horizon, ms; see `engine.core.horizon`. What is due until then may have been handed out."""
+    return f"{{t{partition}}}claimed"
+
+
+def timer_young_key(partition: int) -> str:
+    """Hash: scheduled ids due until the inherited horizon that were stored or moved since the take-over."""
+    return f"{{t{partition}}}young"
+
+
 def timer_epoch_key(partition: int) -> str:
     """String: highest epoch of the scheduler that owns the partition; an older one is refused."""
     return f"{{t{partition}}}epoch"

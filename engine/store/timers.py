@@ -2,7 +2,8 @@
 
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
 timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
-tombstones of fired and cancelled timers, and the epoch that fences an older scheduler off. The due time in the sorted set is the
+tombstones of fired and cancelled timers, the epoch that fences an older scheduler off, and how far the timers are claimed, with the
+exceptions (`engine.core.horizon`). The due time in the sorted set is the
 one that counts: moving a timer does not touch its record.
 
 A turn is one script run per partition, all partitions in one round trip. Everything in it may be repeated: a scheduled id is
@@ -54,6 +55,7 @@ from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
     timer_cancelled_key,
+    timer_claimed_key,
     timer_collapse_key,
     timer_due_key,
     timer_epoch_key,
@@ -61,13 +63,14 @@ from engine.store.keys import (
     timer_key,
     timer_quarantine_key,
     timer_user_prefix,
+    timer_young_key,
 )
 from engine.store.script import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FENCE = Script("fence")
+_TAKE_OVER = Script("timers_take_over")
 _TURN = Script("timers_turn")
 _QUARANTINE = Script("timers_quarantine")
 _RELEASE = Script("idempotency_release")
@@ -112,16 +115,23 @@ class TimerStore:
         self._replicas = Replicas.wanted(config)
         self._partitions = partitions
         self.epoch = 0
+        self.claimed: dict[int, int] = {}
+        """How far each partition was claimed at the take-over, ms."""
 
     async def take_over(self) -> int:
         """Take a new epoch and fence the partitions: from now on older incarnations write nothing. Returns the epoch.
+
+        Each partition's horizon is read with its fence: no older incarnation can advance it any more.
 
         Raises:
             Fenced: someone took a newer epoch meanwhile.
             StorageUnavailable: Redis does not answer; try again.
         """
         epoch = await take_epoch(self._client)
-        await _FENCE.run_many(self._client, [([timer_epoch_key(partition)], [epoch]) for partition in self._partitions], self._replicas)
+        of_partition = (timer_epoch_key, timer_claimed_key, timer_young_key)
+        calls = [([key_of(partition) for key_of in of_partition], [epoch]) for partition in self._partitions]
+        replies = await _TAKE_OVER.run_many(self._client, calls, self._replicas)
+        self.claimed = {partition: int(claimed) for partition, (_, claimed) in zip(self._partitions, replies, strict=True)}
         self.epoch = epoch
         return epoch
 
@@ -135,8 +145,9 @@ class TimerStore:
         asks = [[_Ask(item) for item in part.requests] for part in work]
         await self._take_ids([ask for part in asks for ask in part])
         calls = [self._call(part, part_asks, now_ms) for part, part_asks in zip(work, asks, strict=True)]
-        # Requests are answered on the strength of this turn; a removal that a fail-over loses only means that a timer fires again.
-        replicas = self._replicas if any(part.requests or part.moved for part in work) else NO_REPLICAS
+        # Requests are answered and timers handed out on the strength of this turn; a removal that a fail-over loses only means that
+        # a timer fires again.
+        replicas = self._replicas if any(part.requests or part.moved or part.claim_ms for part in work) else NO_REPLICAS
         if len(calls) == 1:
             replies = [await _TURN.run(self._client, *calls[0], replicas)]
         else:
@@ -191,11 +202,13 @@ class TimerStore:
             timer_cancelled_key(part.partition),
             timer_user_prefix(part.partition),
             timer_collapse_key(part.partition),
+            timer_claimed_key(part.partition),
+            timer_young_key(part.partition),
         ]
         open_asks = [ask for ask in asks if ask.answer is None]
         forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
         args: list[Any] = [self.epoch, now_ms, part.claimed_ms, forget_at_ms, self._config.timers_per_user_max]
-        args += [len(part.fired), len(part.moved), len(open_asks)]
+        args += [part.claim_ms, len(part.fired), len(part.moved), len(open_asks)]
         for pair in part.fired.items():
             args += pair
         for sid, move in part.moved.items():
@@ -207,7 +220,7 @@ class TimerStore:
         return keys, args
 
     def _done(self, part: StoreWork, asks: Sequence[_Ask], reply: list[Any]) -> StoreDone:
-        _, stored, replies, page, more, moved = reply
+        _, stored, replies, page, more, moved, claimed_ms, young = reply
         quarantined: list[str] = []
         for ask, answer in zip((ask for ask in asks if ask.answer is None), replies, strict=True):
             _settle(ask, answer, quarantined)
@@ -215,7 +228,8 @@ class TimerStore:
         assert len(answers) == len(asks)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
         there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
-        return StoreDone(part.partition, answers, read, stored, list(dict.fromkeys(quarantined)), there)
+        young_sids = [sid.decode() for sid in young]
+        return StoreDone(part.partition, answers, read, stored, list(dict.fromkeys(quarantined)), there, claimed_ms, young_sids)
 
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.config import Config
 from engine.core.batch import Timer
 from engine.core.firing import Firing
+from engine.core.horizon import Horizon
 from engine.core.loading import Loading
 from engine.core.slots import spread, timer_id
 from engine.core.timers import BEGINNING, Page, PageRead
@@ -15,7 +16,7 @@ KEY = "default:ann"
 
 def loading(**settings: int) -> tuple[Loading, Firing]:
     config = Config(timer_horizon_ms=10_000, **settings)  # type: ignore[arg-type]
-    firing = Firing(config, spread(1), NOW)
+    firing = Firing(config, spread(1), Horizon(config, [3], {}, NOW))
     return Loading(config, [3], firing, NOW), firing
 
 

@@ -62,7 +62,7 @@ class Rig:
         self.fires: list[Fire] = []
         self.due: list[tuple[str, str]] = []
         self.refs = 0
-        self.core = SchedulerCore(self.config, 0, self.slots, self.now)
+        self.core = SchedulerCore(self.config, 0, self.slots, self.now, self.storage.take_over())
         self.handle(Opened(EDGE))
 
     def handle(self, event: Event) -> None:
@@ -106,6 +106,12 @@ class Rig:
         self.handle(StoreFailed())
 
     def at(self, now_ms: int) -> None:
+        """The time is come; what has to be claimed for it is claimed at once."""
+        self.tick(now_ms)
+        if self.work is not None and not any(part.fired or part.moved or part.requests or part.page for part in self.work):
+            self.store_once()
+
+    def tick(self, now_ms: int) -> None:
         self.now = now_ms
         self.handle(Ticked())
 
@@ -133,7 +139,7 @@ class Rig:
     def crash(self) -> None:
         """A new incarnation: memory, sessions and what was under way are gone."""
         self.work = None
-        self.core = SchedulerCore(self.config, 0, self.slots, self.now)
+        self.core = SchedulerCore(self.config, 0, self.slots, self.now, self.storage.take_over())
         self.handle(Opened(EDGE))
         self.store()
 
@@ -352,9 +358,7 @@ def test_a_timer_that_cancelling_all_came_too_late_for_keeps_its_new_time(monkey
     rig.crash()
     rig.open_all()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500) for sid in sids]))
-    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 2, (
-        "the third is not moved yet: an earlier scheduler may have handed it out"
-    )
+    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 2, "the third is not moved yet: an earlier scheduler may have handed it out"
     rig.at(START + 500)
     assert rig.sids() == [*sids, sids[2]]
 
@@ -364,19 +368,19 @@ def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_i
     rig.open_all()
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 5000)]))
     rig.crash()
     rig.open_all()
     assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 10]
-    rig.send(rig.fired[1][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[1][0], FireAgain([(sid, START + 5000)]))
     assert rig.work is not None
     rig.storage.apply(rig.work)
     rig.crash()
     rig.open_all()
-    rig.at(START + 499)
+    rig.at(START + 4999)
     assert len(rig.fired) == 2
-    assert rig.ask(Inspect(rig.ref(), "default", sid)).timers[0].due_ms == START + 500
-    rig.at(START + 500)
+    assert rig.ask(Inspect(rig.ref(), "default", sid)).timers[0].due_ms == START + 5000
+    rig.at(START + 5000)
     assert len(rig.fired) == 3
 
 
@@ -687,7 +691,7 @@ def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
     assert rig.fired == []
 
 
-def test_a_cancel_given_up_lets_the_timer_fire() -> None:
+def test_a_cancel_given_up_lets_the_timer_fire_once_storage_says_that_it_is_there() -> None:
     rig = Rig()
     rig.open_all()
     sid = rig.schedule(0, 10, "a")
@@ -697,6 +701,9 @@ def test_a_cancel_given_up_lets_the_timer_fire() -> None:
     rig.fail()
     rig.at(rig.now + 1)
     assert (rig.answers[-1].ref, rig.answers[-1].status) == (7, UNAVAILABLE)
+    assert rig.sids() == []
+    rig.at(rig.now + 1000)
+    rig.store()
     assert rig.sids() == [sid]
 
 
@@ -886,6 +893,65 @@ def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
     assert away == set()
 
 
+# -- Claims. -----------------------------------------------------------------------------------------------------------
+def test_nothing_is_handed_out_before_its_claim_is_durable() -> None:
+    rig = Rig()
+    rig.open_all()
+    sid = rig.schedule(0, 5000, "a")
+    rig.tick(START + 5000)
+    assert rig.fired == []
+    rig.fail()
+    rig.tick(START + 6000)
+    assert rig.fired == []
+    rig.store()
+    assert rig.sids() == [sid]
+
+
+def test_timers_that_follow_each_other_share_a_claim() -> None:
+    rig = Rig()
+    rig.open_all()
+    for n in range(100):
+        rig.schedule(n % 6, 3000 + 10 * n, f"t{n:02}")
+    claims = 0
+    while len(rig.fired) < 100:
+        at_ms = rig.core.next_at()
+        assert at_ms is not None
+        before = len(rig.fired)
+        rig.tick(max(at_ms, rig.now))
+        claims += rig.work is not None
+        rig.store()
+        assert all(fired.due_ms == rig.now for _, fired in rig.fired[before:]), "late"
+    assert claims <= 2
+
+
+def test_a_zombie_hands_out_only_what_its_successor_counts_as_claimed() -> None:
+    rig = Rig(Config(timer_removal_ms=0, timer_claim_ms=1000))
+    rig.open_all()
+    near, far = rig.schedule(0, 400, "near"), rig.schedule(0, 1500, "far")
+    zombie = rig.core
+    rig.crash()
+    assert rig.ask(Cancel(rig.ref(), "default", near)).status == ALREADY_FIRED
+    assert rig.ask(Cancel(rig.ref(), "default", far)).status == OK
+    effects = zombie.handle(Ticked(), START + 10_000)
+    assert [timer.sid for effect in effects if isinstance(effect, Send) for timer in effect.record.timers] == [near]
+
+
+def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> None:
+    rig = Rig()
+    rig.open_all()
+    before = rig.schedule(0, 10, "before")
+    rig.now -= 3_600_000
+    rig.crash()
+    rig.open_all()
+    after, far = rig.schedule(0, 600, "after"), rig.schedule(1, 1_800_000, "far")
+    assert rig.ask(Cancel(rig.ref(), "default", before)).status == ALREADY_FIRED
+    assert rig.ask(Cancel(rig.ref(), "default", far)).status == OK, "it is not in memory"
+    assert rig.ask(Cancel(rig.ref(), "default", after)).status == OK
+    rig.at(START + 10)
+    rig.store()
+    assert rig.sids() == [before]
+
+
 # -- Volatile timers. --------------------------------------------------------------------------------------------------
 def test_a_volatile_timer_is_due_once_at_its_latest_arming() -> None:
     rig = Rig()
@@ -947,7 +1013,8 @@ class Promises(RuleBasedStateMachine):
         self.again: dict[str, int] = {}  # not before this, unless the scheduler dies or the publisher moves it
         self.unconfirmed: dict[str, list[str]] = {}  # per open session
         self.sessions = 0
-        self.started = START
+        self.zombies: list[SchedulerCore] = []
+        self.latest = START
         self.before: dict[int, set[str]] = {}  # what a CancelAll is about
 
     # What has come out.
@@ -1000,7 +1067,8 @@ class Promises(RuleBasedStateMachine):
         cancelled = {sid for sid in before if sid in storage.cancelled}
         assert not cancelled & self.handed, "fired, and cancelled with the others"
         self.gone |= cancelled
-        left = {sid for sid in before if sid in storage.timers and storage.timers[sid].due_ms > self.started}
+        inherited_ms = self.rig.core._horizon.inherited_ms
+        left = {sid for sid in before if sid in storage.timers and not storage.is_claimed(storage.timers[sid], inherited_ms)}
         assert left <= self.handed, "neither cancelled nor handed out"
 
     def _ask(self, request: Any) -> None:
@@ -1055,7 +1123,8 @@ class Promises(RuleBasedStateMachine):
 
     @rule(step=st.one_of(st.integers(1, 50), st.integers(1, 2000)))
     def time_passes(self, step: int) -> None:
-        self.rig.at(self.rig.now + step)
+        self.rig.tick(self.rig.now + step)
+        self.latest = max(self.latest, self.rig.now)
         self._look()
 
     @precondition(lambda self: self.rig.work is not None)
@@ -1098,8 +1167,22 @@ class Promises(RuleBasedStateMachine):
         self.rig.send(session, FireDone(sids))
         self._look()
 
-    @rule(applied=st.booleans())
-    def scheduler_crashes(self, applied: bool) -> None:
+    @precondition(lambda self: self.zombies)
+    @rule(data=st.data(), late=st.integers(0, 3000))
+    def zombie_goes_on(self, data: st.DataObject, late: int) -> None:
+        """By whatever clock: what it writes is refused, what it hands out counts."""
+        zombie = data.draw(st.sampled_from(self.zombies))
+        for effect in zombie.handle(Ticked(), self.latest + late):
+            if isinstance(effect, Send) and isinstance(effect.record, Fire):
+                sids = {fired.sid for fired in effect.record.timers}
+                assert not sids & self.gone, "cancelled, and fired by a zombie"
+                self.handed |= sids
+
+    @rule(applied=st.booleans(), lives_on=st.booleans(), set_back=st.sampled_from([0, 0, 0, 1500, 10_000]))
+    def scheduler_crashes(self, applied: bool, lives_on: bool, set_back: int) -> None:
+        if lives_on:
+            self.zombies.append(self.rig.core)
+        self.rig.now -= set_back
         if self.rig.work is not None and applied:
             self.rig.storage.apply(self.rig.work)
         for request in self.asked.values():
@@ -1107,12 +1190,11 @@ class Promises(RuleBasedStateMachine):
                 self.unsure |= self.before.pop(request.ref)
             else:
                 self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
-        self.started = self.rig.now
         self.again.clear()
         self.asked.clear()
         self.unconfirmed.clear()
         self.rig.work = None
-        self.rig.core = SchedulerCore(_TINY, 0, self.rig.slots, self.rig.now)
+        self.rig.core = SchedulerCore(_TINY, 0, self.rig.slots, self.rig.now, self.rig.storage.take_over())
         self.rig.handle(Opened(EDGE))
         self._look()
 

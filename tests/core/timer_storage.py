@@ -35,6 +35,12 @@ class TimerStorage:
         self.cancelled: set[str] = set()
         self.full = False  # refuses to move what is to come again
         self.ids: dict[tuple[str, str], Timer] = {}
+        self.claimed: dict[int, int] = {}
+        self.young: set[str] = set()
+
+    def take_over(self) -> dict[int, int]:
+        self.young.clear()
+        return dict(self.claimed)
 
     def apply(self, work: Sequence[StoreWork]) -> list[StoreDone]:
         return [self._apply(part) for part in work]
@@ -51,6 +57,9 @@ class TimerStorage:
             if moved.get(sid):
                 assert key == self.timers[sid].key
                 self.timers[sid] = replace(self.timers[sid], due_ms=due_ms)
+                self.young.add(sid)
+        if part.claim_ms:
+            self.claimed[part.partition] = max(part.claim_ms, self.claimed.get(part.partition, 0))
         answers = [self._answer(item, part.claimed_ms) for item in part.requests]
         ours = sorted((timer.due_ms, timer.sid) for timer in self.timers.values() if partition_of_timer(timer.sid) == part.partition)
         read = None
@@ -60,7 +69,13 @@ class TimerStorage:
             taken = found[: page.limit]
             reached = taken[-1] if len(found) > page.limit else None
             read = PageRead([replace(self.timers[sid]) for _, sid in taken], reached)
-        return StoreDone(part.partition, answers, read, len(ours), [], moved)
+        returned = [timer for answer in answers for timer in answer.timers] + (read.timers if read else [])
+        young = [timer.sid for timer in returned if timer.sid in self.young] + list(part.moved)
+        claimed_ms = self.claimed[part.partition] if part.claim_ms else 0
+        return StoreDone(part.partition, answers, read, len(ours), [], moved, claimed_ms, young)
+
+    def is_claimed(self, timer: Timer, claimed_ms: int) -> bool:
+        return timer.due_ms <= claimed_ms and timer.sid not in self.young
 
     def _answer(self, item: StoreRequest, claimed_ms: int) -> TimerAnswer:
         request = item.request
@@ -70,7 +85,7 @@ class TimerStorage:
             found = sorted(self._of(request), key=lambda timer: timer.due_ms)
             return TimerAnswer(request.ref, OK, [replace(timer) for timer in found[: request.limit]])
         if isinstance(request, CancelAll):
-            chosen = [timer.sid for timer in self._of(request) if timer.due_ms > claimed_ms and timer.sid not in item.spared]
+            chosen = [timer.sid for timer in self._of(request) if not self.is_claimed(timer, claimed_ms) and timer.sid not in item.spared]
             for sid in chosen:
                 del self.timers[sid]
             self.cancelled.update(chosen)
@@ -83,13 +98,14 @@ class TimerStorage:
             return TimerAnswer(request.ref, OK if again else NOT_FOUND)
         if split_key(timer.key)[0] != request.tenant:
             return TimerAnswer(request.ref, NOT_FOUND)
-        if timer.due_ms <= claimed_ms:
+        if self.is_claimed(timer, claimed_ms):
             return TimerAnswer(request.ref, ALREADY_FIRED)
         if isinstance(request, Cancel):
             del self.timers[request.sid]
             self.cancelled.add(request.sid)
         elif isinstance(request, Reschedule):
             timer = self.timers[request.sid] = replace(timer, due_ms=request.due_ms)
+            self.young.add(timer.sid)
         else:
             assert isinstance(request, Inspect)
         return TimerAnswer(request.ref, OK, [replace(timer)])
@@ -108,5 +124,6 @@ class TimerStorage:
                 return TimerAnswer(request.ref, DUPLICATE, [replace(known)] if known else [], first.sid)
         if timer.sid not in self.timers and timer.sid not in self.fired and timer.sid not in self.cancelled:
             self.timers[timer.sid] = timer
+            self.young.add(timer.sid)
         kept = self.timers.get(timer.sid)
         return TimerAnswer(request.ref, SCHEDULED, [replace(kept)] if kept else [])

@@ -128,7 +128,7 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["edge-0/1", "shard-0/1"]), batches_of(*TO_SCHEDULER)), min_size=1, max_size=4))
 def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: list[tuple[str, bytes]]) -> None:
-    core = SchedulerCore(CONFIG, 0, spread(1), 1_000_000)
+    core = SchedulerCore(CONFIG, 0, spread(1), 1_000_000, {})
     for session in ("edge-0/1", "shard-0/1"):
         core.handle(Opened(session), 1_000_000)
     for number, (session, data) in enumerate(batches):

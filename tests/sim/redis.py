@@ -210,6 +210,9 @@ class MiniRedis:
         value = self._get(key, dict) or {}
         return [value.get(field) for field in fields]
 
+    def cmd_hexists(self, key: bytes, field: bytes) -> int:
+        return int(field in (self._get(key, dict) or {}))
+
     def cmd_hset(self, key: bytes, *pairs: bytes) -> int:
         value = self._make(key, dict)
         added = 0

@@ -36,6 +36,7 @@ HASHES = st.one_of(
     st.tuples(st.just("HSET"), keys, members, members),
     st.tuples(st.just("HSETNX"), keys, members, members),
     st.tuples(st.just("HGET"), keys, members),
+    st.tuples(st.just("HEXISTS"), keys, members),
     st.tuples(st.just("HMGET"), keys, members, members),
     st.tuples(st.just("HDEL"), keys, members),
     st.tuples(st.just("HLEN"), keys),
@@ -109,8 +110,9 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
-        head = ("EVAL", turn, 7, "te", "due", "timer", "fired", "cancelled", "user:", "collapse", 7, NOW_MS, 0, NOW_MS + 9_000_000, 10)
-        return (*head, done, len(requests), *fired, *flat, *page)
+        partition = ("te", "due", "timer", "fired", "cancelled", "user:", "collapse", "claimed", "young")
+        head = ("EVAL", turn, 9, *partition, 7, NOW_MS, NOW_MS + 6, NOW_MS + 9_000_000, 10, NOW_MS + 2000)
+        return (*head, done, 0, len(requests), *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
         ("SET", "e", 7),
@@ -128,6 +130,11 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("ZRANGE", "due", 0, -1, "WITHSCORES"),
         ("ZRANGE", "fired", 0, -1),
         ("HLEN", "timer"),
+        ("GET", "claimed"),
+        ("HLEN", "young"),
+        ("EVAL", timers._TAKE_OVER._text, 3, "te", "claimed", "young", 8),
+        ("EVAL", timers._TAKE_OVER._text, 3, "te", "claimed", "young", 7),
+        ("HLEN", "young"),
     ]
     for command in commands:
         assert simulated(server, command) == on_the_wire(real, command), command[:3]

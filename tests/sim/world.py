@@ -107,6 +107,7 @@ def sizes(rng: Random) -> Config:
         poll_wait_s_max=1,
         timer_horizon_ms=rng.choice((200, 1000, 60_000)),
         timer_load_max=rng.choice((3, 2000)),
+        timer_claim_ms=rng.choice((40, 200, 2000)),
         timer_refire_ms=rng.choice((100, 500)),
         timer_retry_first_ms=50,
         timer_retry_cap_ms=400,

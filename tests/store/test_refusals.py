@@ -13,12 +13,16 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from engine.config import Config
+from engine.core.batch import OK, Cancel, Schedule, Timer
 from engine.core.checkpoint import spill_of
 from engine.core.slots import slot_of
+from engine.core.timers import StoreRequest, StoreWork
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis import claim_data_epoch, replace_data_epoch
+from engine.store.timers import TimerStore
 from tests.conftest import RedisServer, start_redis
 from tests.store.rewind import Moment
 from tests.store.test_journal import Writer
@@ -153,3 +157,17 @@ async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
     writer.intake.refused()
     assert await writer.stored() == []
     assert await writer.write("a") == {}
+
+
+async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client: Redis) -> None:
+    """Timers beyond the claim wait: the shards could not journal them either."""
+    store = TimerStore(client, Config(), [3])
+    await store.take_over()
+    timer = Timer("3-a", "t:u", NOW_MS + 5000, NOW_MS, "a", b"12345678", 1, 60_000, True, b"")
+    await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, timer))], claim_ms=NOW_MS + 1000)], NOW_MS)
+    async with out_of_memory(client):
+        (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Cancel(2, "t", "3-a"))], claim_ms=NOW_MS + 2000)], NOW_MS)
+        assert done.claimed_ms == NOW_MS + 1000
+        assert [answer.status for answer in done.answers] == [OK]
+    (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [], claim_ms=NOW_MS + 2000)], NOW_MS)
+    assert done.claimed_ms == NOW_MS + 2000

@@ -97,6 +97,44 @@ async def _keys(client: Redis) -> set[str]:
     return {key.decode() for key in await client.keys("{t*")} - {f"{{t{partition}}}epoch" for partition in range(TIMER_PARTITIONS)}
 
 
+# -- Claims. -----------------------------------------------------------------------------------------------------------
+async def _claim(hold: Hold, until_ms: int) -> int:
+    return (await hold.store.apply([StoreWork(PARTITION, hold.claimed_ms, {}, [], claim_ms=until_ms)], NOW))[0].claimed_ms
+
+
+async def test_a_successor_finds_how_far_the_timers_are_claimed_and_nobody_claims_behind_it(hold: Hold, redis_client: Redis) -> None:
+    assert hold.store.claimed[PARTITION] == 0
+    assert await _claim(hold, NOW + 2000) == NOW + 2000
+    assert await _claim(hold, NOW + 1000) == NOW + 2000, "claims never shrink"
+    successor = await _hold(redis_client)
+    assert successor.store.claimed == {partition: NOW + 2000 if partition == PARTITION else 0 for partition in range(TIMER_PARTITIONS)}
+    with pytest.raises(Fenced):
+        await _claim(hold, NOW + 9000)
+    assert (await _hold(redis_client)).store.claimed[PARTITION] == NOW + 2000
+
+
+async def test_what_is_stored_or_moved_after_a_take_over_is_no_predecessors(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("old", NOW + 500), timer("far", NOW + 9000))
+    successor = await _hold(redis_client)
+    successor.claimed_ms = NOW + 2000
+    await successor.schedule(timer("new", NOW + 500), timer("other", NOW + 600))
+    await successor.ask(Reschedule(1, "default", timer("far").sid, NOW + 700))
+    done = (await successor.store.apply([StoreWork(PARTITION, NOW + 2000, {}, [], Page(BEGINNING, NOW + 9000, 10, 1 << 20))], NOW))[0]
+    assert sorted(done.young) == sorted(timer(unique).sid for unique in ("new", "other", "far"))
+    assert await successor.one(Cancel(1, "default", timer("old").sid)) == (ALREADY_FIRED, [])
+    assert await successor.one(Cancel(1, "default", timer("new").sid)) == (OK, [timer("new").sid])
+    assert (await successor.ask(CancelAll(1, KEY)))[0].count == 2
+
+
+async def test_the_marks_of_one_holder_mean_nothing_to_the_next(redis_client: Redis) -> None:
+    first = await _hold(redis_client)
+    first.claimed_ms = NOW + 2000
+    await first.schedule(timer("a", NOW + 500))
+    second = await _hold(redis_client)
+    second.claimed_ms = NOW + 2000
+    assert await second.one(Cancel(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
+
+
 # -- Requests. ---------------------------------------------------------------------------------------------------------
 async def test_a_scheduled_timer_is_found_as_it_was_given(hold: Hold) -> None:
     given = timer("a", body=b'"id":"a","data":{"\xc3\xa9":1}')

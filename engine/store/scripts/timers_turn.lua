@@ -1,7 +1,7 @@
--- One turn of a timer partition: fence, remove what fired, move what is to come again, apply requests in order, read a page.
--- Safe to repeat.
--- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys (same hash tag)
--- ARGV: epoch, now, claimed-before, forget-at, timers per user, number of fired, number of moved, number of requests,
+-- One turn of a timer partition: fence, remove what fired, move what is to come again, claim what is due soon, apply requests in order,
+-- read a page. Safe to repeat.
+-- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young (same hash tag)
+-- ARGV: epoch, now, claimed-before, forget-at, timers per user, claim-until or 0, number of fired, number of moved, number of requests,
 --       fired: (sid, mailbox key or '')...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
@@ -10,11 +10,12 @@
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to spare joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
--- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more, moved}; times are ms.
+-- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more, moved, claimed-until or 0, young}; times are ms.
 --   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1 or, for a timer that is not there, 0; it ends where moving was refused
-local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key = unpack(KEYS)
+--   young: of all these the sids due until claimed-before that were stored or moved under this epoch
+local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
 local epoch = redis.call('GET', epoch_key)
@@ -62,6 +63,40 @@ local function fate_of(tenant, sid)
   return 'absent'
 end
 
+-- What is due until then may be handed out from now on, never less than before. Returns how far it is; a full memory leaves it as it was.
+local function claim(until_ms)
+  local claimed = tonumber(redis.call('GET', claimed_key) or '0')
+  if until_ms > claimed then
+    local written = redis.pcall('SET', claimed_key, string.format('%.0f', until_ms))
+    if not written.err then
+      return until_ms
+    end
+  end
+  return claimed
+end
+
+local young = {}
+
+-- It is of this epoch: no earlier one can have handed it out. Beyond the clock the marks are of no use.
+local function mark_young(sid, due)
+  if tonumber(due) <= claimed_before and claimed_before > tonumber(now) then
+    redis.call('HSET', young_key, sid, '')
+    redis.call('PEXPIRE', young_key, string.format('%.0f', claimed_before - now))
+    young[#young + 1] = sid
+  end
+end
+
+-- May an earlier incarnation have handed it out?
+local function is_claimed(sid, due)
+  return tonumber(due) <= claimed_before and redis.call('HEXISTS', young_key, sid) == 0
+end
+
+local function note_young(sid, due)
+  if tonumber(due) <= claimed_before and not is_claimed(sid, due) then
+    young[#young + 1] = sid
+  end
+end
+
 local function remove(sid, key)
   redis.call('HDEL', timer_key, sid)
   redis.call('HDEL', collapse_key, sid)
@@ -76,7 +111,9 @@ end
 local function schedule(sid, key, due, packed, collapse)
   local there = redis.call('HGET', timer_key, sid)
   if there then
-    return {'present', redis.call('ZSCORE', due_key, sid), there}
+    local present_due = redis.call('ZSCORE', due_key, sid)
+    note_young(sid, present_due or 0)
+    return {'present', present_due, there}
   end
   local fate = fate_of(tenant_of(key), sid)
   if fate ~= 'absent' then
@@ -94,6 +131,7 @@ local function schedule(sid, key, due, packed, collapse)
   if collapse ~= '' then
     redis.call('HSET', collapse_key, sid, collapse)
   end
+  mark_young(sid, due)
   return {'stored'}
 end
 
@@ -108,7 +146,7 @@ local function decide(kind, sid, tenant, new_due)
     return {'unreadable'}
   elseif tenant_of(key) ~= tenant then
     return {'absent'}
-  elseif tonumber(due) <= claimed_before then
+  elseif is_claimed(sid, due) then
     return {'fired'}
   elseif kind == 'C' then
     remove(sid, key)
@@ -119,6 +157,7 @@ local function decide(kind, sid, tenant, new_due)
       return {'refused', written.err}
     end
     redis.call('ZADD', user_prefix .. key, new_due, sid)
+    mark_young(sid, new_due)
     due = new_due
   end
   return {'done', due, packed}
@@ -156,7 +195,7 @@ local function cancel_all(collapse, key, spared)
   local found = redis.call('ZRANGE', user_prefix .. key, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local sid = found[i]
-    if tonumber(found[i + 1]) > claimed_before and not spare[sid] and is_of(sid, collapse) then
+    if not is_claimed(sid, found[i + 1]) and not spare[sid] and is_of(sid, collapse) then
       remove(sid, key)
       entomb(cancelled_key, tenant, sid)
       count = count + 1
@@ -203,6 +242,7 @@ local function read_page(after_ms, after_sid, until_ms, limit, bytes)
     end
     local packed = redis.call('HGET', timer_key, found[i])
     page[#page + 1], page[#page + 2], page[#page + 3] = found[i], found[i + 1], packed
+    note_young(found[i], found[i + 1])
     bytes = bytes - (packed and #packed or 0)
   end
   return page, #found == 2 * limit and 1 or 0
@@ -247,20 +287,25 @@ local function move_again(first, count)
         return moved
       end
       redis.call('ZADD', user_prefix .. key, due, sid)
+      mark_young(sid, due)
     end
     moved[#moved + 1] = there
   end
   return moved
 end
 
-local fired, again = tonumber(ARGV[6]), tonumber(ARGV[7])
-remove_fired(9, fired)
-local at = 9 + 2 * fired
+local fired, again = tonumber(ARGV[7]), tonumber(ARGV[8])
+remove_fired(10, fired)
+local at = 10 + 2 * fired
 local moved = move_again(at, again)
 at = at + 3 * again
 
+-- Behind the removals: they make room, and a script that has written is not refused for want of memory.
+local claim_until = tonumber(ARGV[6])
+local claimed_until = claim_until > 0 and claim(claim_until) or 0
+
 local replies = {}
-for i = 1, tonumber(ARGV[8]) do
+for i = 1, tonumber(ARGV[9]) do
   local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
   if kind == 'S' then
     replies[i] = schedule(sid, whose, x, y, z)
@@ -278,4 +323,4 @@ local page, more = {}, 0
 if ARGV[at] then
   page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
 end
-return {'OK', redis.call('ZCARD', due_key), replies, page, more, moved}
+return {'OK', redis.call('ZCARD', due_key), replies, page, more, moved, claimed_until, young}
