@@ -45,14 +45,13 @@ class Follower:
         Args:
             on_read: something may have been read.
         """
-        while not _cancelled():
+        while True:
             try:
                 await self.catch_up(wait=True)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._core.index, error)
                 await asyncio.sleep(RETRY_S)
             on_read()
-        raise asyncio.CancelledError
 
     async def announce(self) -> None:
         """Append the broadcasts that timers made due, each once however often it is tried. Raises StorageUnavailable."""
@@ -74,10 +73,3 @@ class Follower:
         expired = self._audience.log.expired(now_ms)
         await self._broadcasts.drop(expired)
         self._audience.log.drop(expired)
-
-
-def _cancelled() -> bool:
-    """Was this task cancelled? The client library loses a cancellation that meets it while it connects (redis-py 8.1), and this task
-    is always in a call of it: who waits for its end, as after a loss of data, would wait for ever."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

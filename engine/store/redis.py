@@ -5,6 +5,10 @@ never repeated by the library: when a reply is lost the command may have been ap
 repeating it is harmless. The pool itself replaces connections that it finds dead, so a restarted Redis costs one error at most
 per command that was under way.
 
+A cancellation is never lost here. Until Python 3.12 `asyncio.wait_for` swallows one that arrives while what it waits for has just ended,
+and the library sends every command through it: a task that is always in a call of it could not be ended. Each connection therefore
+counts the cancellations of its task before and after, raises what was swallowed, and closes itself, because a reply may be under way.
+
 The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
 when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
 (`engine.store.witness`) replaces it.
@@ -15,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Awaitable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis.asyncio as redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
@@ -37,6 +43,25 @@ VERSION_MIN: Final = (6, 2)
 _PASSWORD_OPTION: Final = re.compile(r"((?:^|&)[^&=]*password=)[^&]*")
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class _Hearing(AbstractConnection):
+    """What a connection's class becomes, so that it hears every cancellation; see the module's text."""
+
+    async def _connect(self) -> None:
+        await self._hear(super()._connect())  # type: ignore[no-untyped-call,safe-super]
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        await self._hear(super().send_packed_command(command, check_health))
+
+    async def _hear(self, call: Awaitable[None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        await call
+        if task.cancelling() > before:
+            await self.disconnect(nowait=True)
+            raise asyncio.CancelledError
 
 
 def connect(config: Config) -> redis.Redis:
@@ -65,6 +90,7 @@ def connect(config: Config) -> redis.Redis:
             pool = redis.BlockingConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:
         raise ConfigError(f"redis_url: {error}") from error
+    pool.connection_class = type("Hearing", (_Hearing, pool.connection_class), {})
     return redis.Redis.from_pool(pool)
 
 

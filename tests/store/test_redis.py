@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.redis import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
+from tests.conftest import RedisServer
 
 
 @given(st.integers(min_value=0, max_value=2**63))
@@ -27,6 +30,28 @@ def test_a_password_is_never_displayed() -> None:
 def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:
     with pytest.raises(ConfigError, match="redis_url"):
         connect(Config(redis_url="http://localhost"))
+
+
+@pytest.mark.parametrize("piped", [False, True])
+async def test_a_task_that_only_asks_redis_ends_when_it_is_cancelled_at_whatever_moment(redis_server: RedisServer, piped: bool) -> None:
+    async def ask_for_ever(client: Redis) -> None:
+        while True:
+            if piped:
+                await client.pipeline(transaction=False).get("x").execute()
+            else:
+                await client.get("x")
+
+    for turns in range(60):
+        client = connect(Config(redis_url=redis_server.url))
+        asking = asyncio.ensure_future(ask_for_ever(client))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        done, _ = await asyncio.wait([asking], timeout=10)
+        assert done, f"cancelled after {turns} turns of the loop"
+        assert asking.cancelled()
+        assert await client.ping(), "no reply to another question is left on a connection"
+        await client.aclose()
 
 
 async def test_the_first_use_of_a_redis_makes_its_epoch_and_nothing_changes_it(redis_client: Redis) -> None:
