@@ -127,6 +127,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     windows_max: Positive = 16  # open at once per user; a message that would open one more is delivered at once
     windows_close_max: Positive = 250  # per group commit: some 10 ms, which is all that others wait for them
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
+    counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is forgotten
+    decisions_max: Positive = 32  # decisions against a user's messages that its timeline remembers: some 150 bytes each in the page
+    digest_ms: Positive = 3_600_000  # how long a user's digest gathers before it is sent
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
@@ -295,6 +298,8 @@ def _check(config: Config) -> None:
 
 
 def _check_storage(config: Config) -> None:
+    if config.digest_ms > config.idempotency_caller_s * 1000:
+        raise ConfigError("digest_ms: must not exceed idempotency_caller_s, else a repeated publish could count twice")
     if not 0 < config.timer_degrade_load <= 1:
         raise ConfigError("timer_degrade_load: a share of the claims, above 0 and at most 1")
     if config.redis_fsync not in ("always", "everysec"):

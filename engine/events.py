@@ -11,8 +11,8 @@ The id of an event is the publisher's `id`; without one, the whole event when it
 within `idempotency_event_s`.
 
 The rules are read again when their file changes, without a restart. A file that cannot be used is refused with its line and
-reason, once per change, and the rules of before stay in force. So do rules that need what only shards can judge (`fire`, `inactive`,
-`category`): they are refused, not half obeyed.
+reason, once per change, and the rules of before stay in force. So do rules that need what only shards can judge (`fire`, `inactive`):
+they are refused, not half obeyed. The limits of categories are in the same file; they travel with each notification.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class RuleBook:
 def _check_supported(rules: Rules, source: str) -> None:
     """Raises RulesError for a rule that needs a judgement this release does not make."""
     for rule in rules.rules:
-        if rule.category or rule.fire != Conditions(0) or rule.member_of is not None:
-            raise RulesError(f"{source}: rule {rule.name!r}: category, inactive and fire are not available in this release")
+        if rule.fire != Conditions(0) or rule.member_of is not None:
+            raise RulesError(f"{source}: rule {rule.name!r}: inactive and fire are not available in this release")
 
 
 class Events:
@@ -138,11 +138,12 @@ class Events:
         event, payload = read_event(body, self._config)
         now_ms = self._wall_ms()
         delivery = _delivery(event, payload, now_ms, self._config.idempotency_event_s * 1000)
-        outcome = self._book.rules().apply(event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
+        rules = self._book.rules()
+        outcome = rules.apply(event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
         cancelled = await self._cancel(outcome, principal.tenant)
         results: list[publishing.Result] = []
         if outcome.notifications:
-            results = await self._requests.post(self._drafts(outcome.notifications, principal, now_ms))
+            results = await self._requests.post(self._drafts(outcome.notifications, principal, now_ms, rules))
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
         return {"matched": outcome.matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
 
@@ -155,9 +156,9 @@ class Events:
             raise unavailable(failed.detail or "durable storage did not answer", RETRY_AFTER_S)
         return sum(answer.count for answer in answers)
 
-    def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int) -> list[publishing.Draft]:
+    def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules) -> list[publishing.Draft]:
         body = msgspec.json.encode([notification.item() for notification in notifications])
-        drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id)
+        drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id, rules.categories)
         for draft, notification in zip(drafts, notifications, strict=True):
             draft.collapse = notification.collapse
         return drafts

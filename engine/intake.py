@@ -72,6 +72,8 @@ class Item(Struct, forbid_unknown_fields=True, gc=False):
     ttl: int | float | UnsetType = UNSET
     retain: bool | UnsetType = UNSET
     collapse: Collapse | UnsetType = UNSET
+    category: str | UnsetType = UNSET
+    unless_active: bool = False
 
 
 class CloudEvent(Struct, gc=False):
@@ -93,6 +95,7 @@ class CloudEvent(Struct, gc=False):
     at: int | str | UnsetType = UNSET
     ttl: int | float | UnsetType = UNSET
     retain: bool | UnsetType = UNSET
+    category: str | UnsetType = UNSET
 
     def item(self) -> Item:
         """The same as an item. `source` becomes the context: two sources may use one id, and must not pass for one event."""
@@ -110,6 +113,7 @@ class CloudEvent(Struct, gc=False):
             at=self.at,
             ttl=self.ttl,
             retain=self.retain,
+            category=self.category,
         )
 
 

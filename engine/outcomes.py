@@ -17,6 +17,7 @@ from engine.calls import Call
 from engine.core.batch import (
     ACCEPTED,
     CONFLICT,
+    DEFERRED,
     DUPLICATE,
     MERGED,
     OVERLOADED,
@@ -38,6 +39,9 @@ from engine.store.broadcasts import Appended
 
 RETRY_AFTER_S: Final = 1
 """Storage and shards come back within seconds, and repeating costs nobody a duplicate."""
+
+PUT_OFF: Final = "put off"
+"""The status of a draft that its shard does not take now, until the edge has scheduled it; no publisher sees it."""
 
 _NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
 _REASONS: Final = {
@@ -65,6 +69,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
                     draft.body,
                     draft.collapse,
                     draft.merge,
+                    draft.judging,
                 )
             )
             continue
@@ -81,6 +86,7 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
             body=draft.body,
             collapse=draft.collapse,
             merge=draft.merge,
+            judging=draft.judging,
         )
         made.append(Schedule(ref, draft.idempotent, timer))
     return made
@@ -123,9 +129,9 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result
         result.seq = answer.seq
         if status == DUPLICATE:
             result.scheduled_id = answer.detail
-    if status in _REASONS or status in (MERGED, SUPPRESSED):
+    if status in _REASONS or status in (MERGED, SUPPRESSED, DEFERRED):
         result.reason = answer.detail or _REASONS.get(status, "")
-    result.status = PUBLISH_STATUS[status]
+    result.status = PUT_OFF if status == DEFERRED else PUBLISH_STATUS[status]
     return result
 
 

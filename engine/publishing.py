@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -24,17 +24,16 @@ from engine.config import Config
 from engine.core.batch import LOW, NORMAL, PRIORITIES, Merge
 from engine.core.broadcast import EVERYONE
 from engine.core.identity import is_event_type, is_id, is_topic, is_user
+from engine.core.judging import Category, Judging
+from engine.core.policy import CATEGORIES
 from engine.core.slots import audience_key, mailbox_key, split_key
 from engine.core.templates import parse_template
 from engine.errors import Invalid
 from engine.intake import Item, rfc3339_ms
-from engine.problems import Problem, bad_request, content_too_large, unprocessable
+from engine.problems import Problem, content_too_large, unprocessable
 
 TS_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: beyond it, it is not a time in milliseconds."""
-
-SEQ_MAX: Final = (1 << 53) - 1
-"""Sequence numbers stay exact in every JSON reader (RFC 8259, section 6)."""
 
 DIGEST_BYTES: Final = 8
 
@@ -44,7 +43,6 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _encode: Final = msgspec.json.Encoder().encode
-T = TypeVar("T", bound=Struct)
 
 
 class Draft(Struct, gc=False):
@@ -64,6 +62,7 @@ class Draft(Struct, gc=False):
     collapse: str = ""  # messages of this key may be conflated, and scheduled ones are cancelled together
     item: int = 0  # index in the request of what it is of
     merge: Merge | None = None  # merged with the others of its collapse key
+    judging: Judging | None = None  # by what the shard judges it beside the user's wishes
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
@@ -86,25 +85,6 @@ class _Answer(Struct, gc=False):
     results: Sequence[Result]
 
 
-class _Patch(Struct, forbid_unknown_fields=True, gc=False):
-    """The body of PATCH /v1/scheduled/{scheduled_id}."""
-
-    delay: int | float | UnsetType = UNSET
-    at: int | str | UnsetType = UNSET
-
-
-class _Acknowledgement(Struct, forbid_unknown_fields=True, gc=False):
-    """The body of POST /v1/ack."""
-
-    seq: int | UnsetType = UNSET
-    ids: list[str] | UnsetType = UNSET
-    ts: int | UnsetType = UNSET
-
-
-_PATCH: Final = msgspec.json.Decoder(_Patch)
-_ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
-
-
 class TooLarge(Invalid):
     """A field is within its type and beyond its size: 413 where it is the request's only item."""
 
@@ -121,6 +101,7 @@ def parse(
     config: Config,
     now_ms: int,
     new_id: Callable[[], str],
+    categories: Mapping[str, Category] = CATEGORIES,
 ) -> list[Draft]:
     """The drafts of a publish request, in order; one per user of an item with `users`.
 
@@ -131,6 +112,7 @@ def parse(
         config: the limits.
         now_ms: milliseconds since the epoch.
         new_id: called for each item without an id.
+        categories: by name, those that are defined.
 
     Raises:
         Problem: 400, 413, 415 or 422; then nothing is to be accepted.
@@ -138,7 +120,7 @@ def parse(
     if len(body) > config.body_bytes_max:
         raise too_large(config)
     taken = intake.read(body, intake.form_of(content_type), config)
-    drafter = _Drafter(principal.tenant, config, now_ms, new_id, _breaks_lines(body))
+    drafter = _Drafter(principal.tenant, config, now_ms, new_id, categories, _breaks_lines(body))
     oversize = False
     for index, item in enumerate(taken.items):
         if item is not None:
@@ -163,9 +145,18 @@ def parse(
 class _Drafter:
     """Turns items into drafts. One per request; whatever is the same for all its items is computed once."""
 
-    __slots__ = ("_compact", "_config", "_heads", "_key_prefix", "_new_id", "_now_ms", "_ts", "_ttl_ms", "drafts")
+    __slots__ = ("_categories", "_compact", "_config", "_heads", "_key_prefix", "_new_id", "_now_ms", "_ts", "_ttl_ms", "drafts")
 
-    def __init__(self, tenant: str, config: Config, now_ms: int, new_id: Callable[[], str], compact: bool) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        config: Config,
+        now_ms: int,
+        new_id: Callable[[], str],
+        categories: Mapping[str, Category],
+        compact: bool,
+    ) -> None:
+        self._categories = categories
         self._key_prefix = mailbox_key(tenant, "")
         self._config = config
         self._heads: dict[tuple[str, str | UnsetType], bytes] = {}  # by type and priority
@@ -203,6 +194,10 @@ class _Drafter:
         ts, ttl_ms, due_ms, chosen = self._times(item)
         if collapse:
             chosen += _collapse_chosen(collapse, merge, ttl_ms)
+        judging = None
+        if item.category is not UNSET or item.unless_active:
+            judging = self._judging(item.category, item.unless_active, topic)
+            chosen += _encode({"category": judging.category, "unless_active": item.unless_active})
         digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
         body = b'"id":' + _encode(id_) + ts + payload
         priority = _PRIORITY[word]
@@ -212,7 +207,21 @@ class _Drafter:
         for name in users:
             self.drafts.append(
                 Draft(
-                    prefix + name, name, id_, idempotent, digest, priority, expires_ms, ttl_ms, retain, body, due_ms, collapse, index, merge
+                    prefix + name,
+                    name,
+                    id_,
+                    idempotent,
+                    digest,
+                    priority,
+                    expires_ms,
+                    ttl_ms,
+                    retain,
+                    body,
+                    due_ms,
+                    collapse,
+                    index,
+                    merge,
+                    judging,
                 )
             )
         if topic is not None:
@@ -261,6 +270,18 @@ class _Drafter:
             raise Invalid(error.detail, "$.collapse.text") from None
         merge = Merge(math.ceil(collapse.window * 1000), collapse.leading, text)
         return collapse.key, merge, min(config.data_bytes_max, config.collapse_data_bytes_max)
+
+    def _judging(self, name: str | UnsetType, unless_active: bool, topic: str | None) -> Judging:
+        """By what the item is judged."""
+        if topic is not None:
+            raise Invalid("only for messages to users", "$.category" if name is not UNSET else "$.unless_active")
+        since_ms = self._now_ms if unless_active else 0
+        if name is UNSET:
+            return Judging(unless_active_since_ms=since_ms)
+        limits = self._categories.get(name)
+        if limits is None:
+            raise Invalid(f"no category has this name; defined are {', '.join(sorted(self._categories))}", "$.category")
+        return Judging(name, limits, since_ms)
 
     def _audience(self, item: Item) -> tuple[str | None, Sequence[str]]:
         """Whom the item is for, unless it names a lone `user`: a topic ("": everyone) and what stands for a user's name, or users."""
@@ -320,7 +341,7 @@ class _Drafter:
             ttl_ms = max(1, round(ttl * 1000))
         due_ms = at_ms = 0
         if delay is not UNSET or at is not UNSET:
-            due_ms, at_ms = _due(delay, at, config, self._now_ms)
+            due_ms, at_ms = due_of(delay, at, config, self._now_ms)
         chosen = (
             None if ts is UNSET else ts,
             None if delay is UNSET else float(delay),
@@ -349,7 +370,7 @@ def _user_rule(chars_max: int) -> str:
     return f"text of 1 to {chars_max} characters without control characters"
 
 
-def _due(delay: float | UnsetType, at: int | str | UnsetType, config: Config, now_ms: int) -> tuple[int, int]:
+def due_of(delay: float | UnsetType, at: int | str | UnsetType, config: Config, now_ms: int) -> tuple[int, int]:
     """When a delayed item is due, and its `at` as milliseconds (0 when there is none)."""
     if delay is not UNSET and at is not UNSET:
         raise Invalid("delay and at exclude each other", "$.at")
@@ -380,60 +401,3 @@ def _within_depth(text: bytes, depth_max: int) -> bool:
 def results_body(results: Sequence[Result]) -> bytes:
     """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted."""
     return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results))
-
-
-def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
-    """When a timer shall be due: of `{"at"}` or `{"delay"}`, in ms since the epoch, not before `now_ms`.
-
-    Raises:
-        Problem: 400, 413 or 422.
-    """
-    patch = _decode(_PATCH, body, config)
-    try:
-        due_ms, _ = _due(patch.delay, patch.at, config, now_ms)
-    except Invalid as error:
-        raise _unprocessable(error) from None
-    return max(due_ms, now_ms)
-
-
-def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
-    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both.
-
-    Raises:
-        Problem: 400, 413 or 422.
-    """
-    ack = _decode(_ACKNOWLEDGEMENT, body, config)
-    seq = -1 if ack.seq is UNSET else ack.seq
-    ids = [] if ack.ids is UNSET else ack.ids
-    try:
-        if ack.seq is not UNSET and not 0 <= seq <= SEQ_MAX:
-            raise Invalid(f"0 to {SEQ_MAX}", "$.seq")
-        if ack.seq is UNSET and not ids:
-            raise Invalid("seq or at least one of ids is needed")
-        if len(ids) > config.items_max:
-            raise Invalid(f"at most {config.items_max} ids", "$.ids")
-        for index, id_ in enumerate(ids):
-            if not is_id(id_, config.id_chars_max):
-                raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
-    except Invalid as error:
-        raise _unprocessable(error) from None
-    return seq, ids
-
-
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
-    """A small JSON object, or the problem with it."""
-    if len(body) > config.body_bytes_max:
-        raise too_large(config)
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _unprocessable(intake.invalid(error, decoder.type)) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(intake.malformed(error)) from None
-    except UnicodeDecodeError:
-        raise bad_request("the body is not valid UTF-8") from None
-
-
-def _unprocessable(error: Invalid) -> Problem:
-    errors: list[dict[str, Any]] = [{"path": error.path, "detail": error.detail}]
-    return unprocessable(f"{error.path}: {error.detail}"[: intake.DETAIL_CHARS_MAX], errors)

@@ -20,7 +20,7 @@ from engine.config import Config
 from engine.core import asking, batch
 from engine.core.profile import Profile
 from engine.core.slots import partition_of_timer
-from engine.errors import Unavailable
+from engine.errors import Overloaded, Unavailable
 from engine.metrics import EdgeMetrics
 from engine.publishing import Draft, Result
 
@@ -74,14 +74,40 @@ class Requests:
         self._metrics.broadcasts += sum(one is not None and one.status == batch.ACCEPTED for one in appended)
         announced = map(outcomes.announced, for_log, appended)
         await call.done
-        self._metrics.publish_took(self._clock() - started_ms)
         results = outcomes.results(others, call)
+        if any(result.status == outcomes.PUT_OFF for result in results):
+            await self._schedule(others, call, results)
+        self._metrics.publish_took(self._clock() - started_ms)
         if for_log:
             rest = iter(results)
             results = [next(announced if draft.topic is not None and not draft.due_ms else rest) for draft in drafts]
         self._metrics.published.update([result.status for result in results])
         outcomes.check(results, drafts, call.answers)
         return results
+
+    async def _schedule(self, drafts: Sequence[Draft], call: Call, results: list[Result]) -> None:
+        """What shards put off is scheduled for when it may be delivered, under its id, as if its publisher had asked for that time.
+
+        Nothing is stored of it before. So whoever dies meanwhile leaves a publisher without an answer, and the repeat is judged anew; a
+        repeat of what is scheduled, or was delivered, is recognised by the scheduler's storage, which knows the ids of both.
+        """
+        places = [place for place, result in enumerate(results) if result.status == outcomes.PUT_OFF]
+        later = [drafts[place] for place in places]
+        for draft, place in zip(later, places, strict=True):
+            draft.due_ms = call.answers[place].until_ms
+        try:
+            scheduling = self._calls.begin(
+                len(later), lambda base: outcomes.records(later, base, self._wall_ms(), self.new_id), [draft.priority for draft in later]
+            )
+        except Overloaded as error:
+            for place in places:
+                results[place].status, results[place].reason = batch.PUBLISH_STATUS[batch.OVERLOADED], str(error)
+            return
+        await scheduling.done
+        for place, answer, result in zip(places, scheduling.answers, outcomes.results(later, scheduling), strict=True):
+            if result.status == "scheduled":
+                result.reason = results[place].reason
+            results[place], call.answers[place] = result, answer
 
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""

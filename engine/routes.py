@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, metrics, openapi, profiles, publishing, subscriptions
+from engine import assets, auth, bodies, metrics, openapi, profiles, publishing, subscriptions
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
@@ -112,7 +112,8 @@ class _Api:
         self._authenticator = authenticator
         self._status = status
         self._ready = ready
-        self._events = Events(config, gateway.requests, RuleBook(config, gateway.clock), gateway.wall_ms)
+        self.book = RuleBook(config, gateway.clock)
+        self._events = Events(config, gateway.requests, self.book, gateway.wall_ms)
 
     def authenticate(self, request: Request | WebSocket, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
@@ -165,7 +166,7 @@ class _Api:
         """`PATCH /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
-        due_ms = publishing.parse_patch(body, self.config, self.gateway.wall_ms())
+        due_ms = bodies.parse_patch(body, self.config, self.gateway.wall_ms())
         answer = _timer_answer(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
         return _json(_timer(answer.timers[0]))
 
@@ -247,7 +248,7 @@ class _Api:
         """`POST /v1/ack`."""
         principal = self.authenticate(request, "connect")
         body = await read_body(request.scope, request.receive, self.config)
-        seq, ids = publishing.parse_ack(body, self.config)
+        seq, ids = bodies.parse_ack(body, self.config)
         error = await self.gateway.requests.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
         if error:
             raise Problem(409, error)
@@ -343,7 +344,8 @@ class _Publish:
         body = await read_body(scope, receive, api.config)
         content_type = request.headers.get("content-type")
         await gateway.gate.enter(body, content_type)
-        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.requests.new_id)
+        categories = api.book.rules().categories
+        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.requests.new_id, categories)
         answer = publishing.results_body(await gateway.requests.post(drafts))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 202, "headers": headers})

@@ -181,6 +181,7 @@ def _options(config: Config) -> dict[str, Schema]:
             "description": "Seconds after which it is not delivered any more; they count from when it is due.",
         },
         "retain": {"type": "boolean", "default": True, "description": "`false`: only for whoever is connected now."},
+        "category": {"type": "string", "description": "Whose limits it counts against: one the rules define, or `touch`. For users only."},
     }
 
 
@@ -261,6 +262,11 @@ def _notification(config: Config) -> Schema:
             "target": around,
             "context": around,
             "ts": {**_TIME_MS, "description": "When it happened, milliseconds since the epoch; now when absent."},
+            "unless_active": {
+                "type": "boolean",
+                "default": False,
+                "description": "Not when the user has been active since now, once it is delivered. For users only.",
+            },
             **_options(config),
         },
         "required": ["type"],

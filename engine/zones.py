@@ -5,7 +5,7 @@ Kept out of the core: which file a name leads to is the machine's business. The 
 
 from __future__ import annotations
 
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -27,3 +27,11 @@ def zone(name: str) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):  # no such file; a path out of the database; a folder such as `Europe`
         pass
     raise Invalid("an IANA time zone such as Europe/Berlin is needed", "$.zone")
+
+
+def zone_here(name: str) -> tzinfo:
+    """The zone of a name that some edge knew; UTC where this machine's data does not have it."""
+    try:
+        return zone(name)
+    except Invalid:
+        return UTC

@@ -25,7 +25,7 @@ LAYERS = (
     ("core",),
     ("problems", "metrics", "ids", "zones"),
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
-    ("intake", "publishing", "cors", "assets", "body"),
+    ("intake", "publishing", "cors", "assets", "body", "bodies"),
     ("lanes", "gate"),
     ("announcing", "calls", "outcomes", "requests", "subscriptions", "profiles", "faults", "events"),
     ("connection", "gateway", "session"),

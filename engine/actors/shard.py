@@ -48,6 +48,7 @@ from engine.store.redis import replace_data_epoch
 from engine.store.rescue import put_back
 from engine.store.script import Replicas
 from engine.store.streams import write_dead_letters, write_session_events
+from engine.zones import zone_here
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class Shard(Server):
         """Fence older incarnations and rebuild the core from pages and journal."""
         client = self._surroundings.connect(self._config)
         slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
-        self._core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch)
+        self._core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._client = client
         self._offline = Offline(client, self._journal.witness)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.asking import GetProfile, ProfileIs, SetProfile
-from engine.core.judging import Instant, Span
+from engine.core.judging import Instant, Judging, Span
 from engine.core.wheel import AT_MAX_MS
 
 # -- Status of a published item, as PROTOCOL names them (PUBLISH_STATUS maps the code to the word). ---------------------
@@ -35,6 +35,8 @@ CONFLICT: Final = 5  # 409: the same id with another payload
 UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
 OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
+
+DEFERRED: Final = 8  # what a shard says to an edge: not before `until_ms`. Nothing is stored of it; the edge schedules it, and says so
 
 # -- Priorities --------------------------------------------------------------------------------------------------------
 HIGH: Final = 0
@@ -78,6 +80,7 @@ class Post(Struct, array_like=True, tag=1, gc=False):
     body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
     collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py), unless it is
     merge: Merge | None = None  # merged with the others of its window (see window.py)
+    judging: Judging | None = None  # by what it is judged beside the wishes of its user; None: nothing
 
 
 class Attach(Struct, array_like=True, tag=2, gc=False):
@@ -162,7 +165,7 @@ class Subscribe(Struct, array_like=True, tag=12, gc=False):
 class Posted(Struct, array_like=True, tag=31, gc=False):
     """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
 
-    `retry_ms` comes with OVERLOADED: when the same post may be taken.
+    `retry_ms` comes with OVERLOADED: when the same post may be taken; `until_ms` with DEFERRED.
     """
 
     ref: int
@@ -170,6 +173,7 @@ class Posted(Struct, array_like=True, tag=31, gc=False):
     seq: int = 0
     detail: str = ""
     retry_ms: int = 0
+    until_ms: Instant = 0
 
 
 class Welcome(Struct, array_like=True, tag=32, gc=False):
@@ -284,6 +288,7 @@ class Timer(Struct, array_like=True, gc=False):
     body: bytes
     collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
     merge: Merge | None = None  # likewise
+    judging: Judging | None = None  # likewise
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):

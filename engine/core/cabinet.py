@@ -19,6 +19,7 @@ from engine.core.broadcast import Log
 from engine.core.checkpoint import (
     Adopted,
     Checkpoint,
+    Decided,
     Handled,
     Page,
     Profiled,
@@ -31,6 +32,7 @@ from engine.core.checkpoint import (
 )
 from engine.core.commit import apply_stored
 from engine.core.conflation import DEFAULTS
+from engine.core.judgement import PERSON_LIMITS, JudgingLimits
 from engine.core.mailbox import Mailbox
 from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
@@ -64,6 +66,7 @@ class Cabinet:
         idle_ms: then a mailbox may leave memory.
         log: the broadcasts that mailboxes refer to.
         keys_max: collapse keys remembered per mailbox.
+        judging: what is kept of users.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Cabinet:
         log: Log,
         hot_bytes_max: int = 1 << 20,
         keys_max: int = DEFAULTS.keys_max,
+        judging: JudgingLimits = PERSON_LIMITS,
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
         self.closer = Closer(self.mailboxes)
@@ -85,6 +89,7 @@ class Cabinet:
         self._hot_max = hot_max
         self._hot_bytes_max = hot_bytes_max
         self._keys_max = keys_max
+        self._judging = judging
         self._idle_ms = idle_ms
         self._retry = retry
         self._dirty: dict[str, Mailbox] = {}
@@ -129,12 +134,12 @@ class Cabinet:
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, Stored):
-                apply_stored(mailbox, record, self._recent_max, self._keys_max)
+                apply_stored(mailbox, record, self._recent_max, self._keys_max, self._judging.counted_max)
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
-            elif isinstance(record, Profiled | Remembered):
-                apply_note(mailbox, record)
+            elif isinstance(record, Profiled | Decided | Remembered):
+                apply_note(mailbox, record, self._judging.decisions_max)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._recent_max)
                 self.closer.watch(mailbox)

@@ -1,8 +1,8 @@
 """What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
 
 Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts,
-subscribed `Topics`, `Profiled` users, and of aggregation windows `Counted` messages and those that `Ended`. What is written of a
-broadcast is its position in the log, never its body.
+subscribed `Topics`, `Profiled` users, what was `Decided` against a message, and of aggregation windows `Counted` messages and those that
+`Ended` or were `Extended`. What is written of a broadcast is its position in the log, never its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
@@ -23,11 +23,12 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.broadcast import Log
+from engine.core.judging import Judging
 from engine.core.mailbox import Mailbox
 from engine.core.message import Collapsing, Message, SharedBody
-from engine.core.person import Person
+from engine.core.person import Entry, Person
 from engine.core.profile import Profile
-from engine.core.window import Counted, Ended, Windows
+from engine.core.window import Counted, Ended, Extended, Windows
 
 PAGE_RECENT_IDS = 32
 """Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
@@ -51,6 +52,7 @@ class Stored(Struct, array_like=True, tag=1, gc=False):
     supersedes: int = 0  # number of the older message that this one stands for
     count: int = 1  # how many messages it stands for
     pos: int = 0  # of the broadcast whose body this is; `body` is empty then
+    judging: Judging | None = None  # by what it was judged, and counts; for the journal only
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
@@ -88,6 +90,13 @@ class Profiled(Struct, array_like=True, tag=5, gc=False):
     profile: Profile | None
 
 
+class Decided(Struct, array_like=True, tag=7, gc=False):
+    """What became of a message that was not simply delivered, for its timeline; see `engine.core.person.Entry`."""
+
+    key: str
+    entry: Entry
+
+
 class Remembered(Struct, array_like=True, tag=6, gc=False):
     """What is known of a user, and when they were last active; given by a rescue only (`engine.core.rescue`)."""
 
@@ -103,7 +112,7 @@ class Kept(Struct, array_like=True, tag=13, gc=False):
     windows: Windows
 
 
-Record = Stored | Handled | Adopted | Topics | Profiled | Remembered | Counted | Ended | Kept
+Record = Stored | Handled | Adopted | Topics | Profiled | Decided | Remembered | Counted | Ended | Extended | Kept
 
 
 class Page(Struct, array_like=True, gc=False):

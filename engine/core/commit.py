@@ -1,10 +1,11 @@
 """Group commit: everything that arrived while the last append was under way becomes one journal entry.
 
-A group is built from pending posts, the highest priority first and each priority in its order of arrival; sequence numbers are given
-here, in that order too, and stay invisible until `Intake.committed`. So a high post waits for one append at most, whatever waits beside
-it, and no message of its user that is still to be numbered goes before it. At most one group is under way, so a number given to a group
-that storage never took can be given again. States of a group: built -> committed (visible, publishers answered), -> rebuilt (storage knew
-some of the ids), -> refused (storage is away and the group was rolled back: publishers hear "unavailable")."""
+A group is built from pending posts, the highest priority first and each priority in its order of arrival. Each is judged
+(`engine.core.judgement`), then numbered, in that order too; numbers stay invisible until `Intake.committed`. So a high post waits for one
+append at most, whatever waits beside it, and no message of its user that is still to be numbered goes before it. At most one group is under
+way, so a number given to a group that storage never took can be given again. States of a group: built -> committed (visible, publishers
+answered), -> rebuilt (storage knew some of the ids), -> refused (storage is away and the group was rolled back: publishers hear
+"unavailable")."""
 
 from __future__ import annotations
 
@@ -15,16 +16,17 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.adoption import Adoption, number
-from engine.core.batch import ACCEPTED, CONFLICT, DUPLICATE, MERGED, PRIORITIES, SUPPRESSED, Post
-from engine.core.checkpoint import Handled, Stored, Topics, message_of
+from engine.core.batch import ACCEPTED, CONFLICT, DEFERRED, DUPLICATE, MERGED, PRIORITIES, SUPPRESSED, Post
+from engine.core.checkpoint import Decided, Handled, Stored, Topics, message_of
 from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
+from engine.core.judgement import PERSON_LIMITS, Judge, JudgingLimits, ZoneOf, count, decided, facts_of, said, utc
 from engine.core.mailbox import Mailbox
-from engine.core.merging import ALONE, Merging, apply_window
+from engine.core.merging import ALONE, Events, Merging, apply_window, for_digest
 from engine.core.message import Collapsing, Message, counted, timer_effect_id
-from engine.core.notes import Note
+from engine.core.notes import Note, apply_note
+from engine.core.policy import Decision, Verdict
 from engine.core.pressure import MESSAGE_BYTES
 from engine.core.subscriptions import Change
-from engine.core.window import Counted, Ended
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -50,6 +52,7 @@ class Answer(Struct, gc=False):
     seq: int = 0
     detail: str = ""
     retry_ms: int = 0
+    until_ms: int = 0  # of a DEFERRED one
 
 
 class Group(Struct):
@@ -59,7 +62,7 @@ class Group(Struct):
     payload: bytes
     ids: list[tuple[str, str]]  # (mailbox key, id) to be remembered for 24 h
     values: list[bytes]  # what is remembered of each
-    records: list[Stored | Counted | Ended]  # of messages and windows, in the order in which they happen
+    records: Events
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
     owners: list[int]  # ids[i] belongs to posts[owners[i]]
@@ -96,12 +99,20 @@ class Intake:
     """
 
     def __init__(
-        self, mailboxes: Mapping[str, Mailbox], recent_max: int, conflation: ConflationLimits = DEFAULTS, windows_max: int = 16
+        self,
+        mailboxes: Mapping[str, Mailbox],
+        recent_max: int,
+        conflation: ConflationLimits = DEFAULTS,
+        windows_max: int = 16,
+        judging: JudgingLimits = PERSON_LIMITS,
+        zone_of: ZoneOf = utc,
     ) -> None:
         self._mailboxes = mailboxes
         self._recent_max = recent_max
         self._windows_max = windows_max
         self._conflation = conflation
+        self._judging = judging
+        self._zone_of = zone_of
         self._lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
@@ -164,7 +175,9 @@ class Intake:
         heads: dict[str, int] = {}
         given: dict[tuple[str, str], tuple[int, bytes]] = {}
         newest: dict[tuple[str, str], Collapsing] = {}
-        merging = Merging(group.records, heads, self._windows_max, now_ms)
+        judge = Judge(self._zone_of, self._judging.counted_max, now_ms)
+        merging = Merging(group.records, heads, self._windows_max, now_ms, judge)
+        particular = _Particular(group, at_once, heads, merging, judge, self._judging.digest_ms, now_ms)
         for mailbox in group.closing:
             merging.close_due(mailbox)
         for pending in taken:
@@ -182,21 +195,19 @@ class Intake:
             if not post.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
                 continue
-            merged = ALONE if post.merge is None else merging.offer(mailbox, post, pending.timer)
-            if merged.status == DUPLICATE:
-                at_once.append(Answer(pending, DUPLICATE, merged.seq))
-                continue
-            seq = 0
-            if merged.status == ACCEPTED:
+            if post.merge is None and post.judging is None and mailbox.person is None:  # nearly always
                 seq = heads[key] = heads.get(key, mailbox.head) + 1
+            else:
+                seq = particular.take(pending, mailbox, given)
+                if not seq:
+                    continue
             given[(key, dedupe_id)] = (seq, post.digest)
             group.take(pending, seq)
-            if not seq:
-                group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
-                continue
             stored = Stored(
                 key, seq, post.id, post.digest, post.priority, post.expires_ms, post.retain, now_ms, post.body, 0, pending.timer
             )
+            if post.judging is not None:
+                stored.judging = post.judging
             if post.collapse and post.merge is None:
                 self._collapse(stored, post.collapse, mailbox, newest)
             group.records.append(stored)
@@ -253,9 +264,11 @@ class Intake:
         for record in group.records:
             mailbox = touched[record.key] = self._mailboxes[record.key]
             if isinstance(record, Stored):
-                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max)
+                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max, self._judging.counted_max)
                 if older is not None:
                     superseded.append((mailbox, older))
+            elif isinstance(record, Decided):
+                apply_note(mailbox, record, self._judging.decisions_max)
             else:
                 apply_window(mailbox, record, self._recent_max)
         return group, list(touched.values()), superseded
@@ -285,7 +298,61 @@ class Intake:
         self._group_bytes = 0
 
 
-def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int, keys_max: int = DEFAULTS.keys_max) -> Message | None:
+class _Particular:
+    """Posts of a group that somebody limits, of users with wishes, and those that name a window."""
+
+    def __init__(
+        self, group: Group, at_once: list[Answer], heads: dict[str, int], merging: Merging, judge: Judge, digest_ms: int, now_ms: int
+    ) -> None:
+        self._group = group
+        self._at_once = at_once
+        self._heads = heads
+        self._merging = merging
+        self._judge = judge
+        self._digest_ms = digest_ms
+        self._now_ms = now_ms
+
+    def take(self, pending: Pending, mailbox: Mailbox, given: dict[tuple[str, str], tuple[int, bytes]]) -> int:
+        """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
+        post, facts, digested = pending.post, None, None
+        if post.judging is not None or mailbox.person is not None:
+            facts = facts_of(post.body, post.priority, post.judging)
+            verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, post))
+            if verdict is not None and verdict.decision is Decision.DIGEST:
+                digested, post = verdict, for_digest(post, self._digest_ms)
+            elif verdict is not None and verdict.decision is not Decision.DELIVER:
+                self._turn_away(pending, verdict)
+                return 0
+        merged = ALONE if post.merge is None else self._merging.offer(mailbox, post, pending.timer)
+        if merged.status == DUPLICATE:
+            self._at_once.append(Answer(pending, DUPLICATE, merged.seq))
+            return 0
+        if merged.status == MERGED:
+            given[(post.key, pending.dedupe_id)] = (0, post.digest)
+            self._group.take(pending, 0)
+            if digested is not None:
+                self._group.records.append(decided(post.key, post.id, digested, self._now_ms, merged.until_ms))
+            self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
+            return 0
+        if facts is not None:
+            self._judge.delivered(mailbox, facts)
+        seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
+        return seq
+
+    def _turn_away(self, pending: Pending, verdict: Verdict) -> None:
+        """A message that is not taken now: why is written down with the group, and then answered."""
+        self._group.records.append(decided(pending.post.key, pending.post.id, verdict, self._now_ms))
+        status = DEFERRED if verdict.decision is Decision.DEFER else SUPPRESSED
+        self._group.answers.append(Answer(pending, status, 0, said(verdict), until_ms=verdict.until_ms))
+
+
+def apply_stored(
+    mailbox: Mailbox,
+    stored: Stored,
+    recent_max: int,
+    keys_max: int = DEFAULTS.keys_max,
+    counted_max: int = PERSON_LIMITS.counted_max,
+) -> Message | None:
     """A journalled message joins its mailbox, at commit or replay; nothing when the mailbox is past it already.
 
     Returns the message it supersedes, when that was in memory.
@@ -298,6 +365,8 @@ def apply_stored(mailbox: Mailbox, stored: Stored, recent_max: int, keys_max: in
     mailbox.append(message_of(stored), stored.digest, recent_max)
     if stored.timer:
         mailbox.remember(timer_effect_id(stored.timer), stored.seq, stored.digest, recent_max)
+    if stored.judging is not None:
+        count(mailbox, stored, counted_max)
     if not stored.collapse:
         return None
     remember(mailbox, stored.collapse, Collapsing(stored.seq, stored.count, stored.priority, stored.retain), keys_max)

@@ -20,6 +20,7 @@ from engine.core.batch import Deliver, DeliverShared, Gap, Revoke, Shared
 from engine.core.broadcast import Shelf
 from engine.core.cabinet import Cabinet
 from engine.core.flight import Connection
+from engine.core.judgement import PERSON_LIMITS, JudgingLimits
 from engine.core.mailbox import Mailbox, Settled
 from engine.core.message import Message, SharedBody
 from engine.core.pump import Pumped, PumpLimits, pump
@@ -46,6 +47,9 @@ COUNTERS: Final = (
     "conflated",
     "merged",
     "windows_closed",
+    "suppressed",
+    "deferred",
+    "digested",
     "refused_high",
     "refused_normal",
     "refused_low",
@@ -84,6 +88,7 @@ class ShardPolicy(Struct, frozen=True):
     windows_max: int = 16
     windows_close_max: int = 250
     postponed_max: int = 5000
+    judging: JudgingLimits = PERSON_LIMITS
 
     @staticmethod
     def wanted(config: Config) -> ShardPolicy:
@@ -118,6 +123,7 @@ class ShardPolicy(Struct, frozen=True):
             windows_max=config.windows_max,
             windows_close_max=config.windows_close_max,
             postponed_max=config.timer_claims_max * config.schedulers,
+            judging=JudgingLimits(config.counted_max, config.decisions_max, config.digest_ms),
         )
 
 

@@ -82,7 +82,7 @@ class Desk:
     def committed(self, notes: Iterable[Note]) -> None:
         """They are durable: the mailboxes have them, and the edges are told."""
         for note in notes:
-            apply_note(note.mailbox, note.record)
+            apply_note(note.mailbox, note.record, 0)
             self._cabinet.mark(note.mailbox)
             self._output.append((note.session, note.done))
 

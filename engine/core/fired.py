@@ -17,10 +17,15 @@ unconfirmed (`timer_claims_max`): with that limit, the entry that makes room is 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
 from engine.core.batch import FireAgain, FireDone, FireFailed, Timer
+
+_LATER_MS: Final = 100
+"""A timer comes again this much after it was due at least. Where a scheduler's clock is ahead of this shard's, "not yet" may mean the
+very time it came at, and with the same due time it would be taken for a copy for ever."""
 
 
 class Fired:
@@ -59,12 +64,15 @@ class Fired:
 
     def again(self, moves: Iterable[tuple[str, int]]) -> None:
         """These had no effect: each is to come again at its time, ms."""
-        moves = list(moves)
-        for sid, at_ms in moves:
-            self._postponed[sid] = (self._taken.pop(sid), at_ms)
+        told = []
+        for sid, wanted_ms in moves:
+            due_ms = self._taken.pop(sid)
+            at_ms = max(wanted_ms, due_ms + _LATER_MS)
+            told.append((sid, at_ms))
+            self._postponed[sid] = (due_ms, at_ms)
             if len(self._postponed) > self._postponed_max:
                 del self._postponed[next(iter(self._postponed))]
-        self._tell_again(moves)
+        self._tell_again(told)
 
     def _tell(self, record: type[FireDone | FireFailed], sids: Iterable[str]) -> None:
         by_partition: dict[int, list[str]] = {}

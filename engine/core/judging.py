@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from engine.core.wheel import AT_MAX_MS
 
 DAY_MS: Final = 86_400_000
+SPAN_MAX_MS: Final = 365 * DAY_MS  # how far back a limit looks: a year, as long as anybody remembers being told
 CAP_MAX: Final = 100  # times of a category that a user's page holds: 9 bytes each
 
 Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, as far as a wheel reaches

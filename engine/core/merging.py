@@ -1,6 +1,7 @@
 """The aggregation windows of a shard's users: when they close, and what a journal group does to them.
 
-    opened --its time is over--> due --in the next group--> closed
+    opened --its time is over--> due --in the next group--> judged --> closed, with or without what it sends
+                                                                   --> open for longer: the user has quiet hours (`Extended`)
            --a message of its key comes first--> closed in that message's group, before the message opens the next one
 
 `Closer` knows when the windows of mailboxes in memory are over. Its table is made again from the pages and the journal, so nothing of
@@ -17,13 +18,19 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from engine.core.batch import ACCEPTED, DUPLICATE, MERGED, Post
-from engine.core.checkpoint import Kept, Stored
+from engine.core.batch import ACCEPTED, DUPLICATE, MERGED, Merge, Post
+from engine.core.checkpoint import Decided, Kept, Stored
+from engine.core.judgement import Judge, decided, facts_of
 from engine.core.mailbox import Mailbox
 from engine.core.message import timer_effect_id
-from engine.core.window import Counted, Ended, Item, Outcome, Sent, Windows
+from engine.core.policy import Decision
+from engine.core.window import DIGEST, Counted, Ended, Extended, Item, Outcome, Sent, Windows
+
+Events = list[Stored | Counted | Ended | Extended | Decided]
+"""What a group says of messages and windows, in the order in which it happens."""
 
 
 class Closer:
@@ -89,6 +96,7 @@ class Merged(Struct, frozen=True, gc=False):
 
 
 ALONE: Final = Merged(ACCEPTED)
+_DIGEST_TEXT: Final = "{count} notifications"
 
 
 class Merging:
@@ -97,15 +105,17 @@ class Merging:
     Args:
         records: of the group; what is decided here is appended.
         heads: the newest numbers that the group gives, by mailbox key; a notification that a window sends takes the next one.
-        windows_max: open at once, per mailbox.
+        windows_max: open at once, per mailbox; a digest is one more.
+        judge: of the group.
         now_ms: when the group is built.
     """
 
-    def __init__(self, records: list[Stored | Counted | Ended], heads: dict[str, int], windows_max: int, now_ms: int) -> None:
+    def __init__(self, records: Events, heads: dict[str, int], windows_max: int, now_ms: int, judge: Judge) -> None:
         self._records = records
         self._heads = heads
         self._windows_max = windows_max
         self._now_ms = now_ms
+        self._judge = judge
         self._windows: dict[str, Windows] = {}  # as they are once the group is committed
 
     def _of(self, mailbox: Mailbox) -> Windows:
@@ -122,15 +132,40 @@ class Merging:
 
     def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
         sent, ended = windows.close(mailbox.key, collapse)
+        if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.retain or mailbox.connections)):
+            sent = None
+        if sent is not None and (sent.judging is not None or mailbox.person is not None):
+            facts = facts_of(sent.body, sent.priority, sent.judging)
+            verdict = self._judge.summary(mailbox, facts)
+            if verdict.decision is Decision.DEFER:
+                extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
+                windows.apply(extended)
+                self._records += [extended, decided(mailbox.key, sent.id, verdict, self._now_ms)]
+                return
+            if verdict.decision is Decision.DELIVER:
+                self._judge.delivered(mailbox, facts)
+            else:
+                self._records.append(decided(mailbox.key, sent.id, verdict, self._now_ms))
+                sent = None
         windows.apply(ended)
         self._records.append(ended)
-        if sent is None or sent.expires_ms <= self._now_ms or not (sent.retain or mailbox.connections):
-            return
-        self._records.append(_stored(mailbox.key, self._number(mailbox), sent, self._now_ms))
+        if sent is not None:
+            self._records.append(_stored(mailbox.key, self._number(mailbox), sent, self._now_ms))
 
     def _number(self, mailbox: Mailbox) -> int:
         seq = self._heads[mailbox.key] = self._heads.get(mailbox.key, mailbox.head) + 1
         return seq
+
+    def holds(self, mailbox: Mailbox, post: Post) -> bool:
+        """Would the message wait in its window, rather than be delivered now?"""
+        merge = post.merge
+        if merge is None:
+            return False
+        windows = self._windows.get(mailbox.key) or mailbox.windows
+        window = None if windows is None else windows.open.get(post.collapse)
+        if window is not None and window.closes_ms > self._now_ms:
+            return True
+        return not merge.leading and (window is not None or windows is None or len(windows.open) < self._windows_max)
 
     def offer(self, mailbox: Mailbox, post: Post, timer: str) -> Merged:
         """A message comes to its window. Where it is delivered too, its number is the mailbox's next one of the group."""
@@ -153,8 +188,10 @@ class Merging:
             post.expires_ms,
             post.retain,
             post.body,
+            post.judging,
         )
-        outcome, counted = windows.offer(mailbox.key, item, self._windows_max, self._heads.get(mailbox.key, mailbox.head) + 1)
+        windows_max = self._windows_max + (post.collapse == DIGEST)
+        outcome, counted = windows.offer(mailbox.key, item, windows_max, self._heads.get(mailbox.key, mailbox.head) + 1)
         if counted is not None:
             windows.apply(counted)
             self._records.append(counted)
@@ -167,10 +204,15 @@ class Merging:
 
 
 def _stored(key: str, seq: int, sent: Sent, now_ms: int) -> Stored:
-    return Stored(key, seq, sent.id, sent.digest, sent.priority, sent.expires_ms, sent.retain, now_ms, sent.body)
+    return Stored(key, seq, sent.id, sent.digest, sent.priority, sent.expires_ms, sent.retain, now_ms, sent.body, judging=sent.judging)
 
 
-def apply_window(mailbox: Mailbox, record: Counted | Ended | Kept, recent_max: int) -> None:
+def for_digest(post: Post, digest_ms: int) -> Post:
+    """The message on its way into its user's digest, instead of whatever it asked for."""
+    return msgspec.structs.replace(post, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
+
+
+def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, recent_max: int) -> None:
     """What a journalled record does to the mailbox's windows, at commit or replay; nothing when it is done already."""
     if isinstance(record, Kept):
         if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:

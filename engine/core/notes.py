@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from engine.core.checkpoint import Profiled, Remembered
+from engine.core.checkpoint import Decided, Profiled, Remembered
 from engine.core.mailbox import Mailbox
 from engine.core.person import Person
 
@@ -26,9 +26,11 @@ def person_of(mailbox: Mailbox) -> Person:
     return mailbox.person
 
 
-def apply_note(mailbox: Mailbox, record: Profiled | Remembered) -> None:
+def apply_note(mailbox: Mailbox, record: Profiled | Decided | Remembered, decisions_max: int) -> None:
     """What a journalled record says is so."""
-    if isinstance(record, Remembered):
+    if isinstance(record, Decided):
+        person_of(mailbox).note(record.entry, decisions_max)
+    elif isinstance(record, Remembered):
         mailbox.person = record.person
         mailbox.seen_ms = max(mailbox.seen_ms, record.seen_ms)
     elif record.profile is not None:

@@ -25,7 +25,7 @@ page has them as they are. Recording a message twice would count it twice: repla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from enum import IntEnum
 from typing import Any, Final
@@ -52,6 +52,9 @@ UNLIMITED: Final = Category()
 
 TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
 """For messages meant to bring a user back: three a day, each type once in three days."""
+
+CATEGORIES: Final[Mapping[str, Category]] = {"touch": TOUCH}
+"""Categories that exist without being defined; `rules.toml` may define them otherwise."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -128,20 +131,34 @@ def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_
         zone: of the profile.
         active_ms: when the user was last active, 0 for never.
     """
-    limits = facts.limits
-    wish = None if limits.mandatory else _muted(facts, profile)
+    return wished(facts, profile, active_ms) or limited(facts, profile, zone, counters, now_ms)
+
+
+def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = True) -> Verdict | None:
+    """Questions 1 to 4, which ask nothing of the time: the verdict of the one that decides, None when none does.
+
+    Args:
+        digest: may it go into the digest? What comes out of it may not.
+    """
+    mandatory = facts.limits.mandatory
+    wish = None if mandatory else _muted(facts, profile)
     if wish is None:
         wish = _interacted(facts, active_ms)
     if wish is not None:
         return Verdict(Decision.SUPPRESS, (wish,))
-    if limits.mandatory:
+    if mandatory:
         return Verdict(Decision.DELIVER, (Reason("mandatory", f"category {facts.category} is told to everyone"),))
     if facts.priority == HIGH:
         return Verdict(Decision.DELIVER, (Reason("priority", "high priority waits for nothing and counts against no cap"),))
-    pattern = matches(profile.digest_types, facts.type)
+    pattern = matches(profile.digest_types, facts.type) if digest else ""
     if pattern:
         return Verdict(Decision.DIGEST, (Reason("digest", f"the user wants {pattern} in the digest"),))
-    until_ms = quiet_until(profile.quiet, zone, now_ms) if limits.quiet and profile.quiet else 0
+    return None
+
+
+def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int) -> Verdict:
+    """Questions 5 to 7, of a message that none of those before decides."""
+    until_ms = quiet_until(profile.quiet, zone, now_ms) if facts.limits.quiet and profile.quiet else 0
     if until_ms:
         return Verdict(
             Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms

@@ -12,12 +12,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from engine.core.content import Content, parse_content
 from engine.core.duration import parse_duration_ms
 from engine.core.identity import is_event_type
+from engine.core.judging import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
+from engine.core.policy import CATEGORIES
 from engine.core.rules import NAME_CHARS_MAX, Condition, Priority, Rule, Rules
 from engine.core.templates import Path, Shape, Template, parse_path, parse_shape, parse_template
 from engine.core.timing import Conditions, Delay, Rollout, level_names
 from engine.errors import Invalid, RulesError
 
 RULES_MAX: Final = 1000
+CATEGORIES_MAX: Final = 100
 _RULE_HEADER: Final = re.compile(r"^[ \t]*\[\[\s*rule\s*\]\]", re.MULTILINE)
 _PLACE_IN_RULE: Final = re.compile(r"\$\.rule\[(\d+)\](.*)")
 
@@ -82,8 +85,20 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     template: dict[str, str] = {}
 
 
+class _CategoryText(Struct, forbid_unknown_fields=True):
+    cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
+    per: str = "1d"
+    same_type: str = ""
+    quiet: bool = True
+    mandatory: bool = False
+
+
+_CategoryName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
 class _FileText(Struct, forbid_unknown_fields=True):
-    rule: Annotated[list[_RuleText], Meta(min_length=1, max_length=RULES_MAX)]
+    rule: Annotated[list[_RuleText], Meta(max_length=RULES_MAX)] = []
+    category: Annotated[dict[_CategoryName, _CategoryText], Meta(max_length=CATEGORIES_MAX)] = {}
     defaults: _DefaultsText = msgspec.field(default_factory=_DefaultsText)
 
 
@@ -105,6 +120,9 @@ def parse_rules(text: str, source: str) -> Rules:
         file = msgspec.convert(raw, _FileText)
     except msgspec.ValidationError as error:
         raise RulesError(f"{source}{_locate(str(error), text, raw)}") from error
+    if not (file.rule or file.category):
+        raise RulesError(f"{source}: at least one rule or category is needed")
+    categories = _categories(file.category, source)
     lines = [text.count("\n", 0, header.start()) + 1 for header in _RULE_HEADER.finditer(text)]
     rules: list[Rule] = []
     for index, written in enumerate(file.rule):
@@ -112,10 +130,29 @@ def parse_rules(text: str, source: str) -> Rules:
         if any(rule.name == written.name for rule in rules):
             raise RulesError(f"{place}: another rule has this name; ids of notifications begin with it, so each needs its own")
         try:
-            rules.append(_compile(written, file.defaults))
+            rule = _compile(written, file.defaults)
+            if rule.category and rule.category not in categories:
+                raise Invalid(f"no category is named so; defined are {', '.join(sorted(categories))}", "category")
+            rules.append(rule)
         except Invalid as error:
             raise RulesError(f"{place}: {error.path}: {error.detail}") from error
-    return Rules(tuple(rules), file.defaults.users_ignore_case)
+    return Rules(tuple(rules), file.defaults.users_ignore_case, categories)
+
+
+def _categories(written: dict[str, _CategoryText], source: str) -> dict[str, Category]:
+    """All categories there are, by name."""
+    categories = dict(CATEGORIES)
+    for name, text in written.items():
+        try:
+            cap_ms = _duration("per", text.per)
+            same_type_ms = _duration("same_type", text.same_type) if text.same_type else 0
+            for place, span_ms in (("per", cap_ms), ("same_type", same_type_ms)):
+                if not 0 < span_ms + (place == "same_type") <= SPAN_MAX_MS:
+                    raise Invalid(f"more than nothing, at most {SPAN_MAX_MS // DAY_MS}d", place)
+        except Invalid as error:
+            raise RulesError(f"{source}: category {name!r}: {error.path}: {error.detail}") from error
+        categories[name] = Category(cap=text.cap, cap_ms=cap_ms, same_type_ms=same_type_ms, quiet=text.quiet, mandatory=text.mandatory)
+    return categories
 
 
 def _locate(message: str, text: str, raw: dict[str, Any]) -> str:

@@ -3,6 +3,13 @@
     [defaults]
     actor = "sender.login"                      # path: who did it
 
+    [category.digest]                           # what notifications of a category may do to a user, see `engine.core.policy`
+    cap = 3                                     # at most so many
+    per = "1d"                                  # in a rolling window of this length
+    same_type = "72h"                           # and the same type once in this time
+    quiet = true                                # quiet hours hold it back; `mandatory = true`: nothing does
+                                                # "touch" is there without being defined: these very limits
+
     [[rule]]
     name = "comment"
     event = ["issue_comment", "discussion_comment"]
@@ -16,7 +23,7 @@
     delay = "15m"                               # or by level and activity, see `engine.core.timing`
     collapse = "comments/{issue.number}"        # what is armed under one key is cancelled together
     cancel_on = ["issue.closed"]                # these events cancel what this rule has armed for the user
-    category = "touch"                          # whose caps count, see `engine.core.policy`
+    category = "touch"                          # whose limits count
     rollout = { share = 0.1, tenants = ["acme"] }
     fire = { unless_active = true }             # judged when the time has come
     template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.content`
@@ -42,7 +49,9 @@ from msgspec import Struct
 
 from engine.core.content import Content
 from engine.core.identity import is_user
+from engine.core.judging import Category
 from engine.core.mentions import mentions
+from engine.core.policy import CATEGORIES
 from engine.core.templates import Path, Scope, Shape, Template, render_shape
 from engine.core.timing import Conditions, Delay, Rollout
 from engine.errors import Invalid
@@ -147,6 +156,8 @@ class Notification(Struct, frozen=True, kw_only=True):
         """As an item of `POST /v1/notifications`."""
         fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
         item = {name: value for name, value in fields.items() if value is not None}
+        if self.category:
+            item["category"] = self.category
         return {**item, "delay": self.delay_ms / 1000} if self.delay_ms else item
 
 
@@ -198,6 +209,7 @@ class Rules(Struct, frozen=True):
 
     rules: tuple[Rule, ...]
     users_ignore_case: bool
+    categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
 
     def apply(
         self,

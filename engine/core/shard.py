@@ -26,6 +26,7 @@ from msgspec import Struct
 from engine.core.admission import Admission
 from engine.core.audience import Audience
 from engine.core.batch import (
+    DEFERRED,
     DUPLICATE,
     HIGH,
     LOW,
@@ -43,23 +44,24 @@ from engine.core.batch import (
 )
 from engine.core.broadcast import Log
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
-from engine.core.checkpoint import Page, Stored, recalled
+from engine.core.checkpoint import Decided, Page, Stored, recalled
 from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.desk import Desk, Question
 from engine.core.fired import Fired
 from engine.core.hub import Hub
+from engine.core.judgement import ZoneOf, utc
 from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
 from engine.core.slots import SlotMap, slot_of, topic_of
-from engine.core.window import Counted
+from engine.core.window import Counted, Ended
 
 
 class ShardCore:
     """See the module's text. Not reentrant: one caller, one event at a time; `now_ms` is wall-clock milliseconds."""
 
-    def __init__(self, index: int, policy: ShardPolicy, slot_map: SlotMap, data_epoch: str) -> None:
+    def __init__(self, index: int, policy: ShardPolicy, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
         self.index = index
         self.policy = policy
         self.slot_map = slot_map
@@ -72,10 +74,11 @@ class ShardCore:
             Log(),
             policy.hot_bytes_max,
             policy.collapse_keys_max,
+            policy.judging,
         )
         self.mailboxes = self.cabinet.mailboxes
         conflation = ConflationLimits(policy.conflate_offline_min, policy.collapse_keys_max, policy.gaps_max)
-        self.intake = Intake(self.mailboxes, policy.recent_ids, conflation, policy.windows_max)
+        self.intake = Intake(self.mailboxes, policy.recent_ids, conflation, policy.windows_max, policy.judging, zone_of)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
         self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
@@ -200,6 +203,7 @@ class ShardCore:
                 timer.body,
                 timer.collapse,
                 timer.merge,
+                timer.judging,
             )
             self._enqueue(Pending("", post, timer.sid), now_ms)
         self.fired.failed(failed)
@@ -283,8 +287,10 @@ class ShardCore:
                 counters["conflated"] += record.supersedes > 0
             elif isinstance(record, Counted):
                 counters["merged"] += not record.seq
+            elif isinstance(record, Decided):
+                counters[record.entry.event] += 1
             else:
-                counters["windows_closed"] += 1
+                counters["windows_closed"] += isinstance(record, Ended)
 
     def replayed(self) -> None:
         """The journal of a predecessor is replayed: what its groups pushed out of full mailboxes is gone, its gap may have been told."""
@@ -318,17 +324,23 @@ class ShardCore:
     def _answer(self, answers: Iterable[Answer]) -> None:
         fired: list[str] = []
         failed: list[str] = []
+        again: list[tuple[str, int]] = []
         output = self.output
         for answer in answers:
             pending = answer.pending
             if pending.timer:
-                (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
+                if answer.status == DEFERRED:
+                    again.append((pending.timer, answer.until_ms))
+                else:
+                    (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
             if answer.status == DUPLICATE:
                 self.counters["duplicates"] += 1
-            output.append((pending.session, Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms)))
+            told = Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms, answer.until_ms)
+            output.append((pending.session, told))
         self.fired.done(fired)
         self.fired.failed(failed)
+        self.fired.again(again)
 
     @property
     def wants_ack_commit(self) -> bool:

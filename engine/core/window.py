@@ -23,7 +23,9 @@ Once, under retries and crashes. Three things together:
 - Records of a user are numbered. A page says up to which number it has them, so replay applies each exactly once.
 
 Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. At most the newest
-body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`.
+body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`. A window that
+stays open longer because its user has quiet hours (`Extended`) may outlast the memory of storage: of more than `MARKS_MAX` messages, one
+whose id is repeated after a day could count twice.
 
 The shard owns the windows of its users (`engine.core.merging`): `offer` where a post gets its number, `close` when `next_ms` has come
 (after a restart the page tells it, and what is overdue closes at once), records in the group with the messages they cause, `apply` at
@@ -35,12 +37,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from engine.core.batch import PRIORITIES, UNREADABLE
+from engine.core.judging import Judging
 from engine.core.message import timer_effect_id
 from engine.core.templates import Scope, Template, parse_template
 from engine.errors import Invalid
@@ -48,10 +51,21 @@ from engine.errors import Invalid
 ACTORS_MAX: Final = 5
 MARKS_MAX: Final = 256
 TEXT_CHARS_MAX: Final = 1000
+TYPES_MAX: Final = 16
+OTHER_TYPES: Final = "..."
+
+DIGEST: Final = "\ndigest"
+"""The collapse key of a user's digest; no publisher's is named so. Its summary is a message of type `DIGEST_TYPE` with how many
+messages of each type there were."""
+
+DIGEST_TYPE: Final = "digest"
 
 _MARK_BYTES: Final = 8
 _WINDOW_BYTES: Final = 900
 """Memory of an open window beside its bytes: the object, its lists, a place in a table."""
+
+
+T = TypeVar("T")
 
 
 class Outcome(IntEnum):
@@ -78,6 +92,7 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
         digest: over its payload, as in `Post`.
         priority, expires_ms, retain: as in `Post`.
         body: its JSON members, see `engine.core.message`.
+        judging: by what it is judged, as in `Post`.
     """
 
     collapse: str
@@ -92,6 +107,7 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
     expires_ms: int
     retain: bool
     body: bytes
+    judging: Judging | None = None
 
     @property
     def mark(self) -> bytes:
@@ -120,6 +136,15 @@ class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
     collapse: str
 
 
+class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
+    """Record: a window whose time is over stays open until `closes_ms`, for what it has to send must not be sent yet."""
+
+    key: str
+    number: int
+    collapse: str
+    closes_ms: int
+
+
 class Window(Struct, frozen=True, array_like=True):
     """An open window of `count` messages."""
 
@@ -139,6 +164,8 @@ class Window(Struct, frozen=True, array_like=True):
     actors: list[bytes]  # JSON
     marks: list[bytes]  # newest last
     body: bytes  # of the newest message
+    judging: Judging | None = None  # of the first
+    types: dict[str, int] = {}  # of a digest: messages by type, `TYPES_MAX` of them, and those of all others under OTHER_TYPES
 
     @property
     def size(self) -> int:
@@ -155,6 +182,7 @@ class Sent(Struct, frozen=True):
     expires_ms: int
     retain: bool
     body: bytes
+    judging: Judging | None
 
 
 class Windows(Struct, array_like=True):
@@ -199,17 +227,28 @@ class Windows(Struct, array_like=True):
             return Outcome.DELIVER, Counted(key, self.applied + 1, item, seq)
         return Outcome.HELD, Counted(key, self.applied + 1, item)
 
+    def extend(self, key: str, collapse: str, closes_ms: int) -> Extended:
+        """The record that leaves a window open for longer; its messages live that much longer. Changes nothing."""
+        return Extended(key, self.applied + 1, collapse, closes_ms)
+
     def close(self, key: str, collapse: str) -> tuple[Sent | None, Ended]:
         """What an open window sends at its end, None for nothing, and the record that ends it. Changes nothing."""
         return _sent(collapse, self.open[collapse]), Ended(key, self.applied + 1, collapse)
 
-    def apply(self, record: Counted | Ended) -> bool:
+    def apply(self, record: Counted | Ended | Extended) -> bool:
         """Make a record so; False when it is so already."""
         if record.number <= self.applied:
             return False
         self.applied = record.number
         if isinstance(record, Ended):
             self.open.pop(record.collapse, None)
+            return True
+        if isinstance(record, Extended):
+            window = self.open.get(record.collapse)
+            if window is not None:
+                longer_ms = record.closes_ms - window.closes_ms
+                longer = msgspec.structs.replace(window, closes_ms=record.closes_ms, expires_ms=window.expires_ms + longer_ms)
+                self.open[record.collapse] = longer
             return True
         item = record.item
         window = self.open.get(item.collapse)
@@ -239,6 +278,8 @@ def _opened(item: Item, seq: int) -> Window:
         _with_actor([], item.body),
         [item.mark],
         item.body,
+        item.judging,
+        _with_type({}, item),
     )
 
 
@@ -253,21 +294,45 @@ def _counted(window: Window, item: Item) -> Window:
         actors=_with_actor(window.actors, item.body),
         marks=[*window.marks[1 - MARKS_MAX :], item.mark],
         body=item.body,
+        types=_with_type(window.types, item),
     )
 
 
 def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:
     if len(actors) < ACTORS_MAX:
-        actor = bytes(_actor.decode(b"{%b}" % body).actor)
+        actor = bytes(_read(_actor, body).actor)
         if actor != b"null" and actor not in actors:
             return [*actors, actor]
     return actors
+
+
+def _with_type(types: dict[str, int], item: Item) -> dict[str, int]:
+    """What a digest says of its messages: how many there are of each type."""
+    if item.collapse != DIGEST:
+        return types
+    type_ = _read(_type, item.body).type
+    if type_ not in types and len(types) >= TYPES_MAX:
+        type_ = OTHER_TYPES
+    return {**types, type_: types.get(type_, 0) + 1}
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """What a body says; of one that is no JSON, which no edge sends, nothing: a shard must not die of it again at every replay."""
+    try:
+        return decoder.decode(b"{%b}" % body)
+    except UNREADABLE:
+        return decoder.decode(b"{}")
+
+
+class _Type(Struct):
+    type: str = ""
 
 
 class _Actor(Struct):
     actor: Raw = Raw(b"null")
 
 
+_type: Final = msgspec.json.Decoder(_Type)
 _actor: Final = msgspec.json.Decoder(_Actor)
 _members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they were sent: not every number of JSON is one of Python
 _encode: Final = msgspec.json.Encoder().encode
@@ -277,14 +342,18 @@ def _sent(collapse: str, window: Window) -> Sent | None:
     if window.count == 1:
         if window.leading:
             return None
-        return Sent(window.first_id, window.first_digest, window.priority, window.expires_ms, window.retain, window.body)
+        return Sent(window.first_id, window.first_digest, window.priority, window.expires_ms, window.retain, window.body, window.judging)
     id_ = "window-" + blake2b(f"{window.opened_ms}:{window.first_id}".encode(), digest_size=16).hexdigest()
-    members: dict[str, object] = dict(_members.decode(b"{%b}" % window.body))
-    data = members.pop("data", Raw(b"null"))
+    members: dict[str, object] = {"id": id_, "ts": window.last_ms, "type": DIGEST_TYPE}
+    data: object = {"types": window.types}
+    if collapse != DIGEST:
+        said = _read(_members, window.body)
+        members = {**said}
+        data = members.pop("data", Raw(b"null"))
     members |= {
         "id": id_,
         "priority": PRIORITIES[window.priority],
-        "collapse": collapse,
+        "collapse": DIGEST_TYPE if collapse == DIGEST else collapse,
         "count": window.count,
         "actors": [Raw(actor) for actor in window.actors],
         "first_ts": window.first_ms,
@@ -295,7 +364,7 @@ def _sent(collapse: str, window: Window) -> Sent | None:
     body = _encode(members | {"data": data})
     if window.text and (text := _text(window.text, body)):
         body = _encode(members | {"text": text, "data": data})
-    return Sent(id_, b"", window.priority, window.expires_ms, window.retain, body[1:-1])
+    return Sent(id_, b"", window.priority, window.expires_ms, window.retain, body[1:-1], None if collapse == DIGEST else window.judging)
 
 
 def _text(template: str, body: bytes) -> str:

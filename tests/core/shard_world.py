@@ -31,6 +31,7 @@ from engine.core.courier import ShardPolicy
 from engine.core.retry import RetryPolicy
 from engine.core.shard import ShardCore
 from engine.core.slots import spread
+from engine.zones import zone
 
 EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
@@ -89,7 +90,7 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.policy, spread(1), "e1")
+        self.core = ShardCore(0, self.policy, spread(1), "e1", zone)
         self.core.opened(EDGE)
         self.shelf = Shelf(self.policy.shared_bytes_max)  # the edge's
 
@@ -110,6 +111,7 @@ class World:
             b'"id":"%b"' % id.encode() + fields.pop("more", b""),
             fields.pop("collapse", ""),
             fields.pop("merge", None),
+            fields.pop("judging", None),
         )
         assert not fields, f"unknown: {fields}"
         self.tell(record)

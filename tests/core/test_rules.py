@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.duration import parse_duration_ms
+from engine.core.judging import Category
 from engine.core.mentions import mentions
+from engine.core.policy import TOUCH
 from engine.core.rulefile import parse_rules
 from engine.core.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Outcome, Rules, delivery_id
 from engine.core.templates import Scope, parse_path, parse_shape, parse_template, render_shape
@@ -291,8 +294,8 @@ GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"x.toml: the file: .*missing required field `rule`"),
-        ("rule = []", r"x.toml: rule: .*length"),
+        ("", r"x.toml: at least one rule or category"),
+        ("rule = []", r"x.toml: at least one rule or category"),
         ("[[rule]\n", r"x.toml: .*line 1"),
         ('[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\n', r"x.toml:1: rule 'a': recipients: .*notifies nobody"),
         ('# one\n\n[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["u"]\n', r"x.toml:3: rule 'a': .*`type`"),
@@ -336,3 +339,45 @@ def test_durations_are_read(text: str, ms: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_duration_ms(text)
+
+
+# -- Categories. ---------------------------------------------------------------------------------------------------------
+def test_categories_are_defined_beside_the_rules_and_touch_is_there_without() -> None:
+    text = """
+[category.social]
+cap = 5
+per = "12h"
+same_type = "10m"
+quiet = false
+[category.law]
+mandatory = true
+"""
+    categories = parse_rules(text, "rules.toml").categories
+    assert categories == {
+        "touch": TOUCH,
+        "social": Category(cap=5, cap_ms=12 * 3_600_000, same_type_ms=600_000, quiet=False),
+        "law": Category(mandatory=True),
+    }
+    assert parse_rules("[category.touch]\ncap = 1", "r").categories == {"touch": Category(cap=1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least one rule or category"),
+        ("[category.x]\ncap = -1", "category"),
+        ("[category.x]\ncap = 101", "category"),
+        ('[category.x]\nper = "0s"', "rules.toml: category 'x': per: more than nothing"),
+        ('[category.x]\nsame_type = "400d"', "rules.toml: category 'x': same_type: more than nothing, at most 365d"),
+        ('[category.x]\nper = "soon"', "rules.toml: category 'x': per: a duration"),
+        ("[category.x]\nlimit = 3", "unknown field `limit`"),
+        ('[category."A B"]\ncap = 3', "category"),
+        (
+            '[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["user"]\ntype = "t"\ncategory = "x"',
+            "rules.toml:1: rule 'a': category: no category is named so; defined are touch",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_category_is_said(text: str, reason: str) -> None:
+    with pytest.raises(RulesError, match=re.escape(reason)):
+        parse_rules(text, "rules.toml")

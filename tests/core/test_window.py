@@ -317,3 +317,11 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestEveryMessageCountsOnceThroughCrashes = Histories.TestCase
+
+
+def test_a_body_that_is_no_json_counts_and_says_nothing() -> None:
+    windows = Windows()
+    offer(windows, *(msgspec.structs.replace(item(id_, 5), body=b"\x00") for id_ in ("a", "b")))
+    summary = close(windows)
+    assert summary is not None
+    assert summary["count"] == 2

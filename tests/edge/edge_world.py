@@ -49,6 +49,8 @@ class FakeShard:
         self.ids: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.attached: dict[int, batch.Attach] = {}
         self.status = batch.ACCEPTED
+        self.detail = ""
+        self.quiet_until_ms = 0
         self.connected = True
         self.owns: Callable[[str], int] = lambda _key: 0  # 0: ours; else the version of the map that says whose
         self.resumed: str | None = None
@@ -95,8 +97,11 @@ class FakeShard:
             status = batch.DUPLICATE if known[1] == post.digest else batch.CONFLICT
             self.say(batch.Posted(post.ref, status, known[0]))
             return
+        if self.quiet_until_ms:
+            self.say(batch.Posted(post.ref, batch.DEFERRED, 0, "quiet_hours: it is night", 0, self.quiet_until_ms))
+            return
         if self.status != batch.ACCEPTED:
-            self.say(batch.Posted(post.ref, self.status))
+            self.say(batch.Posted(post.ref, self.status, 0, self.detail))
             return
         seq = self.heads[post.key] = self.heads.get(post.key, 0) + 1
         self.ids[post.key, post.id] = (seq, post.digest)
@@ -193,6 +198,7 @@ class FakeScheduler:
         self.world = world
         self.timers: dict[str, batch.Timer] = {}
         self.fired: set[str] = set()
+        self.known: dict[tuple[str, str], batch.Timer] = {}  # ids that were given before
         self.status = 0
         self.connected = True
         self.received: list[Any] = []
@@ -207,6 +213,9 @@ class FakeScheduler:
         if self.status:
             return batch.TimerAnswer(record.ref, self.status)
         if isinstance(record, batch.Schedule):
+            known = self.known.get((record.timer.key, record.timer.id))
+            if known is not None:
+                return batch.TimerAnswer(record.ref, batch.DUPLICATE, [known])
             self.timers[record.timer.sid] = record.timer
             return batch.TimerAnswer(record.ref, batch.SCHEDULED, [record.timer])
         if isinstance(record, batch.ListTimers | batch.CancelAll):

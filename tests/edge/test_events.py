@@ -11,6 +11,8 @@ import pytest
 
 from engine.config import Config
 from engine.core import batch
+from engine.core.judging import Category, Judging
+from engine.core.policy import TOUCH
 from engine.events import RuleBook
 from tests.edge.edge_world import edge_world
 
@@ -108,6 +110,33 @@ async def test_what_could_not_be_cancelled_is_told_and_nothing_is_published(rule
         assert (await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})).status_code == 202
 
 
+async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_later(rules: Path) -> None:
+    rules.write_text(
+        '[category.social]\ncap = 2\nper = "1h"\n' + RULES.replace('type = "forum.like"', 'type = "forum.like"\ncategory = "social"')
+    )
+    rules.write_text(rules.read_text().replace('type = "touch.cart"', 'type = "touch.cart"\ncategory = "touch"'))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
+        (post,) = world.shard.of(batch.Post)
+        assert post.judging == Judging("social", Category(cap=2, cap_ms=3_600_000))
+        answer = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1"})
+        assert world.scheduler.timers[answer.json()["scheduled"][0]].judging == Judging("touch", TOUCH)
+        item = {"user": "u1", "type": "a", "category": "social"}
+        assert (await client.post("/v1/notifications", json=item)).status_code == 202
+        refused = await client.post("/v1/notifications", json={**item, "category": "socail"})
+        assert refused.json()["errors"] == [
+            {"index": 0, "path": "$.category", "detail": "no category has this name; defined are social, touch"}
+        ]
+
+
+async def test_what_a_rule_sends_into_quiet_hours_is_scheduled(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.shard.quiet_until_ms = world.gateway.wall_ms() + 3_600_000
+        told = (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})).json()
+        assert told["scheduled"] == list(world.scheduler.timers)
+        assert told["results"][0]["reason"] == "quiet_hours: it is night"
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0
@@ -145,9 +174,7 @@ def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in
     assert str(rules) in book.refused
 
 
-@pytest.mark.parametrize(
-    "line", ['category = "touch"', 'inactive = "30d"', "fire = { unless_active = true }", 'fire = { while_member = "a" }']
-)
+@pytest.mark.parametrize("line", ['inactive = "30d"', "fire = { unless_active = true }", 'fire = { while_member = "a" }'])
 def test_rules_that_only_shards_could_judge_are_refused_not_half_obeyed(rules: Path, line: str) -> None:
     rules.write_text(RULES + line + "\n")
     book = RuleBook(Config(rules_path=str(rules)), Clock())

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from engine import intake, outcomes
 from engine.auth import Principal
+from engine.bodies import SEQ_MAX, parse_ack, parse_patch
 from engine.config import Config
 from engine.core.batch import HIGH, LOW, NORMAL, Merge, Post, Schedule
 from engine.core.message import object_bytes
 from engine.intake import CloudEvent, Item
 from engine.problems import Problem, problem_response
-from engine.publishing import SEQ_MAX, TS_MS_MAX, Draft, Result, parse, parse_ack, parse_patch, results_body
+from engine.publishing import TS_MS_MAX, Draft, Result, parse, results_body
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

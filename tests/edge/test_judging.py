@@ -1,0 +1,141 @@
+"""Categories and quiet hours at the edge: what travels with a message, and how what a shard puts off is scheduled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from engine.core import batch
+from engine.core.judging import Judging
+from engine.core.policy import TOUCH
+from tests.edge.edge_world import EdgeWorld, edge_world, until
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[EdgeWorld]:
+    async with edge_world(publish_timeout_ms=500) as world:
+        yield world
+
+
+async def publish(world: EdgeWorld, *items: dict[str, Any], status: int = 202) -> Any:
+    async with world.http("app") as client:
+        answer = await client.post("/v1/notifications", json=[{"user": "u1", "type": "a", **item} for item in items])
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_the_limits_of_a_category_travel_with_the_message(world: EdgeWorld) -> None:
+    await publish(world, {"category": "touch"}, {}, {"category": "touch", "delay": 60}, {"unless_active": True})
+    touch, plain, watchful = world.shard.of(batch.Post)
+    assert (touch.judging, plain.judging) == (Judging("touch", TOUCH), None)
+    (timer,) = world.scheduler.timers.values()
+    assert timer.judging == Judging("touch", TOUCH)
+    assert abs(watchful.judging.unless_active_since_ms - world.gateway.wall_ms()) < 10_000
+
+
+async def test_the_category_is_part_of_what_an_id_stands_for(world: EdgeWorld) -> None:
+    await publish(world, {"id": "x", "category": "touch"})
+    assert (await publish(world, {"id": "x", "category": "touch"}))["results"][0]["status"] == "duplicate"
+    await publish(world, {"id": "x"}, status=409)
+
+
+@pytest.mark.parametrize(
+    ("item", "path", "words"),
+    [
+        ({"category": "tuoch"}, "$[0].category", "defined are touch"),
+        ({"category": 5}, "$[0].category", "str"),
+        ({"user": ..., "topic": "t", "category": "touch"}, "$[0].category", "only for messages to users"),
+        ({"user": ..., "broadcast": True, "unless_active": True}, "$[0].unless_active", "only for messages to users"),
+    ],
+)
+async def test_what_is_wrong_with_a_category_is_told(world: EdgeWorld, item: dict[str, Any], path: str, words: str) -> None:
+    item = {name: value for name, value in {"user": "u1", "type": "a", **item}.items() if value is not ...}
+    async with world.http("app") as client:
+        answer = await client.post("/v1/notifications", json=[item])
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["path"] == path
+    assert words in error["detail"]
+
+
+async def test_what_is_suppressed_is_told_with_the_reason_and_is_not_accepted(world: EdgeWorld) -> None:
+    world.shard.status, world.shard.detail = batch.SUPPRESSED, "cap: enough"
+    answer = await publish(world, {"id": "x"})
+    assert answer == {"accepted": 0, "results": [{"id": "x", "user": "u1", "status": "suppressed", "reason": "cap: enough"}]}
+
+
+async def test_what_comes_in_quiet_hours_is_scheduled_for_their_end_as_it_is(world: EdgeWorld) -> None:
+    end_ms = world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    answer = await publish(world, {"id": "x", "category": "touch", "ttl": 60, "collapse": {"key": "k"}})
+    (timer,) = world.scheduler.timers.values()
+    assert answer["accepted"] == 1
+    assert answer["results"] == [
+        {
+            "id": "x",
+            "user": "u1",
+            "status": "scheduled",
+            "scheduled_id": timer.sid,
+            "scheduled_at": end_ms,
+            "reason": "quiet_hours: it is night",
+        }
+    ]
+    assert (timer.due_ms, timer.ttl_ms, timer.id, timer.collapse, timer.judging) == (end_ms, 60_000, "x", "k", Judging("touch", TOUCH))
+    (schedule,) = world.scheduler.received
+    (post,) = world.shard.of(batch.Post)
+    assert schedule.idempotent
+    assert (schedule.timer.body, schedule.timer.digest) == (post.body, post.digest)
+
+
+async def test_of_a_request_only_what_is_put_off_is_scheduled_and_the_order_of_results_stays(world: EdgeWorld) -> None:
+    await publish(world, {"id": "known"})
+    world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    answer = await publish(world, {"id": "a"}, {"id": "known"}, {"id": "b"}, {"id": "c", "delay": 5})
+    assert [(result["id"], result["status"]) for result in answer["results"]] == [
+        ("a", "scheduled"), ("known", "duplicate"), ("b", "scheduled"), ("c", "scheduled"),
+    ]  # fmt: skip
+    assert [timer.id for timer in world.scheduler.timers.values()] == ["c", "a", "b"]
+
+
+async def test_a_repeat_while_the_first_waits_is_a_duplicate_with_its_scheduled_id(world: EdgeWorld) -> None:
+    world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    first = await publish(world, {"id": "x"})
+    (timer,) = world.scheduler.timers.values()
+    world.scheduler.known["default:u1", "x"] = timer
+    again = await publish(world, {"id": "x"})
+    assert again["accepted"] == 0
+    assert again["results"][0]["status"] == "duplicate"
+    assert again["results"][0]["scheduled_id"] == first["results"][0]["scheduled_id"]
+    assert list(world.scheduler.timers.values()) == [timer]
+
+
+@pytest.mark.parametrize("status", [batch.UNAVAILABLE, batch.OVERLOADED])
+async def test_what_cannot_be_scheduled_is_not_accepted(world: EdgeWorld, status: int) -> None:
+    world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    world.scheduler.status = status
+    problem = await publish(world, {"id": "x"}, status=503 if status == batch.UNAVAILABLE else 429)
+    assert problem["results"][0]["status"] == batch.PUBLISH_STATUS[status]
+
+
+async def test_an_edge_that_hears_nothing_of_the_scheduler_does_not_say_that_it_is_scheduled(world: EdgeWorld) -> None:
+    world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    world.scheduler.connected = False
+    assert (await publish(world, {"id": "x"}, status=503))["results"][0]["status"] == "unavailable"
+
+
+async def test_scheduling_is_repeated_under_the_same_scheduled_id_when_the_link_breaks(world: EdgeWorld) -> None:
+    world.shard.quiet_until_ms = world.gateway.wall_ms() + HOUR_MS
+    world.scheduler.connected = False
+    async with world.http("app") as client:
+        asking = asyncio.ensure_future(client.post("/v1/notifications", json={"user": "u1", "type": "a"}))
+        await until(lambda: world.shard.of(batch.Post))
+        await until(lambda: len(world.gateway.calls) == 1)
+        world.scheduler.connected = True
+        world.gateway.scheduler_reset(0)
+        answer = await asking
+    assert answer.json()["results"][0]["status"] == "scheduled"
+    assert len(world.scheduler.timers) == 1
