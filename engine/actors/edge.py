@@ -26,8 +26,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine import server
+from engine.actors.direct import ActorPeer, find_actor
 from engine.actors.link import LinkCaller
-from engine.actors.process import await_actor, find_actor, tune_memory, vitals
+from engine.actors.process import tune_memory, vitals
 from engine.auth import Authenticator
 from engine.config import Config
 from engine.core import batch
@@ -182,9 +183,8 @@ class Edge:
                 )
 
     def _open_link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float) -> None:
-        handle = _Late(peer, self._config.namespace)
         link = LinkCaller(
-            handle,
+            ActorPeer(peer, self._config.namespace),
             f"edge-{self._index}",
             decoder,
             self._config,
@@ -194,11 +194,7 @@ class Edge:
             pacing_ms=pacing_ms,
         )
         self._links[peer] = link
-        self._tasks.create_task(self._run_link(handle, link))
-
-    async def _run_link(self, handle: _Late, link: LinkCaller) -> None:
-        await handle.found()
-        await link.run()
+        self._tasks.create_task(link.run())
 
     def _send_shard(self, index: int, record: Struct, eager: bool) -> None:
         link = self._links.get(f"shard-{index}")
@@ -264,16 +260,3 @@ class Edge:
             answer = asyncio.ensure_future(ask())
             self._cache[name] = (time.monotonic(), answer)
         return await asyncio.shield(answer)
-
-
-class _Late:
-    """An actor that may not exist yet, with `exchange` as its handle will have it."""
-
-    def __init__(self, name: str, namespace: str) -> None:
-        self._name = name
-        self._namespace = namespace
-        self.exchange: Any = None
-
-    async def found(self) -> None:
-        """Wait until it exists."""
-        self.exchange = (await await_actor(self._name, self._namespace)).exchange

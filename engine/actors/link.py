@@ -1,4 +1,4 @@
-"""The core's link over Ray actor calls: timers, awaiting replies, opening a new session when one ends.
+"""The core's link between two actors: timers, awaiting replies, opening a new session when one ends. `engine.actors.direct` has the way.
 
 Both classes are loops around the state machines of `engine.core.link`: feed, take what is to be sent, re-arm one timer.
 They must be used from one event loop.
@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 from ray.exceptions import RayError
 
+from engine.actors.direct import RAY_CALL_MS, Peer
 from engine.actors.process import REAL, Surroundings
 from engine.config import Config
 from engine.core.batch import UNREADABLE
@@ -27,16 +29,18 @@ from engine.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
 
-CALL_COST_MS = 0.8
-"""CPU of one exchange at one end, measured; with `link_calls_share` it sets the pacing for many peers."""
+_GONE = (RayError, ConnectionError)
 
 _REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
 """Waits between attempts to open a session: a restarted peer takes a second or two, and each attempt costs a call."""
 
 
-def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None) -> LinkLimits:
-    """The limits of one of `peers` links of an actor; pacing grows so that all of them stay within their share of a core."""
-    floor_ms = peers * CALL_COST_MS / config.link_calls_share
+def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None, call_ms: float = RAY_CALL_MS) -> LinkLimits:
+    """The limits of one of `peers` links of an actor; pacing grows so that all of them stay within their share of a core.
+
+    `call_ms` is what an exchange costs.
+    """
+    floor_ms = peers * call_ms / config.link_calls_share
     return LinkLimits(
         pacing_ms=max(config.link_pacing_ms if pacing_ms is None else pacing_ms, floor_ms),
         pacing_max_ms=config.link_pacing_max_ms,
@@ -54,7 +58,7 @@ class LinkCaller:
     """The calling end of a link to one actor: opens sessions, one after another, for as long as `run` runs.
 
     Args:
-        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; anything with `.exchange.remote` will do.
+        peer: the actor.
         name: who calls, such as `edge-0`; session ids start with it.
         decoder: of the callee's records.
         on_records: gets the callee's records, in order.
@@ -66,7 +70,7 @@ class LinkCaller:
 
     def __init__(
         self,
-        handle: Any,
+        peer: Peer,
         name: str,
         decoder: Decoder[Any],
         config: Config,
@@ -79,14 +83,15 @@ class LinkCaller:
     ) -> None:
         self._clock_ms = surroundings.monotonic_ms
         self._session_name = surroundings.session_name
-        self._handle = handle
+        self._peer = peer
         self._name = name
         self._decoder = decoder
         self._on_records = on_records
         self._on_reset = on_reset
-        self._limits = link_limits(config, peers, pacing_ms)
+        self._limits = partial(link_limits, config, peers, pacing_ms)
+        self._open_s = (config.link_timeout_ms + config.link_park_ms) / 1000
         self._caller: Caller | None = None
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Future[bytes]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._scheduled = False
@@ -128,16 +133,24 @@ class LinkCaller:
         try:
             while True:
                 self._ended.clear()
-                self._caller = Caller(f"{self._name}/{self._session_name()}", self._limits, self._clock_ms())
-                self.sessions += 1
-                self._on_reset()
-                self._pump()
-                await self._ended.wait()
+                try:
+                    async with asyncio.timeout(self._open_s):
+                        call_ms = await self._peer.open()
+                except (RayError, OSError, TimeoutError) as error:
+                    log.warning("link %s: cannot be opened: %r", self._name, error)
+                else:
+                    self._caller = Caller(f"{self._name}/{self._session_name()}", self._limits(call_ms), self._clock_ms())
+                    self.sessions += 1
+                    self._on_reset()
+                    self._pump()
+                    await self._ended.wait()
+                    self._peer.close()
                 attempt = 0 if self.open else attempt + 1
                 self.open = False
                 await asyncio.sleep(_REOPEN_MS[min(attempt, len(_REOPEN_MS) - 1)] / 1000)
         finally:
             self._caller = None
+            self._peer.close()
             for call in list(self._calls):
                 call.cancel()
             if self._timer is not None:
@@ -162,9 +175,9 @@ class LinkCaller:
             return
         while (call := caller.call(now_ms)) is not None:
             self.calls += 1
-            task = asyncio.ensure_future(self._exchange(caller, *call))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            reply = asyncio.ensure_future(self._peer.exchange(caller.session, *call))
+            self._calls.add(reply)
+            reply.add_done_callback(partial(self._replied, caller, call[0]))
         self._arm(caller.wake_at(now_ms), now_ms)
 
     def _arm(self, at_ms: float, now_ms: float) -> None:
@@ -180,17 +193,20 @@ class LinkCaller:
         self._timer_at = float("inf")
         self._pump()
 
-    async def _exchange(self, caller: Caller, seq: int, batch: bytes) -> None:
-        try:
-            data = await self._handle.exchange.remote(caller.session, seq, batch)
-        except RayError as error:  # the peer died, restarts, is out of reach, or failed on what it got
+    def _replied(self, caller: Caller, seq: int, reply: asyncio.Future[bytes]) -> None:
+        self._calls.discard(reply)
+        if reply.cancelled():
+            return
+        error = reply.exception()
+        if error is not None:
+            # The peer died, restarts, is out of reach, or failed on what it got. Anything else is a bug, and ends the session all the same.
             if not caller.over:
-                log.warning("link %s: %s", caller.session, type(error).__name__)
+                log.warning("link %s: %s", caller.session, type(error).__name__, exc_info=None if isinstance(error, _GONE) else error)
             self._end(caller)
             return
         if caller is not self._caller:
             return
-        batches = caller.reply(seq, data, self._clock_ms())
+        batches = caller.reply(seq, reply.result(), self._clock_ms())
         if caller.over:
             self._end(caller)
             return
@@ -210,13 +226,13 @@ class LinkCaller:
 
 
 class _Session:
-    """A callee session and the futures of its parked calls."""
+    """A callee session and how its parked calls are answered."""
 
     __slots__ = ("callee", "scheduled", "timer", "timer_at", "waiting")
 
     def __init__(self, callee: Callee) -> None:
         self.callee = callee
-        self.waiting: dict[int, asyncio.Future[bytes]] = {}
+        self.waiting: dict[int, Callable[[bytes], object]] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = float("inf")
         self.scheduled = False
@@ -260,14 +276,20 @@ class LinkServer:
 
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
         """The body of the actor's `exchange` method: returns when the core says so."""
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.request(session, seq, batch, partial(_resolve, reply))
+        return await reply
+
+    def request(self, session: str, seq: int, batch: bytes, answer: Callable[[bytes], object], call_ms: float = RAY_CALL_MS) -> None:
+        """A request came; `answer` gets the reply, once, as soon as the core says so. `call_ms` is what an exchange costs."""
         now_ms = self._clock_ms()
         state = self._sessions.get(session)
         if state is None:
             if seq != 0:
-                return RESET
-            state = self._open(session, now_ms)
-        waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        state.waiting[seq] = waiting
+                answer(RESET)
+                return
+            state = self._open(session, now_ms, call_ms)
+        state.waiting[seq] = answer
         try:
             for received in state.callee.request(seq, batch, now_ms):
                 records = self._decoder.decode(received)
@@ -280,7 +302,12 @@ class LinkServer:
             self._close(state)
             log.exception("link %s: a batch could not be applied", session)
         self._pump(state)
-        return await waiting
+
+    def lost(self, session: str) -> None:
+        """The caller's connection is gone, and so is the caller, or it begins anew."""
+        state = self._sessions.get(session)
+        if state is not None:
+            self._close(state)
 
     def send(self, session: str, record: Struct) -> None:
         """Queue a record for one caller; dropped when its session is over."""
@@ -312,12 +339,13 @@ class LinkServer:
         for session, records in by_session.items():
             self._queue(session, records)
 
-    def _open(self, session: str, now_ms: float) -> _Session:
+    def _open(self, session: str, now_ms: float, call_ms: float) -> _Session:
         caller = session.partition("/")[0]
         for other, state in list(self._sessions.items()):
             if other.partition("/")[0] == caller:
                 self._close(state)
-        state = _Session(Callee(session, link_limits(self._config, len(self._sessions) + 1, self._pacing_ms), now_ms))
+        limits = link_limits(self._config, len(self._sessions) + 1, self._pacing_ms, call_ms)
+        state = _Session(Callee(session, limits, now_ms))
         self._sessions[session] = state
         self._on_open(session)
         return state
@@ -329,10 +357,9 @@ class LinkServer:
         del self._sessions[session]
         if state.timer is not None:
             state.timer.cancel()
-        for waiting in state.waiting.values():
-            if not waiting.done():
-                waiting.set_result(RESET)
-        state.waiting.clear()
+        waiting, state.waiting = state.waiting, {}
+        for answer in waiting.values():
+            answer(RESET)
         self._on_close(session)
 
     def _pump(self, state: _Session) -> None:
@@ -347,9 +374,7 @@ class LinkServer:
             return
         while (reply := state.callee.reply(now_ms)) is not None:
             seq, data = reply
-            waiting = state.waiting.pop(seq)
-            if not waiting.done():
-                waiting.set_result(data)
+            state.waiting.pop(seq)(data)
         at_ms = state.callee.wake_at(now_ms)
         if state.timer is not None:
             if now_ms < state.timer_at <= at_ms:
@@ -362,3 +387,8 @@ class LinkServer:
         state.timer = None
         state.timer_at = float("inf")
         self._pump(state)
+
+
+def _resolve(reply: asyncio.Future[bytes], data: bytes) -> None:
+    if not reply.done():  # the Ray call may have been cancelled
+        reply.set_result(data)

@@ -24,13 +24,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 import psutil
 import ray
 import redis.asyncio as redis
 
+from engine.actors.direct import NOWHERE, ActorPeer, Address, Exchanging, Peer, Served, listen
 from engine.config import Config
 from engine.errors import ClockSetBack, StorageUnavailable
 from engine.store.redis import connect
@@ -46,8 +47,6 @@ STEP_BACK_MS: Final = 1000
 """A wall clock set back by more than this ends the process. Time services slew what is less."""
 
 _CLOCK_LOOK_S: Final = 1.0
-
-_FIND_S: Final = 0.1  # between two looks for an actor that is being created
 
 _GC_THRESHOLD: Final = 50_000
 """Allocations between collections: records are acyclic and die young, connections leave no cycles behind. The default 700 costs about
@@ -71,20 +70,6 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
         "cpu_s": time.process_time(),
         "rss_bytes": _self.memory_info().rss,
     }
-
-
-async def find_actor(name: str, namespace: str) -> Any:
-    """The handle of a named actor. Raises ValueError when there is none."""
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=namespace))
-
-
-async def await_actor(name: str, namespace: str) -> Any:
-    """The handle of a named actor, as soon as there is one."""
-    while True:
-        try:
-            return await find_actor(name, namespace)
-        except ValueError:
-            await asyncio.sleep(_FIND_S)
 
 
 def monotonic_ms() -> float:
@@ -117,12 +102,20 @@ class Surroundings:
     monotonic_ms: Callable[[], float] = monotonic_ms
     session_name: Callable[[], str] = session_name
     connect: Callable[[Config], redis.Redis] = connect
-    await_actor: Callable[[str, str], Awaitable[Any]] = await_actor  # (name, namespace) -> handle
+    peer: Callable[[str, str], Peer] = ActorPeer  # (name, namespace) -> another actor
+    listen: Callable[[str, str, Callable[[], asyncio.Protocol]], Awaitable[Address]] = listen  # (name, namespace, serves a connection)
     tune_memory: Callable[[], None] = tune_memory
     end_process: Callable[[], None] = end_process
 
 
 REAL: Final = Surroundings()
+
+
+class LinkEnd(Exchanging, Protocol):
+    """The called end of links: `engine.actors.link.LinkServer`."""
+
+    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+        """One request and its reply."""
 
 
 class Server:
@@ -145,12 +138,25 @@ class Server:
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._address = NOWHERE
+        self._links: LinkEnd
 
     def _now_ms(self) -> int:
         """Milliseconds since the epoch, rounded down: a timer is never seen as due early."""
         now_ms = self._surroundings.wall_ns() // 1_000_000
         self._latest_ms = max(self._latest_ms, now_ms)
         return now_ms
+
+    # -- What other actors call. ---------------------------------------------------------------------------------------
+    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+        """The link; see engine.core.link. Waits while the actor starts."""
+        await self._started()
+        return await self._links.exchange(session, seq, batch)
+
+    async def address(self) -> Address:
+        """Where actors of this node may connect instead; see engine.actors.direct. Waits while the actor starts."""
+        await self._started()
+        return self._address
 
     # -- For subclasses to implement. ----------------------------------------------------------------------------------
     async def _recover(self) -> str:
@@ -182,6 +188,9 @@ class Server:
         try:
             recovered = await self._recover()
             self._surroundings.tune_memory()
+            self._address = await self._surroundings.listen(
+                f"{self.role}-{self._index}", self._config.namespace, lambda: Served(lambda: self._links, self._ready.is_set)
+            )
             self._ready.set()
             log.info("%s %d serves: %s", self.role, self._index, recovered)
             async with asyncio.TaskGroup() as tasks:

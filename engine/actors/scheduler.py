@@ -70,11 +70,6 @@ class Scheduler(Server):
         self._failure: asyncio.Future[None]
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
-    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """The link; see engine.core.link. Waits while the scheduler starts."""
-        await self._started()
-        return await self._links.exchange(session, seq, batch)
-
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap. `lateness` is [[upper bound in ms, timers handed out], ...], -1 for what is later."""
         base = self._vitals()

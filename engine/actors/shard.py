@@ -85,11 +85,6 @@ class Shard(Server):
 
     # -- what other actors call ---------------------------------------------------------------------------------------
 
-    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """The link; see engine.core.link. Waits while the shard starts."""
-        await self._started()
-        return await self._links.exchange(session, seq, batch)
-
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap."""
         base = self._vitals()
@@ -269,9 +264,8 @@ class Shard(Server):
             self._core.courier.scheduler_reset(holds)
             self._flush()
 
-        handle = await self._surroundings.await_actor(f"scheduler-{scheduler}", self._config.namespace)
         caller = LinkCaller(
-            handle,
+            self._surroundings.peer(f"scheduler-{scheduler}", self._config.namespace),
             f"shard-{self._index}",
             batch.scheduler_to_shard,
             self._config,

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.direct import RayPeer
 from engine.actors.link import LinkCaller
 from engine.actors.process import Surroundings
 from engine.actors.shard import Shard
@@ -22,6 +23,7 @@ from engine.core.slots import slot_of
 from engine.store.keys import journal_key, journal_quarantine_key, offline_key, page_key
 from engine.store.placement import place
 from engine.store.redis import claim_data_epoch, connect
+from tests.actors.peers import Nobody
 
 DEADLINE_S = 20
 FAR_MS = int(time.time() * 1000) + 3_600_000
@@ -35,13 +37,13 @@ class Process:
         self.client = connect(config)
         surroundings = Surroundings(
             connect=lambda _config: self.client,
-            await_actor=lambda _name, _namespace: asyncio.get_running_loop().create_future(),
+            peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
         )
         self.shard = Shard(config, 0, surroundings)
         self.records: list[Any] = []
         self.exchange = self
-        self.link = LinkCaller(self, "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self.link = LinkCaller(RayPeer(self), "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
         self._running = asyncio.ensure_future(self.link.run())
         self._refs = 0
 

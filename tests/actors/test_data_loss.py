@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.direct import RayPeer
 from engine.actors.link import LinkCaller
 from engine.actors.process import Surroundings
 from engine.actors.shard import Shard
@@ -20,6 +21,7 @@ from engine.core.batch import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, Gap, Ha
 from engine.store.keys import journal_key, offline_key
 from engine.store.placement import place
 from engine.store.redis import claim_data_epoch, connect, replace_data_epoch
+from tests.actors.peers import Nobody
 from tests.conftest import RedisServer
 from tests.store.rewind import Moment
 
@@ -36,14 +38,14 @@ class Process:
         self._client = connect(config)
         surroundings = Surroundings(
             connect=lambda _config: self._client,
-            await_actor=lambda _name, _namespace: asyncio.get_running_loop().create_future(),  # there is no scheduler
+            peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
             end_process=self._end,
         )
         self.shard = Shard(config, 0, surroundings)
         self.records: list[Any] = []
         self.exchange = self
-        self.link = LinkCaller(self, "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self.link = LinkCaller(RayPeer(self), "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
         self._task = asyncio.create_task(self.link.run())
         self._ref = 0
 

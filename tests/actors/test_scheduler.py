@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.direct import RayPeer
 from engine.actors.edge import wall_ms as now_ms
 from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
@@ -44,7 +45,7 @@ class Peer:
 
     def __init__(self, scheduler: Scheduler, name: str, decoder: Any, config: Config) -> None:
         self.records: list[tuple[int, Any]] = []  # (arrival, record)
-        self.link = LinkCaller(Handle(scheduler), name, decoder, config, on_records=self._on_records, on_reset=lambda: None)
+        self.link = LinkCaller(RayPeer(Handle(scheduler)), name, decoder, config, on_records=self._on_records, on_reset=lambda: None)
         self.task = asyncio.create_task(self.link.run())
         self.confirms = True
 

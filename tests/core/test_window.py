@@ -169,6 +169,15 @@ def test_numbers_beyond_those_of_python_stay_as_they_were_sent_and_cost_only_the
     assert b'"text"' not in sent.body
 
 
+def test_a_body_that_cannot_be_read_counts_and_harms_nobody() -> None:
+    windows = Windows()
+    broken = msgspec.structs.replace(item("m2", 1001), body=b"\x00\xff")
+    assert offer(windows, item("m1", 1000), broken) == [Outcome.HELD, Outcome.MERGED]
+    told = close(windows)
+    assert told is not None
+    assert (told["count"], told["actors"], told["data"]) == (2, ["bob"], None)
+
+
 def test_a_text_is_text_and_is_cut() -> None:
     for template, expected in (("{count}", "2"), ("{nothing}", None), ("{data.n}" * 600, ("m2" * 600)[:TEXT_CHARS_MAX])):
         windows = Windows()

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from engine.actors.direct import RayPeer
 from engine.actors.link import LinkCaller, LinkServer
 from engine.config import Config
 from engine.core import batch
@@ -211,7 +212,8 @@ UNREADABLE_BATCHES = (
 async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: bytes) -> None:
     peer = Peer()
     links = [
-        LinkCaller(peer, name, batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None) for name in ("edge-0", "edge-1")
+        LinkCaller(RayPeer(peer), name, batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
+        for name in ("edge-0", "edge-1")
     ]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(link.run()) for link in links]
@@ -237,7 +239,7 @@ async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: byt
 async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins(spoiled: bytes) -> None:
     peer = Peer()
     got: list[Any] = []
-    link = LinkCaller(peer, "edge-0", batch.from_shard, CONFIG, on_records=got.extend, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(peer), "edge-0", batch.from_shard, CONFIG, on_records=got.extend, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
@@ -260,7 +262,7 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
         if next(failing, False):
             raise KeyError("a bug")
 
-    link = LinkCaller(peer, "edge-0", batch.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(peer), "edge-0", batch.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
@@ -280,7 +282,7 @@ async def test_a_reply_shorter_than_its_number_ends_the_session() -> None:
         async def remote(self, _session: str, _seq: int, _data: bytes) -> bytes:
             return next(self.answers, b"\x00")
 
-    link = LinkCaller(Short(), "edge-0", batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(Short()), "edge-0", batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.sessions >= 3)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from engine.actors.direct import NOWHERE, Address, RayPeer
 from engine.actors.link import LinkCaller
 from engine.actors.process import Surroundings
 from engine.actors.scheduler import Scheduler
@@ -45,6 +46,11 @@ MADE_PREFIX = "made-"
 START_MS = 1_800_000_000_000
 _RETRY_S = 0.1
 _SLOTS_POLL_S = 1.0
+
+
+async def _nowhere(_name: str, _namespace: str, _served: Any) -> Address:
+    """There are no sockets here."""
+    return NOWHERE
 
 
 class EdgeActor:
@@ -97,9 +103,8 @@ class EdgeActor:
                 tasks.create_task(link.run())
 
     def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int) -> LinkCaller:
-        handle = self._handle(peer)
         link = LinkCaller(
-            handle,
+            self._surroundings.peer(peer, ""),
             f"edge-{self._index}",
             decoder,
             self._config,
@@ -110,15 +115,6 @@ class EdgeActor:
         )
         self._links[peer] = link
         return link
-
-    def _handle(self, peer: str) -> Any:
-        """Actors are found at once here: to be found late looks like a call that fails."""
-        found = self._surroundings.await_actor(peer, "")
-        try:
-            found.send(None)  # type: ignore[attr-defined]
-        except StopIteration as done:
-            return done.value
-        raise AssertionError("the simulated search waits")
 
     def _send_shard(self, index: int, record: Struct, eager: bool) -> None:
         self._links[f"shard-{index}"].send(record, eager=eager)
@@ -190,7 +186,8 @@ class Cluster:
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
             connect=lambda _config: Client(self.storage),  # type: ignore[arg-type,return-value]
-            await_actor=self._await_actor,
+            peer=lambda peer, _namespace: RayPeer(self.network.handle(peer)),
+            listen=_nowhere,
             tune_memory=lambda: self.on_recovered(process, actor),
             end_process=lambda: self.ended(process),
         )
@@ -216,9 +213,6 @@ class Cluster:
     def _new_id(self) -> str:
         self._ids += 1
         return f"{MADE_PREFIX}{self._ids}"
-
-    async def _await_actor(self, name: str, _namespace: str) -> Any:
-        return self.network.handle(name)
 
     def kill(self, process: Process) -> None:
         if process.alive:
