@@ -55,8 +55,12 @@ TICK_MS: Final = 100
 
 GOING_AWAY: Final = 1012
 
-_ANSWERS: Final = frozenset((batch.Posted, batch.Settled, batch.Probed, batch.Subscribed, asking.ProfileIs))
-_OF_A_USER: Final = frozenset((batch.Settle, batch.Probe, batch.Subscribe, asking.SetProfile, asking.GetProfile))
+_ANSWERS: Final = frozenset(
+    (batch.Posted, asking.Settled, asking.Probed, asking.Subscribed, asking.ProfileIs, asking.Explained, asking.Traced)
+)
+_OF_A_USER: Final = frozenset(
+    (asking.Settle, asking.Probe, asking.Subscribe, asking.SetProfile, asking.GetProfile, batch.Explain, asking.Trace)
+)
 
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""

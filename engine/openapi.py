@@ -48,7 +48,7 @@ def document(config: Config) -> Part:
         },
         "tags": [{"name": "publishing"}, {"name": "judging"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(), **_subscribing(), **_profiles(), **_receiving(config), **_operating()},
+        "paths": {**_publishing(), **_subscribing(), **_judging(), **_receiving(config), **_operating()},
         "components": {
             "schemas": schemas(config),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
@@ -233,7 +233,7 @@ def _subscribing() -> Part:
     }
 
 
-def _profiles() -> Part:
+def _judging() -> Part:
     user = _parameter("user", "path", "Whose.", required=True)
     answer = {200: ("The profile as it is kept.", _json("Profile"))}
     return {
@@ -264,6 +264,28 @@ def _profiles() -> Part:
                 (404, 429, 503),
                 scope="publish",
             ),
+        },
+        "/v1/users/{user}/messages/{message}": {
+            "parameters": [user, _parameter("message", "path", "Its id.", required=True)],
+            "get": _operation(
+                "messageTimeline",
+                "judging",
+                "What is still known of a message. The user's own token may ask, or one with the scope `publish` or `admin`.",
+                {200: ("Where it is, and what happened to it.", _json("Timeline"))},
+                (404, 429, 503),
+                scope="connect",
+            ),
+        },
+        "/v1/explain": {
+            "post": _operation(
+                "explain",
+                "judging",
+                "What would become of notifications now, and why. Changes nothing.",
+                {200: ("One result for each user of each item.", _json("ExplainAnswer"))},
+                (400, 408, 413, 415, 422, 429, 503),
+                scope="publish",
+                body={"application/json": {"schema": {"oneOf": [ref("Notification"), {"type": "array", "items": ref("Notification")}]}}},
+            )
         },
     }
 

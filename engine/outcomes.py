@@ -25,6 +25,7 @@ from engine.core.batch import (
     SCHEDULED,
     SUPPRESSED,
     UNAVAILABLE,
+    Explain,
     Post,
     Schedule,
     Timer,
@@ -51,27 +52,29 @@ _REASONS: Final = {
 }
 
 
+def _post(ref: int, draft: Draft) -> Post:
+    return Post(
+        ref,
+        draft.key,
+        draft.id,
+        draft.idempotent,
+        draft.digest,
+        draft.priority,
+        draft.expires_ms,
+        draft.retain,
+        draft.body,
+        draft.collapse,
+        draft.merge,
+        draft.judging,
+    )
+
+
 def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
     """The records of a publish request, numbered from `base`, in the order of the drafts."""
     made: list[Post | Schedule] = []
     for ref, draft in enumerate(drafts, base):
         if not draft.due_ms:
-            made.append(
-                Post(
-                    ref,
-                    draft.key,
-                    draft.id,
-                    draft.idempotent,
-                    draft.digest,
-                    draft.priority,
-                    draft.expires_ms,
-                    draft.retain,
-                    draft.body,
-                    draft.collapse,
-                    draft.merge,
-                    draft.judging,
-                )
-            )
+            made.append(_post(ref, draft))
             continue
         timer = Timer(
             sid=f"{partition_of(draft.key)}-{new_id()}",
@@ -90,6 +93,11 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
         )
         made.append(Schedule(ref, draft.idempotent, timer))
     return made
+
+
+def questions(drafts: Sequence[Draft], base: int) -> list[Explain]:
+    """The records that ask what would become of drafts for users."""
+    return [Explain(ref, draft.key, draft.due_ms, _post(ref, draft)) for ref, draft in enumerate(drafts, base)]
 
 
 def results(drafts: Sequence[Draft], call: Call) -> list[Result]:

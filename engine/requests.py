@@ -112,17 +112,17 @@ class Requests:
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
         self._metrics.acks += 1
-        answer, _ = await self._ask(lambda ref: batch.Settle(ref, key, seq, ids))
+        answer, _ = await self._ask(lambda ref: asking.Settle(ref, key, seq, ids))
         return str(answer.error)
 
-    async def probe(self, key: str, client: str, seq: int) -> batch.Probed:
+    async def probe(self, key: str, client: str, seq: int) -> asking.Probed:
         """Is the user online, and what is its newest sequence number?"""
-        answer, _ = await self._ask(lambda ref: batch.Probe(ref, key, client, seq))
+        answer, _ = await self._ask(lambda ref: asking.Probe(ref, key, client, seq))
         return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
 
-    async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> batch.Subscribed:
+    async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> asking.Subscribed:
         """Change or look at a user's subscriptions."""
-        answer, _ = await self._ask(lambda ref: batch.Subscribe(ref, key, list(add), list(remove)))
+        answer, _ = await self._ask(lambda ref: asking.Subscribe(ref, key, list(add), list(remove)))
         return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
 
     async def set_profile(self, key: str, profile: Profile | None) -> asking.ProfileIs:
@@ -134,6 +134,19 @@ class Requests:
         """A user's profile, and when they were last active."""
         answer, _ = await self._ask(lambda ref: asking.GetProfile(ref, key))
         return answer  # type: ignore[no-any-return]  # likewise
+
+    async def trace(self, key: str, id: str) -> asking.Traced:
+        """What a shard knows of a user's message."""
+        answer, _ = await self._ask(lambda ref: asking.Trace(ref, key, id))
+        return answer  # type: ignore[no-any-return]  # likewise
+
+    async def explain(self, drafts: Sequence[Draft]) -> list[asking.Explained]:
+        """What would become of these drafts for users, in their order."""
+        call = self._calls.begin(len(drafts), lambda base: outcomes.questions(drafts, base))
+        await call.done
+        if None in call.answers:
+            raise Unavailable("no answer in time")
+        return call.answers
 
     def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, bodies, metrics, openapi, profiles, publishing, subscriptions
+from engine import assets, auth, bodies, explaining, metrics, openapi, profiles, publishing, subscriptions
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
@@ -77,6 +77,8 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/v1/subscriptions", GET=api.list_subscriptions),
         _route("/v1/subscriptions/{topic:path}", PUT=api.subscribe, DELETE=api.unsubscribe),
         _route("/v1/users/{user:path}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
+        _route("/v1/users/{user:path}/messages/{message:path}", GET=api.timeline),
+        _route("/v1/explain", POST=api.explain),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
         WebSocketRoute("/v1/ws", api.websocket),
@@ -129,6 +131,12 @@ class _Api:
         principal = self._authenticator.token_principal(token, self.gateway.wall_ms() / 1000)
         auth.require(principal, "connect")
         return principal
+
+    def parse(self, body: bytes, request: Request, principal: Principal) -> list[publishing.Draft]:
+        """The drafts of a publish request."""
+        gateway, categories = self.gateway, self.book.rules().categories
+        content_type = request.headers.get("content-type")
+        return publishing.parse(body, content_type, principal, self.config, gateway.wall_ms(), gateway.requests.new_id, categories)
 
     def device(self, request: Request | WebSocket) -> str:
         """The client's name for itself."""
@@ -234,6 +242,19 @@ class _Api:
         """`DELETE /v1/users/{user}/profile`."""
         await profiles.put(self.gateway.requests, self._user_of(request, own=False), None)
         return Response(status_code=204)
+
+    async def explain(self, request: Request) -> Response:
+        """`POST /v1/explain`: what would become of notifications, and why."""
+        principal = self.authenticate(request, "publish")
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(await explaining.explain(self.gateway.requests, self.parse(body, request, principal)))
+
+    async def timeline(self, request: Request) -> Response:
+        """`GET /v1/users/{user}/messages/{message}`."""
+        key, message = self._user_of(request, own=True), request.path_params["message"]
+        if not is_id(message, self.config.id_chars_max):
+            raise not_found("no message has this id")
+        return _json(await explaining.timeline(self.gateway.requests, key, message))
 
     def _user_of(self, request: Request, *, own: bool) -> str:
         """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
@@ -342,11 +363,8 @@ class _Publish:
         gateway = api.gateway
         gateway.gate.check_unread()
         body = await read_body(scope, receive, api.config)
-        content_type = request.headers.get("content-type")
-        await gateway.gate.enter(body, content_type)
-        categories = api.book.rules().categories
-        drafts = publishing.parse(body, content_type, principal, api.config, gateway.wall_ms(), gateway.requests.new_id, categories)
-        answer = publishing.results_body(await gateway.requests.post(drafts))
+        await gateway.gate.enter(body, request.headers.get("content-type"))
+        answer = publishing.results_body(await gateway.requests.post(api.parse(body, request, principal)))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})

@@ -60,6 +60,52 @@ def schemas(config: Config) -> dict[str, Schema]:
             },
         ),
         "Profile": _profile(config),
+        "ExplainAnswer": _object(
+            "What would become of each item, in order; one result per user for `users`.",
+            required=("results",),
+            results={
+                "type": "array",
+                "items": _object(
+                    "Of one user, or of a topic or everyone.",
+                    required=("decision", "reasons"),
+                    user={"type": "string"},
+                    topic={"type": "string"},
+                    broadcast={"const": True},
+                    decision={"enum": ["deliver", "defer", "digest", "merge", "suppress", "duplicate", "conflict"]},
+                    reasons={
+                        "type": "array",
+                        "items": _object(
+                            "A word for programs, a sentence for people.",
+                            required=("code", "detail"),
+                            code={"type": "string"},
+                            detail={"type": "string"},
+                        ),
+                    },
+                    until={**_TIME_MS, "description": "When it would be delivered, where that is not now; ms since the epoch."},
+                    seq={**_SEQ, "description": "Of a duplicate's first."},
+                ),
+            },
+        ),
+        "Timeline": _object(
+            "What is still known of a message.",
+            required=("id", "state", "timeline"),
+            id={"type": "string"},
+            seq=_SEQ,
+            state={
+                "enum": ["scheduled", "merged", "suppressed", "deferred", "digested", "pending", "sent", "acknowledged", "gone", "refused"]
+            },
+            timeline={
+                "type": "array",
+                "items": _object(
+                    "One thing that happened to it, in their order.",
+                    required=("event",),
+                    at={**_TIME_MS, "description": "Milliseconds since the epoch; left out where it is not known any more."},
+                    event={"type": "string"},
+                    reason={"type": "string"},
+                    until=_TIME_MS,
+                ),
+            },
+        ),
         "Schedule": {
             "type": "object",
             "description": "When to deliver instead.",

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.auth import Principal
-from engine.core.batch import OK, OVERLOADED, Subscribe, Subscribed
+from engine.core.asking import Subscribe, Subscribed
+from engine.core.batch import OK, OVERLOADED
 from engine.core.identity import is_topic
 from engine.core.slots import mailbox_key
 from engine.errors import Invalid, Overloaded, Unavailable

@@ -7,6 +7,56 @@ from msgspec import Struct
 from engine.core.profile import Profile
 
 
+class Settle(Struct, array_like=True, tag=7, gc=False):
+    """`POST /v1/ack`: acknowledge without a connection. `seq` -1 when only ids are given. Answered by `Settled`."""
+
+    ref: int
+    key: str
+    seq: int
+    ids: list[str]
+
+
+class Settled(Struct, array_like=True, tag=37, gc=False):
+    """Answer to `Settle`. `error` is empty, or says why nothing was acknowledged."""
+
+    ref: int
+    error: str = ""
+
+
+class Probe(Struct, array_like=True, tag=8, gc=False):
+    """`GET /v1/heartbeat`. Answered by `Probed`."""
+
+    ref: int
+    key: str
+    client: str
+    seq: int
+
+
+class Probed(Struct, array_like=True, tag=38, gc=False):
+    """Answer to `Probe`: is any connection of the user attached, and its newest sequence."""
+
+    ref: int
+    online: bool
+    seq: int
+
+
+class Subscribe(Struct, array_like=True, tag=12, gc=False):
+    """Subscribe a user to these topics and end its subscription to those. With neither: which ones are there? Answered by `Subscribed`."""
+
+    ref: int
+    key: str
+    add: list[str]
+    remove: list[str]
+
+
+class Subscribed(Struct, array_like=True, tag=47, gc=False):
+    """Answer to `Subscribe`: OK, OVERLOADED (too many topics) or UNAVAILABLE, and the user's subscriptions now, sorted."""
+
+    ref: int
+    status: int
+    topics: list[str]
+
+
 class SetProfile(Struct, array_like=True, tag=13, gc=False):
     """A user's profile is to be this one from now on; None: nobody's in particular. Answered by `ProfileIs`, after it is durable."""
 
@@ -29,3 +79,43 @@ class ProfileIs(Struct, array_like=True, tag=48, gc=False):
     status: int
     profile: Profile | None = None
     active_ms: int = 0
+
+
+class Trace(Struct, array_like=True, tag=16, gc=False):
+    """What is known of a user's message? Answered by `Traced`."""
+
+    ref: int
+    key: str
+    id: str
+
+
+class Explained(Struct, array_like=True, tag=49, gc=False):
+    """Answer to `Explain`: deliver, defer, digest, merge, suppress, duplicate or conflict, and why, the deciding reason last but for what
+    follows from it: [(a word for programs, a sentence for people)].
+
+    `until_ms`: when what is deferred, merged or digested comes, or when a delayed message is due; 0 for now. `seq` of a duplicate's first.
+    """
+
+    ref: int
+    decision: str
+    reasons: list[tuple[str, str]]
+    until_ms: int = 0
+    seq: int = 0
+
+
+class Step(Struct, array_like=True, gc=False):
+    """One thing that happened to a message. `at_ms`: 0 where that is not known any more."""
+
+    at_ms: int
+    event: str
+    reason: str = ""
+    until_ms: int = 0
+
+
+class Traced(Struct, array_like=True, tag=50, gc=False):
+    """Answer to `Trace`: where the message is now, "" when nothing is known, its number, 0 for none, and what happened to it."""
+
+    ref: int
+    state: str
+    seq: int
+    steps: list[Step]

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from engine.core.adoption import Adopter, Adoption
-from engine.core.batch import UNAVAILABLE, Subscribe, Subscribed, Timer
+from engine.core.asking import Subscribe, Subscribed
+from engine.core.batch import UNAVAILABLE, Timer
 from engine.core.broadcast import Broadcast, Entry, Log
 from engine.core.cabinet import Cabinet
 from engine.core.courier import Courier, ShardPolicy

@@ -4,9 +4,8 @@ A batch is a MessagePack array of records; a record is an array whose first elem
 keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
 
 Directions:
-    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Settle, Probe, Written, Subscribe, and those of `engine.core.asking`
-    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, and what answers a question:
-                        Settled, Probed, Subscribed, ProfileIs
+    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Written, Explain, and the questions of `engine.core.asking`
+    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, and the answers there
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
     Shard -> Scheduler  Arm, FireDone, FireFailed, FireAgain
@@ -21,7 +20,20 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.core.asking import GetProfile, ProfileIs, SetProfile
+from engine.core.asking import (
+    Explained,
+    GetProfile,
+    Probe,
+    Probed,
+    ProfileIs,
+    SetProfile,
+    Settle,
+    Settled,
+    Subscribe,
+    Subscribed,
+    Trace,
+    Traced,
+)
 from engine.core.judging import Instant, Judging, Span
 from engine.core.wheel import AT_MAX_MS
 
@@ -127,24 +139,6 @@ class Nack(Struct, array_like=True, tag=6, gc=False):
     reason: str
 
 
-class Settle(Struct, array_like=True, tag=7, gc=False):
-    """`POST /v1/ack`: acknowledge without a connection. `seq` -1 when only ids are given. Answered by `Settled`."""
-
-    ref: int
-    key: str
-    seq: int
-    ids: list[str]
-
-
-class Probe(Struct, array_like=True, tag=8, gc=False):
-    """`GET /v1/heartbeat`. Answered by `Probed`."""
-
-    ref: int
-    key: str
-    client: str
-    seq: int
-
-
 class Written(Struct, array_like=True, tag=9, gc=False):
     """A plain SSE stream has handed everything up to `seq` to the kernel: room in the window, not an acknowledgement."""
 
@@ -152,13 +146,13 @@ class Written(Struct, array_like=True, tag=9, gc=False):
     seq: int
 
 
-class Subscribe(Struct, array_like=True, tag=12, gc=False):
-    """Subscribe a user to these topics and end its subscription to those. With neither: which ones are there? Answered by `Subscribed`."""
+class Explain(Struct, array_like=True, tag=15, gc=False):
+    """What would become of this post, at `at_ms` or now? Answered by `Explained`; nothing is changed."""
 
     ref: int
     key: str
-    add: list[str]
-    remove: list[str]
+    at_ms: Instant
+    post: Post
 
 
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
@@ -216,21 +210,6 @@ class Hangup(Struct, array_like=True, tag=36, gc=False):
     reason: str
 
 
-class Settled(Struct, array_like=True, tag=37, gc=False):
-    """Answer to `Settle`. `error` is empty, or says why nothing was acknowledged."""
-
-    ref: int
-    error: str = ""
-
-
-class Probed(Struct, array_like=True, tag=38, gc=False):
-    """Answer to `Probe`: is any connection of the user attached, and its newest sequence."""
-
-    ref: int
-    online: bool
-    seq: int
-
-
 class Moved(Struct, array_like=True, tag=39, gc=False):
     """This shard does not own the slot. Exactly one of `ref` (a record that is answered) and `conn` (an Attach) is not -1.
 
@@ -254,14 +233,6 @@ class DeliverShared(Struct, array_like=True, tag=46, gc=False):
 
     pos: int
     deliveries: Annotated[list[tuple[int, int, int]], Meta(min_length=1)]
-
-
-class Subscribed(Struct, array_like=True, tag=47, gc=False):
-    """Answer to `Subscribe`: OK, OVERLOADED (too many topics) or UNAVAILABLE, and the user's subscriptions now, sorted."""
-
-    ref: int
-    status: int
-    topics: list[str]
 
 
 class Fault(Struct, array_like=True, tag=40, gc=False):
@@ -399,9 +370,24 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
     timers: list[Timer]
 
 
-ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe | SetProfile | GetProfile
+ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe | SetProfile | GetProfile | Explain | Trace
 FromShard = (
-    Posted | Welcome | Deliver | Shared | DeliverShared | Revoke | Gap | Hangup | Settled | Probed | Subscribed | ProfileIs | Moved | Fault
+    Posted
+    | Welcome
+    | Deliver
+    | Shared
+    | DeliverShared
+    | Revoke
+    | Gap
+    | Hangup
+    | Settled
+    | Probed
+    | Subscribed
+    | ProfileIs
+    | Explained
+    | Traced
+    | Moved
+    | Fault
 )
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
 SchedulerToEdge = TimerAnswer

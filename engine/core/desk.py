@@ -1,4 +1,5 @@
-"""What edges ask a shard about one user, without a connection: acknowledge, probe, subscribe, the profile.
+"""What edges ask a shard about one user, without a connection: acknowledge, probe, subscribe, the profile; and
+what would become of a message, or became of one (`engine.core.explaining`).
 
 What is only looked up is answered at once. What is to be written down, a note, is durable before its answer:
 
@@ -19,25 +20,32 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from engine.core.asking import GetProfile, ProfileIs, SetProfile
+from engine.core.asking import GetProfile, Probe, ProfileIs, SetProfile, Settle, Subscribe, Trace
 from engine.core.audience import Audience
-from engine.core.batch import OK, UNAVAILABLE, Probe, Settle, Subscribe
+from engine.core.batch import OK, UNAVAILABLE, Explain
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Profiled
+from engine.core.courier import ShardPolicy
+from engine.core.explaining import explain, trace
 from engine.core.hub import Hub
+from engine.core.judgement import ZoneOf
 from engine.core.mailbox import Mailbox
 from engine.core.notes import Note, apply_note
 
-Question = Settle | Probe | Subscribe | SetProfile | GetProfile
+Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace
 
 
 class Desk:
     """The questions of one shard, and its notes. Answers go into the hub's output."""
 
-    def __init__(self, cabinet: Cabinet, hub: Hub, audience: Audience, output: list[tuple[str, Struct]]) -> None:
+    def __init__(
+        self, cabinet: Cabinet, hub: Hub, audience: Audience, policy: ShardPolicy, zone_of: ZoneOf, output: list[tuple[str, Struct]]
+    ) -> None:
         self._cabinet = cabinet
         self._hub = hub
         self._audience = audience
+        self._policy = policy
+        self._zone_of = zone_of
         self._output = output
         self._waiting: list[Note] = []
         self._undecided: Sequence[Note] = ()  # of a group that is being rolled back
@@ -54,6 +62,11 @@ class Desk:
         elif isinstance(record, GetProfile):
             profile = None if mailbox.person is None else mailbox.person.profile
             self._output.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
+        elif isinstance(record, Explain):
+            policy = self._policy
+            self._output.append((session, explain(mailbox, record, self._zone_of, policy.judging, policy.windows_max, now_ms)))
+        elif isinstance(record, Trace):
+            self._output.append((session, trace(mailbox, record.ref, record.id)))
         else:
             mailbox.active_ms = now_ms
             if isinstance(record, Settle):

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from engine.core.adoption import Adopter
-from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Probe, Probed, Settle, Welcome, Written
-from engine.core.batch import Settled as SettledRecord
+from engine.core.asking import Probe, Probed, Settle
+from engine.core.asking import Settled as SettledRecord
+from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Welcome, Written
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Handled
 from engine.core.courier import Courier, SessionEvent, ShardPolicy

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from engine.core.batch import LOW
 from engine.core.flight import Conn, Connection
-from engine.core.message import Collapsing, Message
+from engine.core.message import TIMER_EFFECT, Collapsing, Message
 from engine.core.person import Person
 from engine.core.pressure import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Tally
 from engine.core.retry import RetryPolicy
@@ -353,7 +353,7 @@ class Mailbox:
                 told += [
                     id
                     for id, (seq, _) in self.recent.items()
-                    if first <= seq <= upto and self.is_cold(seq) and id not in told and not id.startswith("timer:")
+                    if first <= seq <= upto and self.is_cold(seq) and id not in told and not id.startswith(TIMER_EFFECT)
                 ]
 
     def _settle(self, message: Message, by: Connection | None, result: Settled) -> None:

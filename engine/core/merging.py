@@ -165,7 +165,16 @@ class Merging:
         window = None if windows is None else windows.open.get(post.collapse)
         if window is not None and window.closes_ms > self._now_ms:
             return True
-        return not merge.leading and (window is not None or windows is None or len(windows.open) < self._windows_max)
+        return not merge.leading and (
+            window is not None or windows is None or len(windows.open) < self._windows_max + (post.collapse == DIGEST)
+        )
+
+    def closes_ms(self, mailbox: Mailbox, post: Post) -> int:
+        """When the window ends that the message would wait in."""
+        window = None if mailbox.windows is None else mailbox.windows.open.get(post.collapse)
+        merge = post.merge
+        assert merge is not None, "it names no window"
+        return window.closes_ms if window is not None and window.closes_ms > self._now_ms else self._now_ms + merge.window_ms
 
     def offer(self, mailbox: Mailbox, post: Post, timer: str) -> Merged:
         """A message comes to its window. Where it is delivered too, its number is the mailbox's next one of the group."""

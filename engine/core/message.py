@@ -8,15 +8,16 @@ edge, shard and stream handles opaque bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
-ID_PREFIX = b'"id":"'
+TIMER_EFFECT: Final = "timer:"
 
 
 def timer_effect_id(sid: str) -> str:
     """The id under which a durable timer takes effect, once, whatever message it carries."""
-    return f"timer:{sid}"
+    return f"{TIMER_EFFECT}{sid}"
 
 
 class SharedBody(bytes):

@@ -21,9 +21,9 @@ import msgspec
 
 from engine.core.checkpoint import Handled, Kept, Record, Remembered, Stored, Topics
 from engine.core.mailbox import Mailbox
+from engine.core.message import TIMER_EFFECT
 
 _encoder = msgspec.msgpack.Encoder()
-_TIMER = "timer:"
 
 
 def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
@@ -48,8 +48,8 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
 
 
 def _records(mailbox: Mailbox) -> Iterator[Record]:
-    known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(_TIMER)}
-    timers = {seq: id.removeprefix(_TIMER) for id, (seq, _) in mailbox.recent.items() if id.startswith(_TIMER)}
+    known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(TIMER_EFFECT)}
+    timers = {seq: id.removeprefix(TIMER_EFFECT) for id, (seq, _) in mailbox.recent.items() if id.startswith(TIMER_EFFECT)}
     pending = mailbox.hot | mailbox.dying
     for seq in sorted(pending):
         m = pending[seq]

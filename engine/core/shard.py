@@ -84,7 +84,7 @@ class ShardCore:
         self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
         self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
         self.output = self.courier.output
-        self.desk = Desk(self.cabinet, self.hub, self.audience, self.output)
+        self.desk = Desk(self.cabinet, self.hub, self.audience, policy, zone_of, self.output)
         self.fired = Fired(policy.postponed_max)
         self.to_scheduler = self.fired.to_scheduler
         self.storage_away = False

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from engine.core.batch import OK, OVERLOADED, UNAVAILABLE, Subscribe, Subscribed
+from engine.core.asking import Subscribe, Subscribed
+from engine.core.batch import OK, OVERLOADED, UNAVAILABLE
 from engine.core.mailbox import Mailbox
 
 Answers = list[tuple[str, Subscribed]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine.core.asking import Subscribe
 from engine.core.batch import (
     LOW,
     NORMAL,
@@ -22,7 +23,6 @@ from engine.core.batch import (
     Nack,
     Post,
     Shared,
-    Subscribe,
 )
 from engine.core.broadcast import Entry, Shelf, encode_entry, read_entry
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored, keys_of

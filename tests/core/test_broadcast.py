@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.asking import Subscribed
 from engine.core.batch import (
     HIGH,
     LOW,
@@ -23,8 +24,7 @@ from engine.core.batch import (
     Gap,
     Posted,
     Shared,
-    Subscribed,
-    Timer,
+        Timer,
     Welcome,
     encode,
 )

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.batch import HIGH, LOW, OK, UNAVAILABLE, Deliver, Gap, Hangup, Subscribed, Welcome
+from engine.core.asking import Subscribed
+from engine.core.batch import HIGH, LOW, OK, UNAVAILABLE, Deliver, Gap, Hangup, Welcome
 from engine.core.broadcast import Shelf, read_entry
 from engine.core.checkpoint import Adopted, Stored, decode_journal
 from engine.core.commit import Group

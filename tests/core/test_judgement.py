@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.core import rescue
-from engine.core.asking import GetProfile, ProfileIs, SetProfile
+from engine.core.asking import GetProfile, ProfileIs, SetProfile, Settle
 from engine.core.batch import (
     ACCEPTED,
     DEFERRED,
@@ -27,7 +27,6 @@ from engine.core.batch import (
     Merge,
     Moved,
     Posted,
-    Settle,
     Timer,
 )  # fmt: skip
 from engine.core.checkpoint import decode_page

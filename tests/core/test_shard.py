@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from engine.core.asking import Probe, Probed, Settle, Settled
 from engine.core.batch import (
     ACCEPTED,
     CONFLICT,
@@ -23,12 +24,8 @@ from engine.core.batch import (
     Gap,
     Hangup,
     Posted,
-    Probe,
-    Probed,
-    Revoke,
-    Settle,
-    Settled,
-    Timer,
+            Revoke,
+            Timer,
     Welcome,
     Written,
 )

@@ -51,6 +51,8 @@ class FakeShard:
         self.status = batch.ACCEPTED
         self.detail = ""
         self.quiet_until_ms = 0
+        self.explained: tuple[Any, ...] = ("deliver", [("allowed", "nothing speaks against it")])
+        self.traced: dict[tuple[str, str], asking.Traced] = {}
         self.connected = True
         self.owns: Callable[[str], int] = lambda _key: 0  # 0: ours; else the version of the map that says whose
         self.resumed: str | None = None
@@ -153,19 +155,19 @@ class FakeShard:
     def written(self, written: batch.Written) -> None:
         pass
 
-    def settle(self, settle: batch.Settle) -> None:
+    def settle(self, settle: asking.Settle) -> None:
         if settle.seq > self.heads.get(settle.key, 0):
-            self.say(batch.Settled(settle.ref, "nothing beyond exists"))
+            self.say(asking.Settled(settle.ref, "nothing beyond exists"))
             return
         self._acked(settle.key, settle.seq)
-        self.say(batch.Settled(settle.ref))
+        self.say(asking.Settled(settle.ref))
 
-    def subscribe(self, subscribe: batch.Subscribe) -> None:
+    def subscribe(self, subscribe: asking.Subscribe) -> None:
         topics = self.topics.setdefault(subscribe.key, set())
         if self.subscribe_status == batch.OK:
             topics |= set(subscribe.add)
             topics -= set(subscribe.remove)
-        self.say(batch.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
+        self.say(asking.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
 
     def setprofile(self, record: asking.SetProfile) -> None:
         if self.profile_status == batch.OK:
@@ -175,9 +177,16 @@ class FakeShard:
     def getprofile(self, record: asking.GetProfile) -> None:
         self.say(asking.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key)))
 
-    def probe(self, probe: batch.Probe) -> None:
+    def explain(self, record: batch.Explain) -> None:
+        self.say(asking.Explained(record.ref, *self.explained))
+
+    def trace(self, record: asking.Trace) -> None:
+        traced = self.traced.get((record.key, record.id), asking.Traced(0, "", 0, []))
+        self.say(msgspec.structs.replace(traced, ref=record.ref))
+
+    def probe(self, probe: asking.Probe) -> None:
         online = any(attach.key == probe.key for attach in self.attached.values())
-        self.say(batch.Probed(probe.ref, online, self.heads.get(probe.key, 0)))
+        self.say(asking.Probed(probe.ref, online, self.heads.get(probe.key, 0)))
 
     # -- what tests ask ----------------------------------------------------------------------------------------------------
     def of(self, kind: type) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core import batch
+from engine.core import asking, batch
 from engine.core.judging import Judging
 from engine.core.policy import TOUCH
 from tests.edge.edge_world import EdgeWorld, edge_world, until
@@ -139,3 +139,80 @@ async def test_scheduling_is_repeated_under_the_same_scheduled_id_when_the_link_
         answer = await asking
     assert answer.json()["results"][0]["status"] == "scheduled"
     assert len(world.scheduler.timers) == 1
+
+
+# -- Explaining. ---------------------------------------------------------------------------------------------------------
+async def explain(world: EdgeWorld, *items: dict[str, Any], scopes: str = "publish", status: int = 200) -> Any:
+    async with world.http("app", scopes=scopes) as client:
+        answer = await client.post("/v1/explain", json=[{"user": "u1", "type": "a", **item} for item in items])
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_what_would_become_of_each_user_of_each_item_is_told_in_order_and_nothing_is_posted(world: EdgeWorld) -> None:
+    world.shard.explained = ("defer", [("delay", "later"), ("quiet_hours", "night")], 77, 3)
+    at_ms = world.gateway.wall_ms() + HOUR_MS
+    told = await explain(world, {"category": "touch", "at": at_ms})
+    reasons = [{"code": "delay", "detail": "later"}, {"code": "quiet_hours", "detail": "night"}]
+    assert told == {"results": [{"user": "u1", "decision": "defer", "reasons": reasons, "until": 77, "seq": 3}]}
+    (asked,) = world.shard.of(batch.Explain)
+    assert (asked.key, asked.at_ms, asked.post.judging) == ("default:u1", at_ms, Judging("touch", TOUCH))
+    assert (world.shard.of(batch.Post), world.scheduler.received) == ([], [])
+    world.shard.explained = ("deliver", [])
+    async with world.http("app") as client:
+        items = [
+            {"users": ["a", "b"], "type": "x"},
+            {"topic": "t", "type": "x"},
+            {"broadcast": True, "type": "x"},
+            {"user": "c", "type": "x"},
+        ]
+        results = (await client.post("/v1/explain", json=items)).json()["results"]
+    assert [result.get("user", result.get("topic", result.get("broadcast"))) for result in results] == ["a", "b", "t", True, "c"]
+    assert [result["decision"] for result in results] == ["deliver"] * 5
+    assert results[2]["reasons"][0]["code"] == "broadcast"
+
+
+async def test_explaining_needs_the_scope_to_publish_and_an_item_that_could_be_published(world: EdgeWorld) -> None:
+    await explain(world, {}, scopes="connect", status=403)
+    problem = await explain(world, {"category": "x"}, status=422)
+    assert problem["errors"][0]["path"] == "$[0].category"
+    world.shard.connected = False
+    await explain(world, {}, status=503)
+
+
+# -- Timelines. ----------------------------------------------------------------------------------------------------------
+async def timeline(world: EdgeWorld, id: str, *, by: str = "app", scopes: str = "publish", status: int = 200) -> Any:
+    async with world.http(by, scopes=scopes) as client:
+        answer = await client.get(f"/v1/users/u1/messages/{id}")
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_what_happened_to_a_message_is_told_in_order_and_times_that_are_not_known_are_left_out(world: EdgeWorld) -> None:
+    steps = [asking.Step(50, "deferred", "quiet_hours: night", 90), asking.Step(0, "acknowledged"), asking.Step(91, "accepted")]
+    world.shard.traced["default:u1", "a/b"] = asking.Traced(0, "acknowledged", 7, steps)
+    assert await timeline(world, "a/b") == {
+        "id": "a/b", "seq": 7, "state": "acknowledged",
+        "timeline": [
+            {"at": 50, "event": "deferred", "reason": "quiet_hours: night", "until": 90},
+            {"at": 91, "event": "accepted"},
+            {"event": "acknowledged"},
+        ],
+    }  # fmt: skip
+
+
+async def test_a_message_that_waits_at_the_scheduler_is_found_there(world: EdgeWorld) -> None:
+    sid = (await publish(world, {"id": "x", "delay": 60}))["results"][0]["scheduled_id"]
+    told = await timeline(world, "x")
+    timer = world.scheduler.timers[sid]
+    step = {"at": timer.created_ms, "event": "scheduled", "reason": f"scheduled_id: {sid}", "until": timer.due_ms}
+    assert told == {"id": "x", "state": "scheduled", "timeline": [step]}
+
+
+async def test_of_what_nobody_knows_nothing_is_told_and_users_see_only_their_own(world: EdgeWorld) -> None:
+    await timeline(world, "x", status=404)
+    await timeline(world, "%0a", status=404)
+    await timeline(world, "x", by="u1", scopes="connect", status=404)
+    await timeline(world, "x", by="u2", scopes="connect", status=403)
+    world.scheduler.status = batch.UNAVAILABLE
+    await timeline(world, "x", status=503)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from engine.actors.direct import RayPeer
 from engine.actors.link import LinkCaller, LinkServer
 from engine.config import Config
-from engine.core import batch
+from engine.core import asking, batch
 from engine.core.link import RESET
 from engine.core.scheduler import SchedulerCore
 from engine.core.shard import ShardCore
@@ -234,7 +234,7 @@ async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: byt
 
 
 @pytest.mark.parametrize(
-    "spoiled", [b"\xc1", batch.encode([batch.Probed(1, True, 1), batch.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
+    "spoiled", [b"\xc1", batch.encode([asking.Probed(1, True, 1), batch.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
 )
 async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins(spoiled: bytes) -> None:
     peer = Peer()
@@ -244,11 +244,11 @@ async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins
     try:
         await until(lambda: link.open)
         peer.reply = spoiled
-        peer.server.send(peer.opened[0], batch.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], asking.Probed(1, True, 1))
         await until(lambda: link.sessions == 2 and link.open)
         assert got == []
-        peer.server.send(peer.opened[1], batch.Probed(2, True, 1))
-        await until(lambda: got == [batch.Probed(2, True, 1)])
+        peer.server.send(peer.opened[1], asking.Probed(2, True, 1))
+        await until(lambda: got == [asking.Probed(2, True, 1)])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -266,7 +266,7 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
-        peer.server.send(peer.opened[0], batch.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], asking.Probed(1, True, 1))
         await until(lambda: link.sessions == 2 and link.open)
     finally:
         running.cancel()
