@@ -1,6 +1,7 @@
 """`POST /v1/events`: an event goes through the rules; what they make of it is published, scheduled or cancelled.
 
-    event --parse--> rules --> cancellations --CancelAll--> schedulers
+    event --parse--> rules --> what rules ask for later --> shards (`engine.following`)
+                           --> cancellations --CancelAll--> schedulers
                            --> notifications --drafts-----> shards and schedulers, as if a publisher had sent them
 
 Cancellations are decided before anything is published, so an event that ends one thing and begins another does both. All of
@@ -11,8 +12,8 @@ The id of an event is the publisher's `id`; without one, the whole event when it
 within `idempotency_event_s`.
 
 The rules are read again when their file changes, without a restart. A file that cannot be used is refused with its line and
-reason, once per change, and the rules of before stay in force. So do rules that need what only shards can judge (`fire`, `inactive`):
-they are refused, not half obeyed. The limits of categories are in the same file; they travel with each notification.
+reason, once per change, and the rules of before stay in force. Shards need no rules: the limits of a category and the conditions
+that must hold when the time has come travel with each notification.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from engine.core.identity import is_event_type, is_id, is_user
 from engine.core.rulefile import parse_rules
 from engine.core.rules import Notification, Outcome, Rules, delivery_id
 from engine.core.slots import mailbox_key
-from engine.core.timing import Conditions
 from engine.errors import Invalid, RulesError
+from engine.following import Followers, Following, Happening, split
 from engine.outcomes import RETRY_AFTER_S
 from engine.problems import Problem, bad_request, unavailable, unprocessable
 from engine.requests import Requests
@@ -94,7 +95,6 @@ class RuleBook:
                 return
             self._seen = seen
             rules = parse_rules(path.read_text("utf-8"), str(path))
-            _check_supported(rules, str(path))
         except (OSError, ValueError, RulesError) as error:
             reason = str(error) if isinstance(error, RulesError) else f"{path}: {error}"
             if reason != self.refused:
@@ -103,13 +103,6 @@ class RuleBook:
             return
         self._rules, self.refused = rules, ""
         log.info("%d rules read from %s", len(rules.rules), path)
-
-
-def _check_supported(rules: Rules, source: str) -> None:
-    """Raises RulesError for a rule that needs a judgement this release does not make."""
-    for rule in rules.rules:
-        if rule.fire != Conditions(0) or rule.member_of is not None:
-            raise RulesError(f"{source}: rule {rule.name!r}: inactive and fire are not available in this release")
 
 
 class Events:
@@ -126,6 +119,7 @@ class Events:
         self._requests = requests
         self._book = book
         self._wall_ms = wall_ms
+        self._following = Following(requests, wall_ms)
 
     async def take(self, body: bytes, principal: Principal) -> dict[str, Any]:
         """Let the rules have one event.
@@ -140,10 +134,12 @@ class Events:
         delivery = _delivery(event, payload, now_ms, self._config.idempotency_event_s * 1000)
         rules = self._book.rules()
         outcome = rules.apply(event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
+        happening = Happening(event.type, event.user, now_ms, delivery)
+        if event.ts is not UNSET:
+            happening = Happening(event.type, event.user, min(event.ts, now_ms))
+        followers = await self._following.happened(rules, happening, outcome.notifications, principal.tenant)
         cancelled = await self._cancel(outcome, principal.tenant)
-        results: list[publishing.Result] = []
-        if outcome.notifications:
-            results = await self._requests.post(self._drafts(outcome.notifications, principal, now_ms, rules))
+        results = await self._send(outcome.notifications, principal, now_ms, rules, followers)
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
         return {"matched": outcome.matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
 
@@ -156,11 +152,28 @@ class Events:
             raise unavailable(failed.detail or "durable storage did not answer", RETRY_AFTER_S)
         return sum(answer.count for answer in answers)
 
+    async def _send(
+        self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules, followers: Followers
+    ) -> list[publishing.Result]:
+        """Publish and schedule; one result for each notification."""
+        if not notifications:
+            return []
+        drafts = self._drafts(notifications, principal, now_ms, rules)
+        plain, following = split(notifications, drafts)
+        results = dict(zip(plain, await self._requests.post([drafts[place] for place in plain]) if plain else [], strict=True))
+        arming = ((notifications[place], drafts[place]) for place in following)
+        armed = await asyncio.gather(*(self._following.arm(one, draft, followers[one.user, one.rule]) for one, draft in arming))
+        results |= zip(following, armed, strict=True)
+        return [results[place] for place in range(len(drafts))]
+
     def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules) -> list[publishing.Draft]:
         body = msgspec.json.encode([notification.item() for notification in notifications])
         drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id, rules.categories)
         for draft, notification in zip(drafts, notifications, strict=True):
             draft.collapse = notification.collapse
+            draft.conditions = notification.conditions
+            if draft.conditions is not None and not draft.due_ms:
+                draft.due_ms = now_ms  # conditions are judged when a timer fires
         return drafts
 
 

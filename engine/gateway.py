@@ -56,10 +56,10 @@ TICK_MS: Final = 100
 GOING_AWAY: Final = 1012
 
 _ANSWERS: Final = frozenset(
-    (batch.Posted, asking.Settled, asking.Probed, asking.Subscribed, asking.ProfileIs, asking.Explained, asking.Traced)
+    (batch.Posted, asking.Settled, asking.Probed, asking.Subscribed, asking.ProfileIs, asking.Explained, asking.Traced, asking.Followed)
 )
 _OF_A_USER: Final = frozenset(
-    (asking.Settle, asking.Probe, asking.Subscribe, asking.SetProfile, asking.GetProfile, batch.Explain, asking.Trace)
+    (asking.Settle, asking.Probe, asking.Subscribe, asking.SetProfile, asking.GetProfile, batch.Explain, asking.Trace, asking.Happened)
 )
 
 Messages = list[tuple[int, int, bytes]]

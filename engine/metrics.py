@@ -174,6 +174,7 @@ _SCHEDULER: Final = (
     _Figure(
         "compensated", "engine_timers_compensated", "Durable timers that failed too often and went to the compensation batch.", counter=True
     ),
+    _Figure("postponed", "engine_timers_postponed", "Durable timers whose shard wanted them again later.", counter=True),
     _Figure("degraded", "engine_timers_degraded", "Durable timers that wait for a compensation batch."),
     _Figure("quarantined", "engine_quarantined_timers", "Stored timers that could not be read.", counter=True),
 )

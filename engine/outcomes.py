@@ -32,7 +32,7 @@ from engine.core.batch import (
     TimerAnswer,
 )
 from engine.core.broadcast import EVERYONE
-from engine.core.slots import partition_of
+from engine.core.slots import timer_id
 from engine.gate import retry_after_s
 from engine.problems import Problem, conflict, too_many_requests, unavailable
 from engine.publishing import Draft, Result
@@ -76,23 +76,28 @@ def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[]
         if not draft.due_ms:
             made.append(_post(ref, draft))
             continue
-        timer = Timer(
-            sid=f"{partition_of(draft.key)}-{new_id()}",
-            key=draft.key,
-            due_ms=draft.due_ms,
-            created_ms=now_ms,
-            id=draft.id,
-            digest=draft.digest,
-            priority=draft.priority,
-            ttl_ms=draft.ttl_ms,
-            retain=draft.retain,
-            body=draft.body,
-            collapse=draft.collapse,
-            merge=draft.merge,
-            judging=draft.judging,
-        )
-        made.append(Schedule(ref, draft.idempotent, timer))
+        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_id()), now_ms)))
     return made
+
+
+def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
+    """The timer of a delayed draft, under this scheduled id."""
+    return Timer(
+        sid=sid,
+        key=draft.key,
+        due_ms=draft.due_ms,
+        created_ms=now_ms,
+        id=draft.id,
+        digest=draft.digest,
+        priority=draft.priority,
+        ttl_ms=draft.ttl_ms,
+        retain=draft.retain,
+        body=draft.body,
+        collapse=draft.collapse,
+        merge=draft.merge,
+        judging=draft.judging,
+        conditions=draft.conditions,
+    )
 
 
 def questions(drafts: Sequence[Draft], base: int) -> list[Explain]:

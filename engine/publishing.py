@@ -23,6 +23,7 @@ from engine.auth import Principal
 from engine.config import Config
 from engine.core.batch import LOW, NORMAL, PRIORITIES, Merge
 from engine.core.broadcast import EVERYONE
+from engine.core.conditions import Conditions
 from engine.core.identity import is_event_type, is_id, is_topic, is_user
 from engine.core.judging import Category, Judging
 from engine.core.policy import CATEGORIES
@@ -63,6 +64,7 @@ class Draft(Struct, gc=False):
     item: int = 0  # index in the request of what it is of
     merge: Merge | None = None  # merged with the others of its collapse key
     judging: Judging | None = None  # by what the shard judges it beside the user's wishes
+    conditions: Conditions | None = None  # of a scheduled one: judged when its time has come
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 

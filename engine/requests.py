@@ -148,6 +148,18 @@ class Requests:
             raise Unavailable("no answer in time")
         return call.answers
 
+    async def happened(
+        self, key: str, at_ms: int, event: str, follow: dict[str, str], ended: Sequence[str] = (), delivery: str = ""
+    ) -> asking.Followed:
+        """Tell the shard of an event of a user, see `engine.core.asking.Happened`; durable with the answer."""
+        answer, _ = await self._ask(lambda ref: asking.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
+        return answer  # type: ignore[no-any-return]  # a Happened is answered by a Followed
+
+    async def schedule(self, timer: batch.Timer) -> batch.TimerAnswer:
+        """Arm a timer under its scheduled id, if there never was one."""
+        answer, _ = await self._ask(lambda ref: batch.Schedule(ref, False, timer))
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
     def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""
         call = self._calls.begin(1, lambda ref: [build(ref)])

@@ -27,7 +27,7 @@ LAYERS = (
     ("store", "jws", "keyring", "auth", "schemas", "openapi", "link"),
     ("intake", "publishing", "cors", "assets", "body", "bodies"),
     ("lanes", "gate"),
-    ("announcing", "calls", "outcomes", "requests", "subscriptions", "profiles", "explaining", "faults", "events"),
+    ("announcing", "calls", "outcomes", "requests", "subscriptions", "profiles", "explaining", "faults", "following", "events"),
     ("connection", "gateway", "session"),
     ("websocket", "server", "streams"),
     ("routes",),

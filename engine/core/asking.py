@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from engine.core.judging import Instant
 from engine.core.profile import Profile
 
 
@@ -70,6 +71,34 @@ class GetProfile(Struct, array_like=True, tag=14, gc=False):
 
     ref: int
     key: str
+
+
+class Happened(Struct, array_like=True, tag=18, gc=False):
+    """An event of a user has come. Answered by `Followed`, after it is durable.
+
+    Args:
+        at_ms: when; 0 when it was not the user's own, and only `follow` is asked.
+        event: its name, when some rule asks for it later; else "".
+        follow: by inactivity rule, the scheduled id of a timer that is to follow the user from now on, unless one does already.
+        ended: scheduled ids of timers that were named as following, and are gone: cancelled, or fired.
+        delivery: identifies an event whose publisher does not say when it happened: a repeat of it is none. "" where `at_ms` tells.
+    """
+
+    ref: int
+    key: str
+    at_ms: Instant
+    event: str = ""
+    follow: dict[str, str] = {}
+    ended: list[str] = []
+    delivery: str = ""
+
+
+class Followed(Struct, array_like=True, tag=52, gc=False):
+    """Answer to `Happened`: OK or UNAVAILABLE, and by inactivity rule the scheduled id of the timer that follows the user."""
+
+    ref: int
+    status: int
+    timers: dict[str, str] = {}
 
 
 class ProfileIs(Struct, array_like=True, tag=48, gc=False):

@@ -22,7 +22,9 @@ from msgspec import Meta, Struct
 
 from engine.core.asking import (
     Explained,
+    Followed,
     GetProfile,
+    Happened,
     Probe,
     Probed,
     ProfileIs,
@@ -34,6 +36,7 @@ from engine.core.asking import (
     Trace,
     Traced,
 )
+from engine.core.conditions import Conditions
 from engine.core.judging import Instant, Judging, Span
 from engine.core.wheel import AT_MAX_MS
 
@@ -260,6 +263,7 @@ class Timer(Struct, array_like=True, gc=False):
     collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
     merge: Merge | None = None  # likewise
     judging: Judging | None = None  # likewise
+    conditions: Conditions | None = None  # judged when it fires
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):
@@ -313,6 +317,7 @@ class CancelAll(Struct, array_like=True, tag=66, gc=False):
 
 
 # Outcomes of the timer requests above, beside SCHEDULED, DUPLICATE, CONFLICT and UNAVAILABLE.
+GONE: Final = "gone"  # detail of SCHEDULED: under this scheduled id there was a timer, which has fired or was cancelled
 OK: Final = 20
 NOT_FOUND: Final = 21  # 404
 ALREADY_FIRED: Final = 22  # 409
@@ -370,7 +375,23 @@ class Fire(Struct, array_like=True, tag=92, gc=False):
     timers: list[Timer]
 
 
-ToShard = Post | Attach | Detach | Ack | AckIds | Nack | Settle | Probe | Written | Subscribe | SetProfile | GetProfile | Explain | Trace
+ToShard = (
+    Post
+    | Attach
+    | Detach
+    | Ack
+    | AckIds
+    | Nack
+    | Settle
+    | Probe
+    | Written
+    | Subscribe
+    | SetProfile
+    | GetProfile
+    | Explain
+    | Trace
+    | Happened
+)
 FromShard = (
     Posted
     | Welcome
@@ -386,6 +407,7 @@ FromShard = (
     | ProfileIs
     | Explained
     | Traced
+    | Followed
     | Moved
     | Fault
 )

@@ -21,6 +21,7 @@ from engine.core.checkpoint import (
     Checkpoint,
     Decided,
     Handled,
+    Noticed,
     Page,
     Profiled,
     Record,
@@ -138,7 +139,7 @@ class Cabinet:
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
-            elif isinstance(record, Profiled | Decided | Remembered):
+            elif isinstance(record, Profiled | Noticed | Decided | Remembered):
                 apply_note(mailbox, record, self._judging.decisions_max)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._recent_max)

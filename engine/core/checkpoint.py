@@ -1,8 +1,8 @@
 """What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
 
 Journal: one entry per group commit, a batch of records: `Stored` messages, `Handled` acknowledgements, `Adopted` broadcasts,
-subscribed `Topics`, `Profiled` users, what was `Decided` against a message, and of aggregation windows `Counted` messages and those that
-`Ended` or were `Extended`. What is written of a broadcast is its position in the log, never its body.
+subscribed `Topics`, `Profiled` users, what was `Noticed` of them or `Decided` against a message, and of aggregation windows `Counted`
+messages and those that `Ended` or were `Extended`. What is written of a broadcast is its position in the log, never its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
@@ -97,6 +97,17 @@ class Decided(Struct, array_like=True, tag=7, gc=False):
     entry: Entry
 
 
+class Noticed(Struct, array_like=True, tag=9, gc=False):
+    """An event of a user, or timers that are to follow them; the members are those of `asking.Happened`."""
+
+    key: str
+    at_ms: int
+    event: str = ""
+    follow: dict[str, str] = {}
+    ended: list[str] = []
+    delivery: str = ""
+
+
 class Remembered(Struct, array_like=True, tag=6, gc=False):
     """What is known of a user, and when they were last active; given by a rescue only (`engine.core.rescue`)."""
 
@@ -112,7 +123,7 @@ class Kept(Struct, array_like=True, tag=13, gc=False):
     windows: Windows
 
 
-Record = Stored | Handled | Adopted | Topics | Profiled | Decided | Remembered | Counted | Ended | Extended | Kept
+Record = Stored | Handled | Adopted | Topics | Profiled | Noticed | Decided | Remembered | Counted | Ended | Extended | Kept
 
 
 class Page(Struct, array_like=True, gc=False):

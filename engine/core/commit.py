@@ -18,13 +18,14 @@ from msgspec import Struct
 from engine.core.adoption import Adoption, number
 from engine.core.batch import ACCEPTED, CONFLICT, DEFERRED, DUPLICATE, MERGED, PRIORITIES, SUPPRESSED, Post
 from engine.core.checkpoint import Decided, Handled, Stored, Topics, message_of
+from engine.core.conditions import Drop
 from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.judgement import PERSON_LIMITS, Judge, JudgingLimits, ZoneOf, count, decided, facts_of, said, utc
 from engine.core.mailbox import Mailbox
 from engine.core.merging import ALONE, Events, Merging, apply_window, for_digest
 from engine.core.message import Collapsing, Message, counted, timer_effect_id
 from engine.core.notes import Note, apply_note
-from engine.core.policy import Decision, Verdict
+from engine.core.policy import Decision, Reason, Verdict
 from engine.core.pressure import MESSAGE_BYTES
 from engine.core.subscriptions import Change
 
@@ -37,6 +38,7 @@ class Pending(Struct, gc=False):
     session: str
     post: Post
     timer: str = ""
+    unmet: Drop | None = None  # why the timer's own conditions turn it down
 
     @property
     def dedupe_id(self) -> str:
@@ -315,6 +317,9 @@ class _Particular:
     def take(self, pending: Pending, mailbox: Mailbox, given: dict[tuple[str, str], tuple[int, bytes]]) -> int:
         """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
         post, facts, digested = pending.post, None, None
+        if pending.unmet is not None:
+            self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
+            return 0
         if post.judging is not None or mailbox.person is not None:
             facts = facts_of(post.body, post.priority, post.judging)
             verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, post))
@@ -365,6 +370,8 @@ def apply_stored(
     mailbox.append(message_of(stored), stored.digest, recent_max)
     if stored.timer:
         mailbox.remember(timer_effect_id(stored.timer), stored.seq, stored.digest, recent_max)
+        if mailbox.person is not None:
+            mailbox.person.took_effect(stored.timer)
     if stored.judging is not None:
         count(mailbox, stored, counted_max)
     if not stored.collapse:

@@ -50,6 +50,7 @@ COUNTERS: Final = (
     "suppressed",
     "deferred",
     "digested",
+    "postponed",
     "refused_high",
     "refused_normal",
     "refused_low",

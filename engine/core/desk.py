@@ -20,19 +20,19 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from engine.core.asking import GetProfile, Probe, ProfileIs, SetProfile, Settle, Subscribe, Trace
+from engine.core.asking import Followed, GetProfile, Happened, Probe, ProfileIs, SetProfile, Settle, Subscribe, Trace
 from engine.core.audience import Audience
 from engine.core.batch import OK, UNAVAILABLE, Explain
 from engine.core.cabinet import Cabinet
-from engine.core.checkpoint import Profiled
+from engine.core.checkpoint import Noticed, Profiled
 from engine.core.courier import ShardPolicy
 from engine.core.explaining import explain, trace
 from engine.core.hub import Hub
 from engine.core.judgement import ZoneOf
 from engine.core.mailbox import Mailbox
-from engine.core.notes import Note, apply_note
+from engine.core.notes import Note, apply_note, person_of
 
-Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace
+Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened
 
 
 class Desk:
@@ -73,6 +73,9 @@ class Desk:
                 self._hub.settle(mailbox, session, record, now_ms)
             elif isinstance(record, Subscribe):
                 self._audience.subscribe(mailbox, session, record)
+            elif isinstance(record, Happened):
+                noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
+                self._note(Note(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
             else:
                 done = ProfileIs(record.ref, OK, record.profile, mailbox.seen_ms)
                 self._note(Note(mailbox, session, Profiled(mailbox.key, record.profile), done, ProfileIs(record.ref, UNAVAILABLE)))
@@ -96,6 +99,9 @@ class Desk:
         """They are durable: the mailboxes have them, and the edges are told."""
         for note in notes:
             apply_note(note.mailbox, note.record, 0)
+            if isinstance(note.done, Followed) and isinstance(note.record, Noticed) and note.record.follow:
+                follows = person_of(note.mailbox).follows
+                note.done.timers = {rule: follows[rule] for rule in note.record.follow if rule in follows}
             self._cabinet.mark(note.mailbox)
             self._output.append((note.session, note.done))
 

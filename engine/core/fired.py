@@ -2,7 +2,10 @@
 
     taken --its effect is in the journal, or was before--> FireDone
           --it cannot take effect now--------------------> FireFailed
-          --judged: not yet------------------------------> FireAgain, with the time at which it is to come again
+          --its conditions, or the judgement: not yet----> FireAgain, with the time at which it is to come again
+
+Not to be sent is an effect too: why is journalled, then it is done. A shard that dies before the scheduler has its word judges
+again what is handed out again, from what is journalled.
 
 A scheduler hands a timer out again when it hears nothing, so there may be copies. While one is taken the others are ignored: the one
 answer is for all of them. After `FireAgain` a copy may still be on the link, and from that word on the scheduler may confirm that the
@@ -22,10 +25,16 @@ from typing import Final
 from msgspec import Struct
 
 from engine.core.batch import FireAgain, FireDone, FireFailed, Timer
+from engine.core.conditions import Again, Drop, Go, Known, at_fire
+from engine.core.mailbox import Mailbox
+from engine.core.wheel import AT_MAX_MS
 
 _LATER_MS: Final = 100
 """A timer comes again this much after it was due at least. Where a scheduler's clock is ahead of this shard's, "not yet" may mean the
 very time it came at, and with the same due time it would be taken for a copy for ever."""
+
+
+_GO: Final = Go()
 
 
 class Fired:
@@ -37,7 +46,7 @@ class Fired:
 
     def __init__(self, postponed_max: int) -> None:
         self._postponed_max = postponed_max
-        self._taken: dict[str, int] = {}  # scheduled id -> due time
+        self._taken: dict[str, Timer] = {}
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
         self.to_scheduler: list[tuple[int, Struct]] = []
 
@@ -51,8 +60,16 @@ class Fired:
                 self._tell_again([(sid, move[1])])
                 return False
             del self._postponed[sid]  # copies come in order: there is none of before behind this one
-        self._taken[sid] = timer.due_ms
+        self._taken[sid] = timer
         return True
+
+    def verdict(self, sid: str, mailbox: Mailbox, now_ms: int) -> Go | Drop | Again:
+        """Is a taken timer sent, by its own conditions, now that the mailbox of its user is there?"""
+        timer = self._taken[sid]
+        if timer.conditions is None:
+            return _GO
+        events = {} if mailbox.person is None else mailbox.person.events
+        return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
     def done(self, sids: Iterable[str]) -> None:
         """These took effect, or never will."""
@@ -66,8 +83,8 @@ class Fired:
         """These had no effect: each is to come again at its time, ms."""
         told = []
         for sid, wanted_ms in moves:
-            due_ms = self._taken.pop(sid)
-            at_ms = max(wanted_ms, due_ms + _LATER_MS)
+            due_ms = self._taken.pop(sid).due_ms
+            at_ms = min(max(wanted_ms, due_ms + _LATER_MS), AT_MAX_MS)
             told.append((sid, at_ms))
             self._postponed[sid] = (due_ms, at_ms)
             if len(self._postponed) > self._postponed_max:

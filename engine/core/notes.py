@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from engine.core.checkpoint import Decided, Profiled, Remembered
+from engine.core.checkpoint import Decided, Noticed, Profiled, Remembered
 from engine.core.mailbox import Mailbox
 from engine.core.person import Person
 
@@ -14,7 +14,7 @@ class Note(Struct):
 
     mailbox: Mailbox
     session: str
-    record: Profiled
+    record: Profiled | Noticed
     done: Struct
     failed: Struct
 
@@ -26,13 +26,20 @@ def person_of(mailbox: Mailbox) -> Person:
     return mailbox.person
 
 
-def apply_note(mailbox: Mailbox, record: Profiled | Decided | Remembered, decisions_max: int) -> None:
+def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Decided | Remembered, decisions_max: int) -> None:
     """What a journalled record says is so."""
     if isinstance(record, Decided):
         person_of(mailbox).note(record.entry, decisions_max)
     elif isinstance(record, Remembered):
         mailbox.person = record.person
         mailbox.seen_ms = max(mailbox.seen_ms, record.seen_ms)
+    elif isinstance(record, Noticed):
+        if not record.delivery or person_of(mailbox).is_new(record.delivery):
+            mailbox.seen_ms = max(mailbox.seen_ms, record.at_ms)
+            if record.event:
+                person_of(mailbox).notice(record.event, record.at_ms)
+        if record.follow:
+            person_of(mailbox).follow(record.follow, record.ended)
     elif record.profile is not None:
         person_of(mailbox).profile = record.profile
     elif mailbox.person is not None:

@@ -2,15 +2,28 @@
 has one.
 
 Part of the page. The shard owns it; it changes with journalled records only: the profile with `checkpoint.Profiled`, counters with the
-messages that count, the timeline with `checkpoint.Decided`.
+messages that count, the timeline with `checkpoint.Decided`, events and followers with `checkpoint.Noticed`; and a timer that took effect
+follows no more.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Final
 
 from msgspec import Struct
 
 from engine.core.policy import Counters
 from engine.core.profile import Profile
+
+EVENTS_MAX: Final = 64
+"""Events of a user whose last time is kept, those that came last: as many may be asked for by the rules of a file. About 100 bytes each."""
+
+DELIVERIES_MAX: Final = 8
+"""Events recognised when they come again: a publisher that got no answer sends one again within seconds."""
+
+FOLLOWERS_MAX: Final = 16
+"""Inactivity rules that may follow a user: each has a timer of its own for every user."""
 
 
 class Entry(Struct, array_like=True, frozen=True, gc=False):
@@ -38,16 +51,23 @@ class Person(Struct, array_like=True):
         profile: None for who wants nothing in particular.
         counters: None while nothing counts.
         timeline: what was decided last, oldest first, at most `decisions_max`.
+        events: when each event last came, ms, of those that some rule asks for; the one that came longest ago first.
+        follows: by inactivity rule, the scheduled id of the timer that follows the user.
+        deliveries: of the events noticed last that did not say when they happened.
     """
 
     profile: Profile | None = None
     counters: Counters | None = None
     timeline: list[Entry] = []
+    events: dict[str, int] = {}
+    follows: dict[str, str] = {}
+    deliveries: list[str] = []
 
     @property
     def empty(self) -> bool:
         """Is nothing known?"""
-        return self.profile is None and (self.counters is None or self.counters.empty) and not self.timeline
+        nothing = self.profile is None and (self.counters is None or self.counters.empty)
+        return nothing and not (self.timeline or self.events or self.follows or self.deliveries)
 
     @property
     def size(self) -> int:
@@ -57,7 +77,7 @@ class Person(Struct, array_like=True):
             size += self.profile.size
         if self.counters is not None:
             size += self.counters.size
-        return size
+        return size + 100 * len(self.events) + 150 * len(self.follows) + 100 * len(self.deliveries)
 
     def note(self, entry: Entry, entries_max: int) -> None:
         """One more entry; the oldest makes room. What is decided again just as before (a timer that came twice) is told once."""
@@ -66,3 +86,32 @@ class Person(Struct, array_like=True):
             return
         timeline.append(entry)
         del timeline[:-entries_max]
+
+    def is_new(self, delivery: str) -> bool:
+        """Is this delivery of an event none of the last ones? It is one of them from now on."""
+        if delivery in self.deliveries:
+            return False
+        self.deliveries.append(delivery)
+        del self.deliveries[:-DELIVERIES_MAX]
+        return True
+
+    def notice(self, event: str, at_ms: int) -> None:
+        """This event of the user came."""
+        last_ms = max(at_ms, self.events.pop(event, 0))
+        self.events[event] = last_ms
+        if len(self.events) > EVENTS_MAX:
+            del self.events[next(iter(self.events))]
+
+    def follow(self, timers: Mapping[str, str], ended: Container[str]) -> None:
+        """These timers follow the user, each for its rule, unless one does that has not ended."""
+        for rule, sid in timers.items():
+            if self.follows.get(rule, "") in ended or rule not in self.follows:
+                self.follows.pop(rule, None)
+                self.follows[rule] = sid
+        while len(self.follows) > FOLLOWERS_MAX:
+            del self.follows[next(iter(self.follows))]
+
+    def took_effect(self, sid: str) -> None:
+        """The timer was sent: if it followed the user, it does no more."""
+        for rule in [rule for rule, follower in self.follows.items() if follower == sid]:
+            del self.follows[rule]

@@ -9,14 +9,16 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine.core.conditions import Conditions
 from engine.core.content import Content, parse_content
 from engine.core.duration import parse_duration_ms
 from engine.core.identity import is_event_type
 from engine.core.judging import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
+from engine.core.person import EVENTS_MAX, FOLLOWERS_MAX
 from engine.core.policy import CATEGORIES
 from engine.core.rules import NAME_CHARS_MAX, Condition, Priority, Rule, Rules
 from engine.core.templates import Path, Shape, Template, parse_path, parse_shape, parse_template
-from engine.core.timing import Conditions, Delay, Rollout, level_names
+from engine.core.timing import Delay, Rollout, level_names
 from engine.errors import Invalid, RulesError
 
 RULES_MAX: Final = 1000
@@ -136,7 +138,13 @@ def parse_rules(text: str, source: str) -> Rules:
             rules.append(rule)
         except Invalid as error:
             raise RulesError(f"{place}: {error.path}: {error.detail}") from error
-    return Rules(tuple(rules), file.defaults.users_ignore_case, categories)
+    events_asked = frozenset(event for rule in rules for event in rule.fire.unless_events)
+    if len(events_asked) > EVENTS_MAX:
+        raise RulesError(f"{source}: fire.unless_event: rules may ask for at most {EVENTS_MAX} events, these ask for {len(events_asked)}")
+    if (following := sum(rule.fire.inactive_ms > 0 for rule in rules)) > FOLLOWERS_MAX:
+        raise RulesError(f"{source}: inactive: at most {FOLLOWERS_MAX} rules may follow a user, these are {following}")
+    activity_asked = any(rule.fire.unless_active or rule.fire.inactive_ms or rule.delay.active_within_ms for rule in rules)
+    return Rules(tuple(rules), file.defaults.users_ignore_case, categories, events_asked, activity_asked)
 
 
 def _categories(written: dict[str, _CategoryText], source: str) -> dict[str, Category]:

@@ -47,13 +47,14 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from engine.core.conditions import Conditions
 from engine.core.content import Content
 from engine.core.identity import is_user
 from engine.core.judging import Category
 from engine.core.mentions import mentions
 from engine.core.policy import CATEGORIES
 from engine.core.templates import Path, Scope, Shape, Template, render_shape
-from engine.core.timing import Conditions, Delay, Rollout
+from engine.core.timing import Delay, Rollout
 from engine.errors import Invalid
 
 NAME_CHARS_MAX: Final = 128  # users, types and ids, as the engine takes them by default
@@ -210,6 +211,8 @@ class Rules(Struct, frozen=True):
     rules: tuple[Rule, ...]
     users_ignore_case: bool
     categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
+    events_asked: frozenset[str] = frozenset()  # of which some rule asks, when its time has come, whether they came
+    activity_asked: bool = False  # some rule asks when a user was last active: every event of a user counts
 
     def apply(
         self,

@@ -7,8 +7,9 @@ the second for it (invariant 5). So a damaged record is taken apart as far as it
 Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
 still holds, behind it are whole. A damaged message whose key and number can still be read becomes a `Handled` with that `head`: the
 number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
-of a profile has no numbers, nor has what happened to a window: a count is short by one, or a summary comes twice. When the owner of a
-number remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data epoch tells them apart.
+of a profile, or an event that was noticed, has no numbers, nor has what happened to a window: a count is short by one, or a summary comes
+twice. When the owner of a number remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data
+epoch tells them apart.
 
 Page: an array that begins with `head` and `floor`. With both readable, the mailbox goes on: everything above `floor` is looked for in
 the offline stream, and what is not there is announced as a gap; acknowledgements out of order are repeated. Without them
@@ -37,7 +38,7 @@ _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
 _TAG_HANDLED: Final = 2
 _TAG_TOPICS: Final = 4
-_TAGS_NOTE: Final = (5, 6, 7)
+_TAGS_NOTE: Final = (5, 6, 7, 9)
 _TAGS_WINDOW: Final = (11, 12, 13, 14)
 
 _record: Final = msgspec.msgpack.Decoder(Record)

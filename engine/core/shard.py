@@ -46,12 +46,13 @@ from engine.core.broadcast import Log
 from engine.core.cabinet import Cabinet, DeadLetter, StreamRead
 from engine.core.checkpoint import Decided, Page, Stored, recalled
 from engine.core.commit import Answer, Group, Intake, Pending
+from engine.core.conditions import Again, Drop
 from engine.core.conflation import ConflationLimits
 from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
 from engine.core.desk import Desk, Question
 from engine.core.fired import Fired
 from engine.core.hub import Hub
-from engine.core.judgement import ZoneOf, utc
+from engine.core.judgement import NOTHING_SAID, ZoneOf, utc
 from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
 from engine.core.slots import SlotMap, slot_of, topic_of
@@ -145,7 +146,8 @@ class ShardCore:
             self._parked.add(key, pending.session, pending)
         else:
             mailbox.active_ms = now_ms
-            self.intake.add(pending, now_ms)
+            if not pending.timer or self._is_to_be_sent(pending, mailbox, now_ms):
+                self.intake.add(pending, now_ms)
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if not self._owns(record.key):
@@ -207,6 +209,18 @@ class ShardCore:
             )
             self._enqueue(Pending("", post, timer.sid), now_ms)
         self.fired.failed(failed)
+
+    def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
+        """Is it time for a fired timer, by its own conditions? What they turn down goes its way too: the journal says why."""
+        verdict = self.fired.verdict(pending.timer, mailbox, now_ms)
+        if isinstance(verdict, Again):
+            self.counters["postponed"] += 1
+            self.fired.again([(pending.timer, verdict.at_ms)])
+            return False
+        if isinstance(verdict, Drop):
+            pending.unmet = verdict
+            pending.post.judging = pending.post.judging or NOTHING_SAID  # it is not one of those that nothing is asked of
+        return True
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:
         """Of the broadcasts that `audience.take_announcements` gave: these are in the log, or could not be put there now."""

@@ -32,6 +32,7 @@ from engine.core.batch import (
     ALREADY_FIRED,
     CONFLICT,
     DUPLICATE,
+    GONE,
     NOT_FOUND,
     OK,
     OVERLOADED,
@@ -296,7 +297,7 @@ def _settle_schedule(ask: _Ask, request: Schedule, timer: Timer, reply: list[Any
     elif word == b"present":
         ask.settle(status, _read_all([timer.sid.encode(), *reply[1:]], quarantined), detail)
     else:  # fired or cancelled since; the first answer stands
-        ask.settle(status, [], detail)
+        ask.settle(status, [], detail or GONE)
 
 
 def _settle_one(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:

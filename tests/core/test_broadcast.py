@@ -24,7 +24,7 @@ from engine.core.batch import (
     Gap,
     Posted,
     Shared,
-        Timer,
+    Timer,
     Welcome,
     encode,
 )

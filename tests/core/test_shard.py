@@ -24,8 +24,8 @@ from engine.core.batch import (
     Gap,
     Hangup,
     Posted,
-            Revoke,
-            Timer,
+    Revoke,
+    Timer,
     Welcome,
     Written,
 )

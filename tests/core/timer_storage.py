@@ -10,6 +10,7 @@ from engine.core.batch import (
     ALREADY_FIRED,
     CONFLICT,
     DUPLICATE,
+    GONE,
     NOT_FOUND,
     OK,
     SCHEDULED,
@@ -126,4 +127,4 @@ class TimerStorage:
             self.timers[timer.sid] = timer
             self.young.add(timer.sid)
         kept = self.timers.get(timer.sid)
-        return TimerAnswer(request.ref, SCHEDULED, [replace(kept)] if kept else [])
+        return TimerAnswer(request.ref, SCHEDULED, [replace(kept)], "") if kept else TimerAnswer(request.ref, SCHEDULED, [], GONE)

@@ -22,6 +22,7 @@ from engine.auth import Authenticator, mint
 from engine.config import Config
 from engine.core import asking, batch
 from engine.core.broadcast import Entry
+from engine.core.person import Person
 from engine.core.profile import Profile
 from engine.core.slots import SlotMap, spread
 from engine.errors import StorageUnavailable
@@ -59,6 +60,7 @@ class FakeShard:
         self.topics: dict[str, set[str]] = {}
         self.subscribe_status = batch.OK
         self.profiles: dict[str, Profile | None] = {}
+        self.people: dict[str, Person] = {}
         self.profile_status = batch.OK
         self._outgoing: list[Any] = []
 
@@ -177,6 +179,12 @@ class FakeShard:
     def getprofile(self, record: asking.GetProfile) -> None:
         self.say(asking.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key)))
 
+    def happened(self, record: asking.Happened) -> None:
+        person = self.people.setdefault(record.key, Person())
+        if self.profile_status == batch.OK:
+            person.follow(record.follow, record.ended)
+        self.say(asking.Followed(record.ref, self.profile_status, {rule: person.follows[rule] for rule in record.follow}))
+
     def explain(self, record: batch.Explain) -> None:
         self.say(asking.Explained(record.ref, *self.explained))
 
@@ -225,14 +233,16 @@ class FakeScheduler:
             known = self.known.get((record.timer.key, record.timer.id))
             if known is not None:
                 return batch.TimerAnswer(record.ref, batch.DUPLICATE, [known])
-            self.timers[record.timer.sid] = record.timer
-            return batch.TimerAnswer(record.ref, batch.SCHEDULED, [record.timer])
+            if record.timer.sid in self.fired:
+                return batch.TimerAnswer(record.ref, batch.SCHEDULED, [], batch.GONE)
+            return batch.TimerAnswer(record.ref, batch.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])
         if isinstance(record, batch.ListTimers | batch.CancelAll):
             chosen = [timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.collapse)]
             if isinstance(record, batch.ListTimers):
                 return batch.TimerAnswer(record.ref, batch.OK, chosen)
             for timer in chosen:
                 del self.timers[timer.sid]
+                self.fired.add(timer.sid)
             return batch.TimerAnswer(record.ref, batch.OK, count=len(chosen))
         if record.sid in self.fired:
             return batch.TimerAnswer(record.ref, batch.ALREADY_FIRED)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config import Config
-from engine.core import batch
+from engine.core import asking, batch
 from engine.core.judging import Category, Judging
 from engine.core.policy import TOUCH
 from engine.events import RuleBook
@@ -174,10 +174,77 @@ def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in
     assert str(rules) in book.refused
 
 
-@pytest.mark.parametrize("line", ['inactive = "30d"', "fire = { unless_active = true }", 'fire = { while_member = "a" }'])
-def test_rules_that_only_shards_could_judge_are_refused_not_half_obeyed(rules: Path, line: str) -> None:
-    rules.write_text(RULES + line + "\n")
+# -- What is asked when the time has come. -----------------------------------------------------------------------------
+CONDITIONS = (
+    RULES
+    + """
+fire = { unless_active = true, unless_event = "order.paid", while_member = "team/{$user}" }
+
+[[rule]]
+name = "away"
+event = "*"
+recipients = ["user"]
+type = "touch.away"
+inactive = "30d"
+delay = "24h"
+"""
+)
+DAY_MS = 86_400_000
+
+
+async def test_the_conditions_of_a_rule_travel_with_its_timer(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        told = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "ts": 1_700_000_000_000, "id": "e1"})
+        assert told.status_code == 202, told.text
+        cart, away = (world.scheduler.timers[sid] for sid in told.json()["scheduled"])
+        assert (cart.conditions.unless_active, cart.conditions.unless_events) == (True, ("order.paid",))
+        assert cart.conditions.member_of == "team/u1"
+        assert away.conditions.inactive_ms == 30 * DAY_MS
+        assert away.due_ms - away.conditions.since_ms == 31 * DAY_MS
+
+
+async def test_what_a_rule_will_ask_is_durable_at_the_shard_before_the_answer(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "ts": 1_700_000_000_000})
+        await client.post("/v1/events", json={"type": "page.viewed", "user": "u1", "id": "v1"})
+        paid, viewed = world.shard.of(asking.Happened)
+        assert (paid.event, paid.at_ms, paid.delivery) == ("order.paid", 1_700_000_000_000, "")
+        assert (viewed.event, viewed.delivery) == ("", "v1"), "any event counts as activity, its name is asked by nobody"
+        world.shard.profile_status = batch.UNAVAILABLE
+        refused = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
+        assert refused.status_code == 503
+        assert len(world.scheduler.timers) == 1
+
+
+async def test_shards_hear_of_no_event_that_no_rule_asks_for(rules: Path) -> None:
+    rules.write_text(RULES + 'fire = { unless_event = "order.paid" }\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        for type in ("page.viewed", "order.paid", "cart.abandoned"):
+            await client.post("/v1/events", json={"type": type, "user": "u1"})
+        assert [record.event for record in world.shard.of(asking.Happened)] == ["order.paid"]
+
+
+async def test_one_timer_follows_a_user_however_many_events_come_and_another_one_when_it_is_gone(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        told = [(await client.post("/v1/events", json={"type": f"page{n}", "user": "u1"})).json() for n in range(3)]
+        (sid,) = world.scheduler.timers
+        assert [one["scheduled"] for one in told] == [[sid]] * 3
+        assert told[2]["results"][0]["scheduled_at"] == world.scheduler.timers[sid].due_ms
+        assert (await client.delete(f"/v1/scheduled/{sid}")).status_code in (200, 204)
+        world.scheduler.fired.add(sid)
+        (other,) = (await client.post("/v1/events", json={"type": "page4", "user": "u1"})).json()["scheduled"]
+        assert other != sid
+        assert list(world.scheduler.timers) == [other]
+        (still,) = (await client.post("/v1/events", json={"type": "page5", "user": "u1"})).json()["scheduled"]
+        assert still == other
+
+
+async def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path) -> None:
+    events = ", ".join(f'"e{n}"' for n in range(65))
+    rules.write_text(RULES + f"fire = {{ unless_event = [{events}] }}\n")
     book = RuleBook(Config(rules_path=str(rules)), Clock())
     assert book.rules().rules == ()
-    assert "rule 'cart'" in book.refused
-    assert "not available in this release" in book.refused
+    assert "at most 64 events" in book.refused
