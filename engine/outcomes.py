@@ -129,7 +129,7 @@ def check(made: Sequence[Result], drafts: Sequence[Draft], answers: Sequence[Any
 
 
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> Result:
-    if answer is None or (repeated and answer.status == UNAVAILABLE):  # of a repeat: the first sending may have been taken
+    if answer is None or (repeated and answer.status in (UNAVAILABLE, OVERLOADED)):  # of a repeat: the first may have been taken
         return unanswered(draft)
     result = blank(draft)
     if type(answer) is TimerAnswer:

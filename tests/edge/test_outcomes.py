@@ -19,11 +19,12 @@ def draft(*, due_ms: int = 0, idempotent: bool = True, user: str = "u1", item: i
     )
 
 
-async def result(answer: object, **fields: object) -> Result:
+async def result(answer: object, *, repeated: bool = False, **fields: object) -> Result:
     """What is told of one draft with this answer."""
     drafts = [draft(**fields)]  # type: ignore[arg-type]
     records = outcomes.records(drafts, 7, NOW_MS, lambda: "uuid")
     call = Call(7, records, [0], 0)
+    call.repeated = repeated
     if answer is not None:
         call.answer(7, answer)
     (told,) = outcomes.results(drafts, call)
@@ -54,6 +55,12 @@ def timer(sid: str, due_ms: int) -> batch.Timer:
 async def test_an_immediate_draft(answer: object, idempotent: bool, told: tuple[str, int, str, str]) -> None:
     seen = await result(answer, idempotent=idempotent)
     assert (seen.status, seen.seq, seen.scheduled_id, seen.reason) == told
+
+
+@pytest.mark.parametrize("status", [batch.UNAVAILABLE, batch.OVERLOADED])
+async def test_a_repeat_of_the_edge_that_was_refused_is_not_known_to_have_been_refused_the_first_time(status: int) -> None:
+    seen = await result(batch.Posted(7, status, 0, "the shard is overloaded"), repeated=True)
+    assert (seen.status, seen.reason) == ("unavailable", "no answer in time; it may have been accepted: repeat it under the same id")
 
 
 DUE_MS = NOW_MS + 5000

@@ -17,6 +17,8 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [5] numbers only grow; one id has one number
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
+    windows and broadcasts: `tests.sim.windowbook`, `tests.sim.broadcastbook`
+    overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
 """
 
@@ -24,95 +26,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from engine.config import Config
-from engine.core.checkpoint import PAGE_RECENT_IDS, Handled, Stored, decode_journal, decode_page
+from engine.core.checkpoint import PAGE_RECENT_IDS, Adopted, Handled, Page, Record, Stored, Topics, decode_journal, decode_page
 from engine.core.slots import slot_of
+from engine.core.window import Counted, Ended
 from engine.store.keys import offline_key, page_key
+from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
+from tests.sim.known import Message, Receiving, Timer, User, Violation
 from tests.sim.loop import Process
 from tests.sim.redis import MiniRedis, Stream
+from tests.sim.windowbook import Broken
 
 _KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
-
-
-class Violation(AssertionError):
-    """A promise is broken. `user` is whom the trace is to be about."""
-
-    def __init__(self, what: str, user: str = "") -> None:
-        super().__init__(what)
-        self.user = user
-
-
-class Message:
-    """One number of a user, as the journal has it."""
-
-    __slots__ = ("body", "expires_ms", "id", "retain", "seq", "timer")
-
-    def __init__(self, stored: Stored) -> None:
-        self.seq = stored.seq
-        self.id = stored.id
-        self.body = stored.body
-        self.expires_ms = stored.expires_ms
-        self.retain = stored.retain
-        self.timer = stored.timer
-
-
-class User:
-    """Everything known of one user."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.messages: dict[int, Message] = {}  # journalled and not rolled back
-        self.seq_of: dict[str, int] = {}
-        self.head = 0
-        self.shown: dict[int, str] = {}  # number -> id
-        self.told = 0  # highest number a publisher or client has been told of
-        self.accepted: dict[str, int] = {}  # id -> number, answered 202
-        self.acked_through = 0  # a client said so, whether or not it arrived
-        self.acked: set[int] = set()  # and these, by their ids
-        self.refused: set[int] = set()
-        self.accounted_floor = 0
-        self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
-        self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
-        self.unavailable: set[str] = set()  # answered 503, "nothing was accepted"
-
-    def has_handled(self, seq: int) -> bool:
-        """Did a client acknowledge or refuse it?"""
-        return seq <= self.acked_through or seq in self.acked or seq in self.refused
-
-
-class Timer:
-    """A delayed message somebody was told about."""
-
-    def __init__(self, key: str, dues: set[int]) -> None:
-        self.key = key
-        self.dues = dues  # every time it was ever asked to be due
-        self.cancelled = False  # and somebody was told so
-        self.cancel_asked = False  # it may be cancelled: an answer "unavailable", or none, says nothing
-        self.fired = False
-
-    @property
-    def owed(self) -> bool:
-        """Must it take effect still?"""
-        return bool(self.dues) and not self.fired and not self.cancel_asked
-
-
-class Receiving:
-    """One connection as its client sees it."""
-
-    def __init__(self, user: User, name: str, repeats: bool) -> None:
-        self.user = user
-        self.name = name
-        self.repeats = repeats  # not on plain SSE and polls
-        self.told = user.told  # what was known when it was opened
-        self.high = -1  # -1: not welcomed yet
-        self.seen: dict[int, int] = {}  # number -> attempt
-        self.times: Counter[int] = Counter()  # number -> how often it was shown here
-        self.gaps: list[tuple[int, int]] = []
-        self.revoked: set[str] = set()
 
 
 class Books:
@@ -132,6 +63,7 @@ class Books:
         self.timers: dict[str, Timer] = {}
         self.holders: dict[bytes, tuple[Process | None, int]] = {}  # epoch key -> who wrote it, and what
         self.seen: Counter[str] = Counter()  # what really happened, for the coverage table
+        self.broadcasts = BroadcastBook(config.broadcasts_max)
         self.is_split: Callable[[], bool] = lambda: False
         self.latest_ms = 0  # the furthest the wall clock ever was
         self._places: dict[bytes, tuple[str, int, str, str]] = {}
@@ -152,6 +84,8 @@ class Books:
         message = user.messages.get(seq)
         if message is None:
             return False
+        if message.replaced or self.broadcasts.is_gone(message.pos):
+            return True
         return not message.retain or message.expires_ms <= self._now() or seq <= user.head - self._config.offline_max
 
     def is_owed(self, timer: Timer) -> bool:
@@ -187,6 +121,8 @@ class Books:
     def _written(self, how: str, key: bytes, detail: Any) -> None:
         whose, number, what, rest = self._place(key)
         if not whose:
+            if key == LOG_KEY:
+                self._log(how, detail)
             return
         if what == "epoch":
             self._took_over(key, int(detail))
@@ -221,21 +157,99 @@ class Books:
     def _journal(self, how: str, detail: tuple[tuple[int, int], list[bytes]]) -> None:
         (epoch, _), fields = detail
         records = decode_journal(fields[fields.index(b"b") + 1])
-        for record in records:
-            if not isinstance(record, Stored | Handled):
-                continue  # broadcasts and subscriptions are not part of this world
-            user = self.user(record.key)
-            if how == "xadd":
-                if isinstance(record, Stored):
-                    self._journalled(user, record)
-                else:
-                    self._handled(user, record.floor, record.acked, epoch)
-            elif isinstance(record, Stored):
-                if how == "xdel":
-                    self._rolled_back(user, record)
-                else:
-                    self._left_journal(user, record)
+        if how == "xadd":
+            for record, following in zip(records, [*records[1:], None], strict=True):
+                self._added(record, following, epoch)
+        elif how == "xdel":
+            for record in reversed(records):
+                self._removed(record)
+        else:
+            for record in records:
+                self._trimmed(record)
         self.seen["groups" if how == "xadd" else "rolled back" if how == "xdel" else "groups trimmed"] += 1
+
+    def _added(self, record: Record, following: Record | None, epoch: int) -> None:
+        """A record is in the journal; `following` comes next in its group."""
+        if isinstance(record, Adopted):
+            for key, seq in record.numbers:
+                self._adopted(self.user(key), record, seq)
+            return
+        user = self.user(record.key)
+        if isinstance(record, Stored):
+            self._journalled(user, record)
+        elif isinstance(record, Handled):
+            self._handled(user, record.floor, record.acked, epoch)
+        elif isinstance(record, Topics):
+            user.taken.topics = record.topics
+            self.seen["subscribed"] += 1
+        elif isinstance(record, Counted):
+            item = record.item
+            if not record.seq and item.id in user.seq_of and not item.id.startswith(MADE_PREFIX):
+                raise Violation(f"{item.id} of {user.key} counts in a window, and was delivered as {user.seq_of[item.id]}", user.key)
+            self._blaming(user, user.windows.count, record, named=not item.id.startswith(MADE_PREFIX))
+            if item.timer and not record.seq:
+                self._effect(user, item.timer)
+            self.seen["counted"] += 1
+        elif isinstance(record, Ended):
+            count = self._blaming(user, user.windows.end, record, following, self._now())
+            self.seen["windows closed"] += 1
+            self.seen["merged"] += count > 1
+        else:
+            self.fail(f"a {type(record).__name__} is not part of this world", user.key)
+
+    def _removed(self, record: Record) -> None:
+        """A record's group is rolled back; of a group the last record comes first."""
+        if isinstance(record, Adopted):
+            for key, seq in reversed(record.numbers):
+                del self.user(key).taken.seq_of[record.pos]
+                self._rolled_back(self.user(key), seq)
+        elif isinstance(record, Stored):
+            self._rolled_back(self.user(record.key), record.seq)
+        elif isinstance(record, Counted | Ended):
+            user = self.user(record.key)
+            self._blaming(user, user.windows.rolled_back, record)
+            if isinstance(record, Counted) and record.item.timer and not record.seq:
+                self.timers[record.item.timer].fired = False
+
+    def _trimmed(self, record: Record) -> None:
+        """A record left the journal, because a checkpoint covers it."""
+        if isinstance(record, Adopted):
+            for key, seq in record.numbers:
+                self._left_journal(self.user(key), seq, self.broadcasts.entries[record.pos].id)
+        elif isinstance(record, Stored):
+            self._left_journal(self.user(record.key), record.seq, record.id)
+        elif isinstance(record, Counted | Ended):
+            page = self._page(record.key)
+            if page is None or page.windows is None or page.windows.applied < record.number:
+                raise Violation(f"[3] window record {record.number} of {record.key} left the journal, and no page has it", record.key)
+
+    def _page(self, key: str) -> Page | None:
+        blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
+        return None if blob is None else decode_page(blob)
+
+    def _blaming(self, user: User, check: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """A check of another book."""
+        try:
+            return check(*args, **options)
+        except Broken as error:
+            raise Violation(f"{error} ({user.key})", user.key) from error
+
+    def _log(self, how: str, detail: Any) -> None:
+        (pos, _), fields = detail
+        if how == "xadd":
+            self.broadcasts.appended(pos, fields[1])
+            self.seen["broadcasts"] += 1
+        else:
+            self.broadcasts.dropped(pos, self._now())
+            self.seen["broadcasts dropped"] += 1
+
+    def _adopted(self, user: User, record: Adopted, seq: int) -> None:
+        entry = self._blaming(user, self.broadcasts.take, user.taken, record.pos, seq)
+        stored = Stored(
+            user.key, seq, entry.id, b"", entry.priority, entry.expires_ms, entry.retain, record.accepted_ms, b"", pos=record.pos
+        )
+        self._journalled(user, stored)
+        self.seen["adopted"] += 1
 
     def _journalled(self, user: User, record: Stored) -> None:
         if record.seq <= user.head:
@@ -246,10 +260,22 @@ class Books:
         other = user.seq_of.get(record.id)
         if other is not None and not record.timer and self._must_know(record, other):
             raise Violation(f"[5] {record.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
-        user.messages[record.seq] = Message(record)
+        message = user.messages[record.seq] = Message(record)
         user.seq_of[record.id] = user.head = record.seq
+        if record.supersedes:
+            self._stands_for(user, message)
         if record.timer:
-            self._effect(user, record)
+            self._effect(user, record.timer)
+
+    def _stands_for(self, user: User, newer: Message) -> None:
+        older = user.messages.get(newer.supersedes)
+        if older is None or older.collapse != newer.collapse or older.replaced or newer.count != older.count + 1:
+            raise Violation(f"{newer.id} of {user.key} stands for {newer.supersedes}, and counts {newer.count}", user.key)
+        told = msgspec.json.decode(b"{%b}" % newer.body).get("count")
+        if told != newer.count:
+            raise Violation(f"{newer.id} of {user.key} stands for {newer.count} messages, and says {told}", user.key)
+        older.replaced = True
+        self.seen["conflated"] += 1
 
     def _must_know(self, record: Stored, other: int) -> bool:
         """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones.
@@ -258,27 +284,31 @@ class Books:
         """
         return not record.id.startswith(MADE_PREFIX) or 2 * (record.seq - other) <= PAGE_RECENT_IDS
 
-    def _effect(self, user: User, record: Stored) -> None:
-        timer = self.timers.setdefault(record.timer, Timer(user.key, set()))
+    def _effect(self, user: User, sid: str) -> None:
+        timer = self.timers.setdefault(sid, Timer(user.key, set()))
         if timer.fired:
-            raise Violation(f"[6] timer {record.timer} of {user.key} took effect twice", user.key)
+            raise Violation(f"[6] timer {sid} of {user.key} took effect twice", user.key)
         if timer.cancelled:
-            raise Violation(f"[6] timer {record.timer} of {user.key} took effect, and its cancel was confirmed", user.key)
+            raise Violation(f"[6] timer {sid} of {user.key} took effect, and its cancel was confirmed", user.key)
         if timer.dues and self._now() < min(timer.dues):
-            raise Violation(f"[6] timer {record.timer} of {user.key} took effect {min(timer.dues) - self._now()} ms early", user.key)
+            raise Violation(f"[6] timer {sid} of {user.key} took effect {min(timer.dues) - self._now()} ms early", user.key)
         timer.fired = True
         self.seen["timers fired"] += 1
 
-    def _rolled_back(self, user: User, record: Stored) -> None:
-        if record.id in user.accepted and user.accepted[record.id] == record.seq:
-            raise Violation(f"[1] {record.id} of {user.key} was answered 202 and is rolled back", user.key)
-        if record.seq in user.shown:
-            raise Violation(f"[2] {record.id} of {user.key} was shown and is rolled back", user.key)
-        del user.messages[record.seq], user.seq_of[record.id]
-        user.accounted_floor = min(user.accounted_floor, record.seq - 1)  # one that is not kept was accounted for at once
+    def _rolled_back(self, user: User, seq: int) -> None:
+        message = user.messages[seq]
+        if user.accepted.get(message.id) == seq:
+            raise Violation(f"[1] {message.id} of {user.key} was answered 202 and is rolled back", user.key)
+        if seq in user.shown:
+            raise Violation(f"[2] {message.id} of {user.key} was shown and is rolled back", user.key)
+        del user.messages[seq], user.seq_of[message.id]
+        user.accounted_floor = min(user.accounted_floor, seq - 1)  # one that is not kept was accounted for at once
         user.head = max(user.messages, default=user.accounted_floor)
-        if record.timer:
-            self.timers[record.timer].fired = False
+        if message.supersedes:
+            user.messages[message.supersedes].replaced = False
+            user.accounted_floor = min(user.accounted_floor, message.supersedes - 1)
+        if message.timer:
+            self.timers[message.timer].fired = False
 
     def _handled(self, user: User, floor: int, acked: Iterable[int], epoch: int) -> None:
         """The journal says that these are acknowledged: storage may forget them from now on."""
@@ -290,16 +320,16 @@ class Books:
             if seq <= user.acked_through or seq in user.acked:
                 user.durably_acked.setdefault(seq, epoch)
 
-    def _left_journal(self, user: User, record: Stored) -> None:
-        """A checkpoint covers this record: the page must be past it, and the message kept or accounted for."""
+    def _left_journal(self, user: User, seq: int, id: str) -> None:
+        """A checkpoint covers this number: the page must be past it, and the message kept or accounted for."""
         key = user.key
-        blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
-        if blob is None or decode_page(blob).head < record.seq:
-            raise Violation(f"[5] {record.seq} of {key} left the journal, and no page knows that the number is given", key)
+        page = self._page(key)
+        if page is None or page.head < seq:
+            raise Violation(f"[5] {seq} of {key} left the journal, and no page knows that the number is given", key)
         stream = self._server.data.get(offline_key(key).encode())
-        kept = isinstance(stream, Stream) and (record.seq, 0) in stream.entries
-        if not kept and not self.is_accounted(user, record.seq):
-            raise Violation(f"[3] {record.id} ({record.seq} of {key}) left the journal and is in no stream", key)
+        kept = isinstance(stream, Stream) and (seq, 0) in stream.entries
+        if not kept and not self.is_accounted(user, seq):
+            raise Violation(f"[3] {id} ({seq} of {key}) left the journal and is in no stream", key)
 
     def _left_stream(self, key: str, seq: int) -> None:
         user = self.user(key)
@@ -331,6 +361,28 @@ class Books:
         if id in user.shown.values() and not user.open_attempts[id]:
             raise Violation(f"[1] {id} of {key} is answered 503, and it was shown", key)
 
+    def answered_overloaded(self, key: str, id: str) -> None:
+        """429: it was refused at the door, so it is nowhere, unless another attempt brought it."""
+        user = self.user(key)
+        user.open_attempts[id] -= 1
+        user.unavailable.add(id)
+        self.seen["429"] += 1
+        if not user.open_attempts[id] and (id in user.seq_of or id in user.windows.counted) and id not in user.accepted:
+            raise Violation(f"[1] {id} of {key} is answered 429, and it was taken", key)
+
+    def answered_merged(self, key: str, id: str) -> None:
+        """202: it counts in a window."""
+        user = self.user(key)
+        if id not in user.windows.counted:
+            raise Violation(f"[1] {id} of {key} is answered as merged, and counts nowhere", key)
+        self.seen["answered merged"] += 1
+
+    def answered_announced(self, key: str, topic: str, id: str) -> None:
+        """202: a broadcast is in the log."""
+        if not self.broadcasts.has(topic, id):
+            raise Violation(f"[1] the broadcast {id} is answered 202, and is not in the log", key)
+        self.seen["announced"] += 1
+
     # -- Delayed messages. --------------------------------------------------------------------------------------------
     def scheduled(self, key: str, sid: str, due_ms: int) -> None:
         """202: it will happen."""
@@ -347,7 +399,7 @@ class Books:
 
     def cancelling(self, sid: str) -> None:
         """Somebody asks for its cancel: from now on it may never happen."""
-        self.timers[sid].cancel_asked = True
+        self.timers[sid].cancels += 1
 
     def cancelled(self, sid: str) -> None:
         """The cancel is confirmed."""
@@ -453,7 +505,9 @@ class Books:
     def revoked(self, to: Receiving, ids: Iterable[str]) -> None:
         for id in ids:
             # An id that the engine made may have two numbers, see `_must_know`.
-            if not any(message.id == id and to.user.has_handled(message.seq) for message in to.user.messages.values()):
+            if not any(
+                message.id == id and (message.replaced or to.user.has_handled(message.seq)) for message in to.user.messages.values()
+            ):
                 raise Violation(f"{to.name} is told that {id} was handled elsewhere, and it was not", to.user.key)
             to.revoked.add(id)
             self.seen["revoked"] += 1
@@ -467,10 +521,22 @@ class Books:
             found += [(user, seq) for seq in range(user.accounted_floor + 1, user.head + 1) if not self.is_accounted(user, seq)]
         return found
 
+    def unfinished(self) -> Iterator[tuple[User, str]]:
+        """Windows whose time is over, and broadcasts that users have not got."""
+        now_ms = self._wall_ms()
+        for user in self.users.values():
+            for collapse, window in user.windows.open.items():
+                if window.closes_ms <= now_ms:
+                    yield user, f"the window {collapse} of {user.key} is over, and not closed"
+            for id in self.broadcasts.owed(user.taken, self._now()):
+                yield user, f"[3] the broadcast {id} never reached {user.key}"
+
     def check_end(self) -> None:
         """After everything was healed and time has passed."""
         for user, seq in self.pending():
             raise Violation(f"[3] {seq} of {user.key} never reached a client that acknowledges", user.key)
+        for user, what in self.unfinished():
+            raise Violation(what, user.key)
         for user in self.users.values():
             for id in user.accepted:
                 if id not in user.seq_of:

@@ -20,9 +20,10 @@ from engine.errors import EngineError
 from engine.problems import Problem
 from engine.session import WebSocketSession
 from engine.streams import EventStream, Poll
-from tests.sim.books import Books, Receiving
+from tests.sim.books import Books
 from tests.sim.cluster import DATA_EPOCH, Cluster
 from tests.sim.faults import Faults
+from tests.sim.known import Receiving
 from tests.sim.loop import Process, SimLoop
 
 _WIRE_S: Final = 0.002

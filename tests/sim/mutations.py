@@ -12,20 +12,25 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from engine import outcomes
 from engine.actors.shard import Shard
-from engine.core import cabinet, checkpoint, commit, courier, link, pump
+from engine.core import cabinet, checkpoint, commit, conflation, courier, link, pump, window
 from engine.core.admission import Admission
-from engine.core.batch import UNAVAILABLE, Gap
+from engine.core.adoption import Adopter
+from engine.core.batch import OVERLOADED, UNAVAILABLE, Gap
 from engine.core.cabinet import Cabinet
-from engine.core.checkpoint import Spill
+from engine.core.checkpoint import Handled, Spill
 from engine.core.commit import Pending
+from engine.core.conflation import Verdict
 from engine.core.courier import Courier
 from engine.core.firing import Firing
 from engine.core.flight import Connection
+from engine.core.horizon import Horizon
 from engine.core.mailbox import Mailbox
 from engine.core.scheduler import SchedulerCore
 from engine.core.shard import ShardCore
 from engine.core.wheel import Wheel
+from engine.core.window import Item, Windows
 from engine.gateway import Gateway
 from engine.store import journal, pages, timers
 from engine.store.journal import Journal
@@ -194,7 +199,7 @@ def replay_forgets_acknowledgements() -> Any:
     original = Cabinet.replay
 
     def replay(self: Cabinet, records: Any, now_ms: int) -> None:
-        original(self, [record for record in records if hasattr(record, "seq")], now_ms)
+        original(self, [record for record in records if not isinstance(record, Handled)], now_ms)
 
     return patched(Cabinet, "replay", replay)
 
@@ -346,6 +351,153 @@ def a_due_timer_is_not_handed_out_again() -> Any:
         original(self, shard, now_ms)
 
     return both(patched(Firing, "close", close), patched(Firing, "_fail", lambda self, entry, now_ms: self.forget(entry.timer.sid)))
+
+
+@mutation
+def a_successor_does_not_know_how_far_timers_were_claimed() -> Any:
+    original = Horizon.__init__
+
+    def unknowing(self: Horizon, config: Any, partitions: Any, _found: Any, started_ms: int) -> None:
+        original(self, config, partitions, {}, started_ms)
+
+    return patched(Horizon, "__init__", unknowing)
+
+
+@mutation
+def timers_are_handed_out_before_they_are_claimed() -> Any:
+    original = Horizon.__init__
+
+    def boundless(self: Horizon, *args: Any) -> None:
+        original(self, *args)
+        self.reach_ms = 1 << 60
+
+    return patched(Horizon, "__init__", boundless)
+
+
+# -- Aggregation windows. ----------------------------------------------------------------------------------------------
+@mutation
+def a_retry_counts_again_in_its_window() -> Any:
+    remember = Mailbox.remember
+
+    def forget(self: Mailbox, id: str, seq: int, digest: bytes, recent_max: int) -> None:
+        if seq:
+            remember(self, id, seq, digest, recent_max)
+
+    return both(
+        patched(Item, "mark", property(lambda self: b"%d" % id(self))),
+        patched(Mailbox, "remember", forget),
+        rewritten(journal._APPEND, (b"known[#known + 1] = i - 4", b"local _ = i - 4"), (b"if #known > 0", b"if false")),
+    )
+
+
+@mutation
+def a_window_tells_one_message_too_few() -> Any:
+    original = window._counted
+
+    def counted(opened: Any, item: Item) -> Any:
+        after = original(opened, item)
+        return replace(after, count=max(after.count - 1, 2))
+
+    return patched(window, "_counted", counted)
+
+
+@mutation
+def replay_counts_again_what_a_page_has() -> Any:
+    original = Windows.apply
+
+    def apply(self: Windows, record: Any) -> bool:
+        self.applied = min(self.applied, record.number - 1)
+        return original(self, record)
+
+    return patched(Windows, "apply", apply)
+
+
+@mutation
+def a_page_forgets_the_windows() -> Any:
+    original = checkpoint.page_of
+
+    def page_of(mailbox: Mailbox) -> Any:
+        page = original(mailbox)
+        page.windows = None
+        return page
+
+    return patched(checkpoint, "page_of", page_of)
+
+
+# -- Broadcasts. -------------------------------------------------------------------------------------------------------
+def restored_without(**members: Any) -> Any:
+    def restore(key: str, page: Any, now_ms: int) -> Mailbox:
+        mailbox = checkpoint.restore(key, page, now_ms)
+        for name, value in members.items():
+            setattr(mailbox, name, type(value)(value))
+        return mailbox
+
+    return patched(cabinet, "restore", restore)
+
+
+@mutation
+def a_restart_begins_the_broadcast_log_again() -> Any:
+    return restored_without(log_pos=0)
+
+
+@mutation
+def a_restart_ends_subscriptions() -> Any:
+    return restored_without(topics={})
+
+
+@mutation
+def who_was_slow_gets_no_more_broadcasts() -> Any:
+    return patched(Adopter, "settled", lambda self, mailbox: None)
+
+
+@mutation
+def a_topic_reaches_everybody() -> Any:
+    return both(patched(Adopter, "_due", _due_of_all_topics), patched(Adopter, "read", _everybody_is_behind))
+
+
+def _everybody_is_behind(self: Adopter, broadcasts: Any) -> None:
+    if self._log.add(broadcasts):
+        self._urgent.update({key: mailbox for tenant in self._tenants.values() for key, mailbox in tenant.items()})
+
+
+def _due_of_all_topics(self: Adopter, mailbox: Mailbox, now_ms: int, count_max: int) -> Any:
+    channels = [self._log.after("t", topic, mailbox.log_pos) for topic in ("", "news")]
+    found = sorted((entry for channel in channels for entry in channel), key=lambda entry: entry.pos)
+    return [entry for entry in found if entry.expires_ms > now_ms][:count_max]
+
+
+# -- Load beyond capacity. ---------------------------------------------------------------------------------------------
+@mutation
+def what_is_refused_is_taken_all_the_same() -> Any:
+    original = Admission.refuse
+
+    def refuse(self: Admission, pending: Pending) -> Any:
+        answer = original(self, pending)
+        if pending.post.key in self._cabinet.mailboxes and answer.status == OVERLOADED:
+            self._intake.add(Pending("", pending.post), 1)
+        return answer
+
+    return patched(Admission, "refuse", refuse)
+
+
+@mutation
+def a_repeat_of_the_edge_is_refused_as_if_it_came_first() -> Any:
+    original = outcomes._result
+    return patched(outcomes, "_result", lambda *args, repeated: original(*args, repeated=False))
+
+
+@mutation
+def a_message_forgets_how_many_it_stands_for() -> Any:
+    def judge(*args: Any) -> Verdict:
+        verdict = conflation.judge(*args)
+        return replace(verdict, count=min(verdict.count, 2))
+
+    return patched(commit, "judge", judge)
+
+
+@mutation
+def what_was_held_under_pressure_is_never_sent() -> Any:
+    return patched(Courier, "release", lambda self, *args: self.held.clear())
 
 
 # -- Limits (invariant 8). ---------------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ The way from a publisher to an edge is HTTP: an answer may be lost with the edge
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from engine import publishing
 from engine.auth import Principal
@@ -20,18 +22,31 @@ from tests.sim.books import Books
 from tests.sim.cluster import Cluster
 from tests.sim.loop import Process
 
+TOPIC: Final = "news"
 _WIRE_S: Final = 0.001
 _APP: Final = Principal("t", "app", frozenset(("publish",)), 4_000_000_000)
 
 
-class Item:
-    """What is published, and what became of it."""
+class Manners(Struct, frozen=True):
+    """What the publishers of a world make use of."""
 
-    def __init__(self, key: str, id: str, named: bool, fields: dict[str, Any]) -> None:
+    interval_s: float
+    delays: bool
+    windows: bool
+    conflation: bool
+    broadcasts: bool
+
+
+class Item:
+    """What is published, and what became of it. `topic` is that of a broadcast, None for a message to one user."""
+
+    def __init__(self, key: str, id: str, named: bool, fields: dict[str, Any], topic: str | None = None) -> None:
         self.key = key
         self.id = id  # the publisher's, or empty
         self.named = named
-        self.body = msgspec.json.encode({"user": key.partition(":")[2], "type": "sim.item", **({"id": id} if named else {}), **fields})
+        self.topic = topic
+        whom = {"user": key.partition(":")[2]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
+        self.body = msgspec.json.encode({**whom, "type": "sim.item", **({"id": id} if named else {}), **fields})
         self.delayed = "delay" in fields
         self.retain = bool(fields.get("retain", True))
         self.done = False
@@ -49,8 +64,7 @@ class Publisher:
         keys: list[str],
         number: int,
         seed: int,
-        interval_s: float,
-        delays: bool,
+        manners: Manners,
         tell: Callable[..., None],
     ) -> None:
         self._cluster = cluster
@@ -59,14 +73,13 @@ class Publisher:
         self._keys = keys
         self._name = f"p{number}"
         self._rng = Random(f"{seed}:publisher {number}")
-        self._interval_s = interval_s
-        self._delays = delays
+        self._manners = manners
         self._tell = tell
         self._count = 0
         self._stopped = False
         self._past: list[Item] = []
         self.open: dict[Item, None] = {}  # in order: a set's depends on addresses
-        self._later(self._rng.random() * interval_s, self._act)
+        self._later(self._rng.random() * manners.interval_s, self._act)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         self._loop.call_later(delay_s, act, *args, context=self._loop.outside)
@@ -78,12 +91,14 @@ class Publisher:
         if self._stopped:
             return
         rng = self._rng
-        self._later(rng.expovariate(1 / self._interval_s), self._act)
+        self._later(rng.expovariate(1 / self._manners.interval_s), self._act)
         way = rng.random()
         if way < 0.08 and self._past:
             self._publish(rng.choice(self._past))  # it does not remember that it was answered
         elif way < 0.2 and self._past:
-            self._about(rng.choice(self._past))
+            self._about(rng.choice(self._past[-8:] if rng.random() < 0.5 else self._past))
+        elif way < 0.24 and self._manners.broadcasts:
+            self._subscribe(rng.choice(self._keys))
         else:
             for _ in range(rng.choice((1, 1, 1, 2, 6))):
                 self._publish(self._make())
@@ -94,16 +109,28 @@ class Publisher:
         key = rng.choice(self._keys)
         fields: dict[str, Any] = {"data": {"n": self._count}, "priority": rng.choice(("high", "normal", "normal", "low"))}
         named = rng.random() < 0.8
+        topic = None
+        kind = rng.random()
+        if kind < 0.15 and self._manners.broadcasts:
+            topic = rng.choice(("", "", TOPIC))
+            fields["retain"] = rng.random() < 0.9
+        elif kind < 0.45 and self._manners.windows:
+            fields["collapse"] = {"key": rng.choice("ab"), "window": rng.choice((0.05, 0.3, 1.0)), "leading": rng.random() < 0.3}
+        elif kind < 0.65 and self._manners.conflation:
+            fields["collapse"] = {"key": rng.choice("cd")}
         way = rng.random()
-        if way < 0.25 and self._delays:
+        if topic is not None:
+            pass
+        elif way < 0.25 and self._manners.delays:
             fields["delay"] = rng.choice((0.01, 0.05, 0.2, 0.5, 1.5))
         elif way < 0.3:
             fields["retain"] = False
         elif way < 0.35:
-            fields["ttl"] = rng.choice((0.05, 0.3, 1.0))
-        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields)
+            window_s = fields["collapse"].get("window", 0) if "collapse" in fields else 0
+            fields["ttl"] = rng.choice((0.05, 0.3, 1.0)) + window_s  # a window's length must fit
+        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic)
         self.open[item] = None
-        if named:
+        if named and topic is None:
             self._past.append(item)
         return item
 
@@ -136,6 +163,8 @@ class Publisher:
         self._tell(
             key, f"{self._name} is told that {result.id} is {result.status}{f' as {result.seq}' if result.seq else ''} {result.reason}"
         )
+        if item.topic is not None:
+            return self._answered_broadcast(item.topic, item, result)
         if result.status in {"accepted", "duplicate"} and result.seq:
             books.answered(key, result.id, result.status, result.seq)
         elif result.status == "scheduled" or (result.status == "duplicate" and result.scheduled_id):
@@ -146,12 +175,24 @@ class Publisher:
             if "may have been accepted" not in result.reason and not item.delayed:
                 books.answered_unavailable(key, result.id)
             return 0.05 + self._rng.random() * 0.2
+        elif result.status == "merged":
+            books.answered_merged(key, result.id)
         elif result.status == "overloaded":
+            if not item.delayed:
+                books.answered_overloaded(key, result.id)
             return 0.1 + self._rng.random() * 0.2
         elif result.status == "conflict":
             books.fail(f"{result.id} is a conflict, and it was always the same", key)
         elif result.status == "suppressed" and item.retain:
             books.fail(f"{result.id} is suppressed: {result.reason}", key)
+        return None
+
+    def _answered_broadcast(self, topic: str, item: Item, result: publishing.Result) -> float | None:
+        if result.status == "unavailable":
+            return 0.05 + self._rng.random() * 0.2
+        if result.status not in {"accepted", "duplicate"}:
+            self._books.fail(f"the broadcast {result.id} is {result.status}", item.key)
+        self._books.answered_announced(item.key, topic, result.id)
         return None
 
     # -- Timers. ------------------------------------------------------------------------------------------------------
@@ -169,12 +210,21 @@ class Publisher:
         else:
             self._loop.call_later(_WIRE_S, self._begin, self._contradict, item, edge.gateway, context=process.context)
 
+    def cancel_next(self) -> None:
+        """Change one's mind about what is due next: at the worst moment, when the world calls it."""
+        edges = self._cluster.edges()
+        timers = self._books.timers
+        waiting = [item for item in self._past if item.sid and timers[item.sid].owed]
+        if edges and waiting:
+            process, edge = self._rng.choice(edges)
+            item = min(waiting, key=lambda item: max(timers[item.sid].dues))
+            self._loop.call_later(_WIRE_S, self._begin, self._cancel, item, edge.gateway, context=process.context)
+
     def _begin(self, ask: Callable[..., Any], *args: Any) -> None:
         self._loop.create_task(ask(*args))
 
     async def _cancel(self, item: Item, gateway: Any) -> None:
         self._tell(item.key, f"{self._name} cancels {item.sid}")
-        may_be_cancelled = self._books.timers[item.sid].cancel_asked
         self._books.cancelling(item.sid)
         try:
             answer = await gateway.requests.cancel("t", item.sid)
@@ -183,7 +233,7 @@ class Publisher:
         self._tell(item.key, f"{self._name} is told {answer.status} about cancelling {item.sid}")
         if answer.status == OK:
             self._loop.call_soon(self._books.cancelled, item.sid, context=self._loop.outside)
-        elif answer.status == NOT_FOUND and not may_be_cancelled:
+        elif answer.status == NOT_FOUND and self._books.timers[item.sid].cancels == 1:
             self._loop.call_soon(self._books.fail, f"{item.sid} is not found", item.key, context=self._loop.outside)
 
     async def _move(self, item: Item, gateway: Any, due_ms: int) -> None:
@@ -193,8 +243,23 @@ class Publisher:
             answer = await gateway.requests.reschedule("t", item.sid, due_ms)
         except EngineError:
             return
-        if answer.status not in {OK, ALREADY_FIRED, OVERLOADED, UNAVAILABLE} and not self._books.timers[item.sid].cancel_asked:
+        if answer.status not in {OK, ALREADY_FIRED, OVERLOADED, UNAVAILABLE} and not self._books.timers[item.sid].cancels:
             self._loop.call_soon(self._books.fail, f"moving {item.sid}: {answer.status}", item.key, context=self._loop.outside)
+
+    def _subscribe(self, key: str) -> None:
+        """Somebody looks after a user's subscriptions."""
+        edges = self._cluster.edges()
+        if edges:
+            process, edge = self._rng.choice(edges)
+            change: tuple[tuple[str, ...], tuple[str, ...]] = ((TOPIC,), ()) if self._rng.random() < 0.7 else ((), (TOPIC,))
+            self._loop.call_later(_WIRE_S, self._begin, self._change, key, edge.gateway, change, context=process.context)
+
+    async def _change(self, key: str, gateway: Any, change: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+        add, remove = change
+        self._tell(key, f"{self._name} subscribes {key} to {add}, not to {remove}")
+        with contextlib.suppress(EngineError):
+            answer = await gateway.requests.subscribe(key, add, remove)
+            self._tell(key, f"{self._name} is told that {key} is subscribed to {answer.topics}")
 
     async def _contradict(self, item: Item, gateway: Any) -> None:
         """Another payload under an id that was accepted must be refused."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine.core.batch import ACCEPTED, DUPLICATE, SSE, Ack, AckIds, Attach, Deliver, Detach, Gap, Hangup, Post, Posted, Welcome
-from tests.sim.books import Books, User, Violation
+from tests.sim.books import Books
+from tests.sim.known import User, Violation
 from tests.sim.loop import Process
 
 

@@ -21,12 +21,13 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.batch import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from engine.core.mailbox import Mailbox
-from tests.sim.books import Books, Violation
+from tests.sim.books import Books
 from tests.sim.clients import Device
 from tests.sim.cluster import Cluster
 from tests.sim.faults import CLASSES, Faults
+from tests.sim.known import Violation
 from tests.sim.loop import Process, SimLoop
-from tests.sim.publishers import Publisher
+from tests.sim.publishers import Manners, Publisher
 from tests.sim.taps import ShardTap
 
 EPISODES: Final = {
@@ -86,7 +87,15 @@ def sizes(rng: Random) -> Config:
         hot_messages_max=rng.choice((4, 16, 64)),
         connections_per_user_max=rng.choice((2, 8)),
         commit_records_max=rng.choice((2, 5, 100)),
-        posts_pending_max=rng.choice((20, 1000)),
+        posts_pending_max=rng.choice((6, 20, 1000)),
+        shard_memory_messages_max=rng.choice((30, 100_000)),
+        pressure_tick_ms=50,
+        pressure_lag_ms=rng.choice((20, 200)),
+        pressure_calm_ms=rng.choice((50, 300)),
+        conflate_offline_min=rng.choice((2, 100)),
+        windows_max=rng.choice((1, 16)),
+        broadcasts_max=rng.choice((4, 1000)),
+        adopt_max=rng.choice((2, 250)),
         mailbox_idle_ms=rng.choice((300, 2000)),
         sweep_ms=700,
         checkpoint_ms=rng.choice((100, 400, 1500)),
@@ -150,11 +159,14 @@ class World:
             for user in users
             for number in range(rng.choice((1, 1, 2, 3)))
         ]
-        interval_s = rng.choice((0.02, 0.05, 0.15))
-        delays = rng.random() < 0.7
-        self.publishers = [
-            Publisher(self.cluster, self.books, users, number, options.seed, interval_s, delays, self.tell) for number in range(2)
-        ]
+        manners = Manners(
+            interval_s=rng.choice((0.02, 0.05, 0.15)),
+            delays=rng.random() < 0.7,
+            windows=rng.random() < 0.4,
+            conflation=rng.random() < 0.3,
+            broadcasts=rng.random() < 0.4,
+        )
+        self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False
 
     def tell(self, user: str, what: str) -> None:
@@ -237,6 +249,7 @@ class World:
             self.faults.happens("zombie", f"{process} stops, is replaced after {replaced_s:.2f} s and wakes after {wakes_s:.2f} s")
             self.loop.freeze(process)
             self._later(replaced_s, self._restart, process)
+            self._later(replaced_s, self._cancel_meanwhile, process)
             self._later(wakes_s, self._wake_zombie, process)
             self._later(wakes_s + 1.5, self.cluster.kill, process)
 
@@ -244,6 +257,13 @@ class World:
         if process.state == "frozen":
             self.books.seen["zombies woken"] += 1
             self.loop.thaw(process)
+
+    def _cancel_meanwhile(self, process: Process) -> None:
+        """A scheduler has a successor: now is when a cancel is hardest to promise."""
+        if process.name.startswith("scheduler"):
+            for publisher in self.publishers:
+                for _ in range(4):
+                    self._later(0.15 * self.faults.rng("split").random(), publisher.cancel_next)
 
     def _do_split(self, rng: Random) -> None:
         process = self._victim(rng, "shard", "scheduler")
@@ -253,6 +273,7 @@ class World:
             for caller in callers:
                 self.cluster.network.keep_route(caller, process.name, 0.2 + rng.random())
             self._restart(process)
+            self._cancel_meanwhile(process)
             self._later(1.5, self.cluster.kill, process)
 
     def _do_storage_slow(self, rng: Random) -> None:
@@ -352,6 +373,8 @@ class World:
                 continue
             if len(core.intake) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
                 self.fail(Violation(f"[8] {len(core.intake)} posts wait in shard {index}"))
+            self.books.seen[f"pressure {core.pressure.level}"] += 1
+            self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.cabinet.tally.low_spilled)
             for mailbox in core.mailboxes.values():
                 if len(mailbox.connections) > config.connections_per_user_max:
                     self.fail(Violation(f"[8] {len(mailbox.connections)} connections of {mailbox.key}", mailbox.key))
@@ -373,6 +396,8 @@ class World:
 
     def _is_quiet(self) -> bool:
         if self.loop.steps % 20 or any(publisher.open for publisher in self.publishers) or self.books.pending():
+            return False
+        if any(True for _ in self.books.unfinished()):
             return False
         return not any(self.books.is_owed(timer) for timer in self.books.timers.values())
 

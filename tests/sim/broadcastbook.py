@@ -1,0 +1,79 @@
+"""The book of broadcasts: what is in the log, who is subscribed since when, and who has got what under which number.
+
+Checked: an entry is in the log once, and leaves it only when it has expired or newer ones push it out; a user gets an entry once, in the
+log's order, and only what is for everyone or for a topic of theirs; in the end everybody who is connected has got all that concerns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.core.broadcast import EVERYONE, Broadcast, read_entry
+from tests.sim.windowbook import Broken
+
+LOG_KEY: Final = b"{broadcasts}log"
+
+
+class Taken:
+    """What one user has of the log."""
+
+    def __init__(self) -> None:
+        self.seq_of: dict[int, int] = {}  # position -> number, ascending
+        self.topics: dict[str, int] = {}  # as journalled -> position from which it counts
+
+
+class BroadcastBook:
+    """See the module's text."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._by_id: dict[tuple[str, str], int] = {}
+        self.entries: dict[int, Broadcast] = {}
+        self.live: dict[int, Broadcast] = {}
+
+    def appended(self, pos: int, blob: bytes) -> None:
+        """The log has an entry more."""
+        entry = self.entries[pos] = self.live[pos] = read_entry(pos, blob)
+        if self._by_id.setdefault((entry.topic, entry.id), pos) != pos:
+            raise Broken(f"[5] {entry.id} is in the broadcast log twice")
+
+    def dropped(self, pos: int, now_ms: int) -> None:
+        """An entry left the log."""
+        if self.live[pos].expires_ms > now_ms and len(self.live) <= self._entries_max:
+            raise Broken(f"[3] {self.live[pos].id} left the broadcast log, which has room for it")
+        del self.live[pos]
+
+    def has(self, topic: str, id: str) -> bool:
+        """Was it ever in the log?"""
+        return (topic, id) in self._by_id
+
+    def is_gone(self, pos: int) -> bool:
+        """Is its body nowhere any more?"""
+        return pos > 0 and pos not in self.live
+
+    def take(self, taken: Taken, pos: int, seq: int) -> Broadcast:
+        """A user gets an entry."""
+        entry = self.entries.get(pos)
+        if entry is None:
+            raise Broken(f"[2] position {pos} is adopted as {seq}, and the log never had it")
+        if pos in taken.seq_of:
+            raise Broken(f"[5] {entry.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
+        if taken.seq_of and pos < next(reversed(taken.seq_of)):
+            raise Broken(f"order: {entry.id} is adopted as {seq}, after one that is behind it in the log")
+        if not _concerns(entry, taken.topics):
+            raise Broken(f"{entry.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
+        taken.seq_of[pos] = seq
+        return entry
+
+    def owed(self, taken: Taken, now_ms: int) -> list[str]:
+        """What concerns a connected user and has no number yet."""
+        return [
+            entry.id
+            for pos, entry in self.live.items()
+            if pos not in taken.seq_of and entry.retain and entry.expires_ms > now_ms and _concerns(entry, taken.topics)
+        ]
+
+
+def _concerns(entry: Broadcast, topics: Mapping[str, int]) -> bool:
+    return entry.topic == EVERYONE or (entry.topic in topics and entry.pos > topics[entry.topic])

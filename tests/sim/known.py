@@ -1,0 +1,93 @@
+"""What the books know: of users and their messages, of delayed messages, of connections as their clients see them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.core.checkpoint import Stored
+from tests.sim.broadcastbook import Taken
+from tests.sim.windowbook import Windows
+
+
+class Violation(AssertionError):
+    """A promise is broken. `user` is whom the trace is to be about."""
+
+    def __init__(self, what: str, user: str = "") -> None:
+        super().__init__(what)
+        self.user = user
+
+
+class Message:
+    """One number of a user, as the journal has it."""
+
+    __slots__ = ("body", "collapse", "count", "expires_ms", "id", "pos", "replaced", "retain", "seq", "supersedes", "timer")
+
+    def __init__(self, stored: Stored) -> None:
+        self.collapse = stored.collapse
+        self.count = stored.count
+        self.supersedes = stored.supersedes
+        self.replaced = False  # a newer one stands for it
+        self.pos = stored.pos  # of a broadcast
+        self.seq = stored.seq
+        self.id = stored.id
+        self.body = stored.body
+        self.expires_ms = stored.expires_ms
+        self.retain = stored.retain
+        self.timer = stored.timer
+
+
+class User:
+    """Everything known of one user."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.messages: dict[int, Message] = {}  # journalled and not rolled back
+        self.seq_of: dict[str, int] = {}
+        self.head = 0
+        self.shown: dict[int, str] = {}  # number -> id
+        self.told = 0  # highest number a publisher or client has been told of
+        self.accepted: dict[str, int] = {}  # id -> number, answered 202
+        self.acked_through = 0  # a client said so, whether or not it arrived
+        self.acked: set[int] = set()  # and these, by their ids
+        self.refused: set[int] = set()
+        self.accounted_floor = 0
+        self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
+        self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
+        self.unavailable: set[str] = set()  # answered 503 or 429, "nothing was accepted"
+        self.windows = Windows()
+        self.taken = Taken()
+
+    def has_handled(self, seq: int) -> bool:
+        """Did a client acknowledge or refuse it?"""
+        return seq <= self.acked_through or seq in self.acked or seq in self.refused
+
+
+class Timer:
+    """A delayed message somebody was told about."""
+
+    def __init__(self, key: str, dues: set[int]) -> None:
+        self.key = key
+        self.dues = dues  # every time it was ever asked to be due
+        self.cancelled = False  # and somebody was told so
+        self.cancels = 0  # asked for: it may be cancelled, an answer "unavailable", or none, says nothing
+        self.fired = False
+
+    @property
+    def owed(self) -> bool:
+        """Must it take effect still?"""
+        return bool(self.dues) and not self.fired and not self.cancels
+
+
+class Receiving:
+    """One connection as its client sees it."""
+
+    def __init__(self, user: User, name: str, repeats: bool) -> None:
+        self.user = user
+        self.name = name
+        self.repeats = repeats  # not on plain SSE and polls
+        self.told = user.told  # what was known when it was opened
+        self.high = -1  # -1: not welcomed yet
+        self.seen: dict[int, int] = {}  # number -> attempt
+        self.times: Counter[int] = Counter()  # number -> how often it was shown here
+        self.gaps: list[tuple[int, int]] = []
+        self.revoked: set[str] = set()
