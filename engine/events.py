@@ -8,6 +8,8 @@ Cancellations are decided before anything is published, so an event that ends on
 it is repeatable: cancelling twice is cancelling once, and the ids of notifications come from the event. So a publisher who got no
 answer, or a 503, sends the event again.
 
+A rule may look at the user (`$level`, how recently active): only then the user's shard is asked, before the rules are applied.
+
 The id of an event is the publisher's `id`; without one, the whole event when it has a `ts`, else `type`, `user`, `actor` and `target`
 within `idempotency_event_s`.
 
@@ -21,14 +23,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from engine import intake, publishing
+from engine import intake, profiles, publishing
 from engine.auth import Principal
 from engine.config import Config
 from engine.core.batch import OK
@@ -133,7 +136,8 @@ class Events:
         now_ms = self._wall_ms()
         delivery = _delivery(event, payload, now_ms, self._config.idempotency_event_s * 1000)
         rules = self._book.rules()
-        outcome = rules.apply(event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
+        apply = partial(rules.apply, event.type, payload, delivery, tenant=principal.tenant, now_ms=now_ms)
+        outcome = await self._knowing(apply, principal.tenant)  # before the event itself counts as activity
         happening = Happening(event.type, event.user, now_ms, delivery)
         if event.ts is not UNSET:
             happening = Happening(event.type, event.user, min(event.ts, now_ms))
@@ -142,6 +146,17 @@ class Events:
         results = await self._send(outcome.notifications, principal, now_ms, rules, followers)
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
         return {"matched": outcome.matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
+
+    async def _knowing(self, apply: Callable[..., Outcome], tenant: str) -> Outcome:
+        """What the rules make of an event. Where they look at what is known of a user, that user's shard is asked first."""
+        wanted: dict[str, Mapping[str, Any]] = {}
+        outcome = apply(person=lambda user: wanted.setdefault(user, {}))
+        if not wanted:
+            return outcome
+        answers = await asyncio.gather(*(profiles.get(self._requests, mailbox_key(tenant, user)) for user in wanted))
+        for user, answer in zip(wanted, answers, strict=True):
+            wanted[user] = {"level": answer.profile.level if answer.profile is not None else "", "active_ms": answer.active_ms}
+        return apply(person=wanted.__getitem__)
 
     async def _cancel(self, outcome: Outcome, tenant: str) -> int:
         """Cancel what the event ends; returns how many notifications those were."""
@@ -167,10 +182,14 @@ class Events:
         return [results[place] for place in range(len(drafts))]
 
     def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules) -> list[publishing.Draft]:
-        body = msgspec.json.encode([notification.item() for notification in notifications])
+        # When it is sent is no part of what an id stands for: a repeat of the event may find the user more active than the first did.
+        body = msgspec.json.encode([{**notification.item(), "delay": 0} for notification in notifications])
         drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id, rules.categories)
         for draft, notification in zip(drafts, notifications, strict=True):
             draft.collapse = notification.collapse
+            if notification.delay_ms:
+                draft.due_ms = now_ms + notification.delay_ms
+                draft.expires_ms = draft.due_ms + draft.ttl_ms
             draft.conditions = notification.conditions
             if draft.conditions is not None and not draft.due_ms:
                 draft.due_ms = now_ms  # conditions are judged when a timer fires

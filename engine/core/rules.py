@@ -40,7 +40,7 @@ answers a repeat as a duplicate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -154,7 +154,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     conditions: Conditions | None = None
 
     def item(self) -> dict[str, Any]:
-        """As an item of `POST /v1/notifications`."""
+        """As an item of `POST /v1/notifications`, `delay` and all."""
         fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
         item = {name: value for name, value in fields.items() if value is not None}
         if self.category:
@@ -198,7 +198,7 @@ NOT_A_USER: Final = "not a user name"
 NOT_ROLLED_OUT: Final = "the rule is not rolled out to this user"
 
 Person = Callable[[str], Mapping[str, Any]]
-"""What is known of a user, by name: `level`, and `active_ms`, when they were last active."""
+"""What is known of a user, by name: `level`, and `active_ms`, when they were last active. Called only where a rule looks at it."""
 
 
 def _unknown(_user: str) -> Mapping[str, Any]:
@@ -290,14 +290,39 @@ class Rules(Struct, frozen=True):
             outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
 
     def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying) -> None:
-        person = applying.person(user)
-        names = {**scope.names, "$user": user, "$level": person.get("level"), "$active_ms": person.get("active_ms")}
+        names = _Names({**scope.names, "$user": user}, lambda: applying.person(user))
         try:
             made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms)
         except Invalid as error:
             applying.outcome.skipped.append(Skipped(rule.name, user, error.detail))
             return
         applying.outcome.notifications.append(made)
+
+
+class _Names(Mapping[str, Any]):
+    """The names of one user's notification: those of the event, and `$level` and `$active_ms`, for which the user is looked up."""
+
+    def __init__(self, names: dict[str, Any], person: Callable[[], Mapping[str, Any]]) -> None:
+        self._names = names
+        self._person = person
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names and name in _OF_PERSON:
+            person = self._person()
+            self._names |= {name: person.get(member) for name, member in _OF_PERSON.items()}
+        return self._names[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names or name in _OF_PERSON
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._names, **_OF_PERSON})
+
+    def __len__(self) -> int:
+        return len({**self._names, **_OF_PERSON})
+
+
+_OF_PERSON: Final = {"$level": "level", "$active_ms": "active_ms"}
 
 
 class _Applying(Struct):

@@ -44,8 +44,8 @@ class Delay(Struct, frozen=True):
         """Milliseconds from `now_ms`. Of the scope's names `$active_ms` is when the user was last active, 0 for never."""
         level = next((str(value) for value in (self.by.values(scope) if self.by else ())), "")
         delay_ms = self.levels.get(level, self.fixed_ms)
-        active_ms = scope.names.get("$active_ms") or 0
-        if self.active_within_ms and active_ms and now_ms - active_ms < self.active_within_ms:
+        active_ms = (scope.names.get("$active_ms") or 0) if self.active_within_ms else 0
+        if active_ms and now_ms - active_ms < self.active_within_ms:
             return round(delay_ms * self.factor)
         return delay_ms
 

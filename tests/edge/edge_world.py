@@ -62,6 +62,7 @@ class FakeShard:
         self.profiles: dict[str, Profile | None] = {}
         self.people: dict[str, Person] = {}
         self.profile_status = batch.OK
+        self.active_ms = 0
         self._outgoing: list[Any] = []
 
     def take(self, record: Any) -> None:
@@ -177,7 +178,7 @@ class FakeShard:
         self.say(asking.ProfileIs(record.ref, self.profile_status, record.profile))
 
     def getprofile(self, record: asking.GetProfile) -> None:
-        self.say(asking.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key)))
+        self.say(asking.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key), self.active_ms))
 
     def happened(self, record: asking.Happened) -> None:
         person = self.people.setdefault(record.key, Person())

@@ -13,6 +13,7 @@ from engine.config import Config
 from engine.core import asking, batch
 from engine.core.judging import Category, Judging
 from engine.core.policy import TOUCH
+from engine.core.profile import Profile
 from engine.events import RuleBook
 from tests.edge.edge_world import edge_world
 
@@ -248,3 +249,48 @@ async def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path)
     book = RuleBook(Config(rules_path=str(rules)), Clock())
     assert book.rules().rules == ()
     assert "at most 64 events" in book.refused
+
+
+TOUCH_RULES = Path(__file__).parents[2] / "examples" / "touch" / "rules.toml"
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize(
+    ("level", "active_h", "hours"),
+    [("vip", 0, 1), ("normal", 0, 2), ("", 0, 24), ("gold", 0, 24), ("vip", 30, 1), ("vip", 3, 0.6), ("normal", 23, 1.2), (None, 1, 14.4)],
+)
+async def test_the_delay_follows_the_customer_vip_normal_others_and_shorter_who_was_here_today(
+    rules: Path, level: str | None, active_h: int, hours: float
+) -> None:
+    text = TOUCH_RULES.read_text()
+    cart = text[text.index('[[rule]]\nname = "cart"') : text.index("# A month without")]
+    rules.write_text("\n".join(line for line in cart.splitlines() if not line.startswith("fire")))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.shard.profiles["default:u1"] = None if level is None else Profile(level=level)
+        now_ms = world.gateway.wall_ms()
+        world.shard.active_ms = now_ms - active_h * HOUR_S * 1000 if active_h else 0
+        answer = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
+        (sid,) = answer.json()["scheduled"]
+        timer = world.scheduler.timers[sid]
+        assert timer.due_ms - now_ms == pytest.approx(hours * HOUR_S * 1000, abs=5000)
+        assert timer.ttl_ms == world.config.ttl_s_default * 1000
+        world.shard.active_ms = now_ms  # more active than at the first sending
+        world.scheduler.known["default:u1", timer.id] = timer
+        again = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
+        assert again.json()["results"][0]["status"] == "duplicate"
+        assert world.scheduler.received[-1].timer.digest == timer.digest, "the same message, whenever it is sent"
+
+
+async def test_a_users_shard_is_asked_only_when_a_rule_that_matches_looks_at_the_user(rules: Path) -> None:
+    rules.write_text(
+        RULES + '[[rule]]\nname = "by-level"\nevent = "level.asked"\nrecipients = ["user", "other"]\ntype = "t"\ntitle = "{$level}!"\n'
+    )
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
+        assert world.shard.of(asking.GetProfile) == []
+        world.shard.profiles["default:u1"] = Profile(level="vip")
+        await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e1"})
+        assert [asked.key for asked in world.shard.of(asking.GetProfile)] == ["default:u1"]
+        assert b'"title":"vip!"' in world.shard.of(batch.Post)[-1].body
+        world.shard.profile_status = batch.UNAVAILABLE
+        assert (await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e2"})).status_code == 503
