@@ -11,8 +11,13 @@ States of a mailbox here
     taking   in the group that is under way
     full     behind, with a window of pending messages already: it goes on when its user has acknowledged some, so who is slow
              holds broadcasts up in the log, where they cost nothing
+    asleep   behind, and its user has quiet hours: it goes on when they end, or when the profile is another. An entry of high priority
+             passes, with those before it
     even     connected, and everything up to the log's head was taken or did not concern it; its cursor is not moved along, it
              counts as the head
+
+A type or target that the user has muted does not concern the mailbox. Caps and the digest are for messages to users: a broadcast counts
+against none, and comes by itself (`engine.core.policy`).
 
 An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
 mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
@@ -28,17 +33,21 @@ are adopted (then the journal or the page has moved the cursor) or did not conce
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import merge
+from heapq import heappop, heappush, merge
 from typing import Final
 
 from msgspec import Struct
 
-from engine.core.batch import LOW
+from engine.core.batch import HIGH, LOW
 from engine.core.broadcast import EVERYONE, Broadcast, Log
 from engine.core.checkpoint import Adopted
 from engine.core.flight import Connection
+from engine.core.judgement import ZoneOf, facts_of, utc
 from engine.core.mailbox import Mailbox
 from engine.core.message import Message
+from engine.core.policy import muted
+from engine.core.profile import Profile
+from engine.core.quiet import quiet_until
 from engine.core.slots import split_key
 
 _LOOKS_MAX: Final = 4
@@ -63,11 +72,13 @@ class Adopter:
         pending_max: a mailbox with so many messages pending is full.
         adopt_max: broadcasts adopted with one group, counted once per mailbox.
         recent_max: ids remembered per mailbox.
+        zone_of: time zones by name.
     """
 
-    def __init__(self, log: Log, pending_max: int, adopt_max: int, recent_max: int) -> None:
+    def __init__(self, log: Log, pending_max: int, adopt_max: int, recent_max: int, zone_of: ZoneOf = utc) -> None:
         self._log = log
         self._recent_max = recent_max
+        self._zone_of = zone_of
         self._pending_max = pending_max
         self._adopt_max = adopt_max
         self._tenants: dict[str, dict[str, Mailbox]] = {}  # connected mailboxes
@@ -76,6 +87,8 @@ class Adopter:
         self._behind: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}  # those of them for which an entry of more than low priority came
         self._full: set[str] = set()
+        self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
+        self._wakes: list[tuple[int, str]] = []  # a heap of them; entries that count no more may be among them
         self._taking: set[str] = set()
         self.expired = 0  # pending messages found to have expired
 
@@ -96,10 +109,11 @@ class Adopter:
             self._even(mailbox)
         if connection.topics or mailbox.topics:
             self._enlist(mailbox)
-        if not self._due(mailbox, now_ms, 1):
+        due = self._due(mailbox, now_ms, 1)
+        if not due:
             return False
         self._behind[mailbox.key] = mailbox
-        return True
+        return not self._quiet_until(mailbox, now_ms) or due[0].priority == HIGH
 
     def detached(self, mailbox: Mailbox) -> None:
         """A connection of the mailbox ended."""
@@ -109,6 +123,7 @@ class Adopter:
             self._behind.pop(key, None)
             self._urgent.pop(key, None)
             self._full.discard(key)
+            self._asleep.pop(key, None)
             tenant = split_key(key)[0]
             connected = self._tenants[tenant]
             del connected[key]
@@ -123,6 +138,30 @@ class Adopter:
             self._enlist(mailbox)
             self._behind[mailbox.key] = mailbox
 
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: for some the quiet hours are over."""
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now_ms:
+            until_ms, key = heappop(wakes)
+            sleeper = self._asleep.get(key)
+            if sleeper is not None and sleeper[0] == until_ms:
+                del self._asleep[key]
+                self._behind[key] = sleeper[1]
+
+    def wake(self, mailbox: Mailbox) -> None:
+        """The user wants something else now."""
+        if self._asleep.pop(mailbox.key, None) is not None:
+            self._behind[mailbox.key] = mailbox
+
+    def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
+        self._asleep[mailbox.key] = (until_ms, mailbox)
+        heappush(self._wakes, (until_ms, mailbox.key))
+
+    def _quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
+        """When the user's quiet hours end, ms; 0 when there are none now."""
+        profile = None if mailbox.person is None else mailbox.person.profile
+        return 0 if profile is None or not profile.quiet else quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms)
+
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of the mailbox were acknowledged: is there room again?"""
         if mailbox.key in self._full and mailbox.pending_count() <= self._pending_max // 2:
@@ -130,7 +169,7 @@ class Adopter:
 
     def _even(self, mailbox: Mailbox) -> None:
         key = mailbox.key
-        if not (key in self._behind or key in self._urgent or key in self._full or key in self._taking):
+        if not any(key in some for some in (self._behind, self._urgent, self._full, self._asleep, self._taking)):
             mailbox.log_pos = self._log.head
 
     def _enlist(self, mailbox: Mailbox) -> None:
@@ -179,7 +218,10 @@ class Adopter:
                 channels.append(log.after(tenant, topic, since))
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
+        profile = None if mailbox.person is None else mailbox.person.profile
         for broadcast in found:
+            if profile is not None and _is_muted(broadcast, profile):
+                continue
             if broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos):
                 due.append(broadcast)
                 if len(due) == count_max:
@@ -221,6 +263,14 @@ class Adopter:
                 mailbox.log_pos = self._log.head
                 continue
             cursor = self._log.head
+            until_ms = self._quiet_until(mailbox, now_ms)
+            if until_ms and due[-1].priority != HIGH:
+                self._sleep(mailbox, until_ms)
+                while due and due[-1].priority != HIGH:
+                    due.pop()
+                if not due:
+                    continue
+                cursor = due[-1].pos
             if len(due) > room:
                 due.pop()
                 cursor = due[-1].pos
@@ -256,6 +306,12 @@ class Adopter:
         for adoption in adoptions:
             if adoption.mailbox.connections:
                 self._behind[adoption.mailbox.key] = adoption.mailbox
+
+
+def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
+    if broadcast.facts is None:
+        broadcast.facts = facts_of(broadcast.body, broadcast.priority, None)
+    return muted(broadcast.facts, profile) is not None
 
 
 def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[Adopted]:

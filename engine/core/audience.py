@@ -19,6 +19,7 @@ from engine.core.batch import UNAVAILABLE, Timer
 from engine.core.broadcast import Broadcast, Entry, Log
 from engine.core.cabinet import Cabinet
 from engine.core.courier import Courier, ShardPolicy
+from engine.core.judgement import ZoneOf
 from engine.core.mailbox import Mailbox
 from engine.core.slots import split_key, topic_of
 from engine.core.subscriptions import Change, Subscriptions
@@ -35,9 +36,9 @@ class Announcement(Struct):
 class Audience:
     """See the module's text. Answers go into the courier's output."""
 
-    def __init__(self, cabinet: Cabinet, courier: Courier, policy: ShardPolicy, counters: dict[str, int]) -> None:
+    def __init__(self, cabinet: Cabinet, courier: Courier, policy: ShardPolicy, counters: dict[str, int], zone_of: ZoneOf) -> None:
         self.log: Log = cabinet.log
-        self.adopter = Adopter(self.log, policy.window, policy.adopt_max, policy.recent_ids)
+        self.adopter = Adopter(self.log, policy.window, policy.adopt_max, policy.recent_ids, zone_of)
         self.storage_away = False
         self._subscriptions = Subscriptions(policy.topics_per_user_max)
         self._cabinet = cabinet

@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from engine.core.batch import LOW
 from engine.core.message import SharedBody
+from engine.core.policy import Facts
 
 EVERYONE: Final = ""
 """The topic of what is for everyone."""
@@ -57,6 +58,7 @@ class Broadcast(Struct, gc=False):
     retain: bool
     accepted_ms: int
     body: SharedBody
+    facts: Facts | None = None  # what the judgement asks of it, once it was asked
 
 
 encode_entry: Final = msgspec.msgpack.Encoder().encode

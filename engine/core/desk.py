@@ -103,6 +103,7 @@ class Desk:
                 follows = person_of(note.mailbox).follows
                 note.done.timers = {rule: follows[rule] for rule in note.record.follow if rule in follows}
             self._cabinet.mark(note.mailbox)
+            self._audience.adopter.wake(note.mailbox)
             self._output.append((note.session, note.done))
 
     def refused(self, notes: Sequence[Note]) -> None:

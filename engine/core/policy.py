@@ -141,7 +141,7 @@ def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = Tru
         digest: may it go into the digest? What comes out of it may not.
     """
     mandatory = facts.limits.mandatory
-    wish = None if mandatory else _muted(facts, profile)
+    wish = None if mandatory else muted(facts, profile)
     if wish is None:
         wish = _interacted(facts, active_ms)
     if wish is not None:
@@ -208,7 +208,8 @@ def forget_old(counters: Counters, now_ms: int) -> None:
         del counters.last[type_]
 
 
-def _muted(facts: Facts, profile: Profile) -> Reason | None:
+def muted(facts: Facts, profile: Profile) -> Reason | None:
+    """Question 1: has the user muted it?"""
     pattern = matches(profile.muted_types, facts.type)
     if pattern:
         return Reason("muted_type", f"the user has muted {pattern}")

@@ -82,7 +82,7 @@ class ShardCore:
         self.intake = Intake(self.mailboxes, policy.recent_ids, conflation, policy.windows_max, policy.judging, zone_of)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
-        self.audience = Audience(self.cabinet, self.courier, policy, self.counters)
+        self.audience = Audience(self.cabinet, self.courier, policy, self.counters, zone_of)
         self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
         self.output = self.courier.output
         self.desk = Desk(self.cabinet, self.hub, self.audience, policy, zone_of, self.output)
@@ -424,8 +424,9 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Look for windows that are over; measure the pressure and act on it. To be called every `pressure_tick_ms`."""
+        """Look for windows and quiet hours that are over; measure the pressure and act on it. To be called every `pressure_tick_ms`."""
         self.cabinet.closer.tick(now_ms)
+        self.audience.adopter.tick(now_ms)
         if self.admission.tick(now_ms):
             self.evict(now_ms)
 

@@ -143,11 +143,19 @@ class World:
         return self.refs
 
     def broadcast(
-        self, id: str, topic: str = "", *, tenant: str = "t", ttl_ms: int = 60_000, priority: int = LOW, retain: bool = True
+        self,
+        id: str,
+        topic: str = "",
+        *,
+        tenant: str = "t",
+        ttl_ms: int = 60_000,
+        priority: int = LOW,
+        retain: bool = True,
+        more: bytes = b"",
     ) -> int:
         """Publish into the log; the shard does not know yet. Returns the position."""
         pos = self._next_position()
-        body = b'"id":"%b"' % id.encode()
+        body = b'"id":"%b"' % id.encode() + more
         entry = Entry(tenant, topic, id, priority, self.now_ms + ttl_ms, retain, self.now_ms, body)
         self.log.append((pos, encode_entry(entry)))
         return pos
