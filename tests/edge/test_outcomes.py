@@ -7,6 +7,7 @@ import pytest
 from engine import outcomes
 from engine.calls import Call
 from engine.core import batch
+from engine.core.slots import partition_of
 from engine.problems import Problem
 from engine.publishing import Draft, Result
 
@@ -64,7 +65,7 @@ async def test_a_repeat_of_the_edge_that_was_refused_is_not_known_to_have_been_r
 
 
 DUE_MS = NOW_MS + 5000
-OURS = f"{outcomes.partition_of('t:u1')}-uuid"
+OURS = f"{partition_of('t:u1')}-uuid"
 
 
 @pytest.mark.parametrize(
