@@ -170,13 +170,14 @@ class EventStream(Connection):
 class Poll(Connection):
     """One long-polling request."""
 
-    __slots__ = ("_expecting", "_gaps", "_hangup", "_messages", "_ready", "_resumed", "_seq")
+    __slots__ = ("_expecting", "_gaps", "_hangup", "_messages", "_ready", "_resumed", "_seq", "_waited")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, batch.POLL, cursor, device)
         self._messages: list[bytes] = []
         self._gaps: list[dict[str, int]] = []
         self._expecting = True
+        self._waited = False  # as long as it was asked to
         self._resumed = ""
         self._seq = 0
         self._hangup: tuple[int, str] | None = None
@@ -195,6 +196,7 @@ class Poll(Connection):
             await asyncio.wait((ready, leaving), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if self._expecting and not self._ready.is_set() and not leaving.done():
                 # A short wait must not make a mailbox look empty: the shard has not spoken yet, or promised more.
+                self._waited = True
                 grace_s = self.gateway.config.poll_grace_ms / 1000
                 await asyncio.wait((ready, leaving), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -223,6 +225,8 @@ class Poll(Connection):
         self._resumed = record.resumed
         self._seq = max(record.from_seq - 1, 0)
         self._expecting = record.head >= record.from_seq
+        if self._waited and not self._expecting:
+            self._ready.set()
 
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """The answer."""

@@ -186,6 +186,16 @@ async def test_a_poll_without_news_gives_the_cursor_back() -> None:
         assert await poll(world, f"{EPOCH}-2", 0.1) == {"messages": [], "last_event_id": f"{EPOCH}-2", "resumed": "ok"}
 
 
+async def test_a_poll_that_is_not_to_wait_answers_as_soon_as_the_shard_has_spoken() -> None:
+    async with edge_world(poll_grace_ms=60_000) as world, asyncio.timeout(20):
+        world.shard.connected = False
+        asked = asyncio.ensure_future(poll(world, wait=0))
+        await until(lambda: world.gateway.connections)
+        await asyncio.sleep(0.05)  # the wait is over, and the shard has not spoken
+        world.shard.reset()
+        assert (await asked)["messages"] == []
+
+
 async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
     async with edge_world() as world:
         waiting = asyncio.ensure_future(poll(world, "other-9", 30))
