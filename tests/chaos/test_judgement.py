@@ -1,0 +1,97 @@
+"""Kill the scheduler while quiet hours hold messages back, and the shard while it counts: the morning comes once, and caps hold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.chaos.test_faults import status_when, victim_of
+from tests.chaos.test_timers import Receivers
+from tests.conftest import RunningEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+LATE_S = 110
+USERS = 3
+MESSAGES = 20
+
+
+async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
+    """Until the engine answers well: parts of it may be dying."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
+                headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
+                answer = await client.request(method, path, json=body, headers=headers)
+                answer.raise_for_status()
+                return answer.json()
+        except httpx.HTTPError:
+            assert time.monotonic() < deadline, f"{method} {path} is not answered"
+            await asyncio.sleep(0.1)
+
+
+def clock(at_s: float) -> str:
+    return time.strftime("%H:%M", time.gmtime(at_s))
+
+
+@pytest.mark.parametrize("role", ["scheduler", "shard"])
+async def test_what_quiet_hours_hold_back_comes_once_when_they_end(victim: RunningEngine, role: str) -> None:
+    end_s = (int(time.time() + 12) // 60 + 1) * 60
+    profile = {"quiet": [{"from": clock(end_s - 3600), "to": clock(end_s)}]}
+    users = [f"night-{role}-{n}" for n in range(USERS)]
+    for user in users:
+        assert (await ask(victim, "PUT", f"/v1/users/{user}/profile", profile))["quiet"][0]["to"] == clock(end_s)
+    ids = [f"{role}-{n}" for n in range(MESSAGES)]
+    items = [{"users": users, "type": "test.night", "id": id} for id in ids]
+    for result in await victim.publish(*items):
+        assert (result["status"], result["scheduled_at"]) == ("scheduled", end_s * 1000)
+        assert result["reason"].startswith("quiet_hours: ")
+    # These become due in the middle of the night, and are moved.
+    await victim.publish(*({"users": users, "type": "test.dreamt", "id": f"dream-{id}", "delay": 1} for id in ids[:3]))
+    deadline = time.monotonic() + 20
+    while (await ask(victim, "GET", f"/v1/users/{users[0]}/messages/dream-{ids[0]}"))["timeline"][-1]["event"] != "deferred":
+        assert time.monotonic() < deadline, "it did not fire"
+        await asyncio.sleep(0.1)
+    victim_of(victim).kill(role)
+    again = (await ask(victim, "POST", "/v1/notifications", items))["results"]
+    assert {result["status"] for result in again} == {"duplicate"}
+    receivers = {user: Receivers(victim, [user]) for user in users}
+    tasks = [asyncio.create_task(receivers[user].run(user)) for user in users]
+    wanted = {*ids, *(f"dream-{id}" for id in ids[:3])}
+    try:
+        async with asyncio.timeout(LATE_S):
+            while any(one.seqs.keys() < wanted for one in receivers.values()):
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1)  # what would come twice would come now
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for one in receivers.values():
+        assert all(len(one.seqs[id]) == 1 for id in wanted)
+        assert all(one.arrived_ms[id] >= end_s * 1000 for id in wanted)
+
+
+async def test_caps_hold_when_the_shard_dies_between_the_third_and_the_fourth(victim: RunningEngine) -> None:
+    users = [f"touched-{n}" for n in range(10)]
+
+    def touch(user: str, n: int) -> dict[str, Any]:
+        return {"user": user, "type": f"touch.kind{n}", "category": "touch", "id": f"{user}-{n}"}
+
+    three = await victim.publish(*(touch(user, n) for n in range(3) for user in users))
+    assert {result["status"] for result in three} == {"accepted"}
+    victim_of(victim).kill("shard")
+    fourth = (await ask(victim, "POST", "/v1/notifications", [touch(user, 3) for user in users]))["results"]
+    assert {(result["status"], result["reason"].partition(":")[0]) for result in fourth} == {("suppressed", "cap")}
+    await status_when(victim, lambda status: status["ready"])
+    for user in users:
+        explained = (await ask(victim, "POST", "/v1/explain", touch(user, 4)))["results"][0]
+        assert (explained["decision"], explained["reasons"][-1]["code"]) == ("suppress", "cap")
+        told = await ask(victim, "GET", f"/v1/users/{user}/messages/{user}-3")
+        assert (told["state"], told["timeline"][-1]["event"]) == ("suppressed", "suppressed")
+        assert (await ask(victim, "GET", f"/v1/users/{user}/messages/{user}-2"))["state"] == "pending"
