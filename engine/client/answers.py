@@ -11,6 +11,10 @@ from msgspec import Struct
 from engine.client.http import Response
 from engine.errors import ClientError, Forbidden, Refused, Unauthorized
 
+RETRY_FIRST_S: Final = 0.1
+RETRY_CAP_S: Final = 5.0
+RETRY_JITTER: Final = 0.3
+RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 FINAL: Final = frozenset({"accepted", "scheduled", "merged", "duplicate", "suppressed"})
 
 
@@ -151,3 +155,9 @@ def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:
 def _of_all(ids: Sequence[str], detail: str) -> ItemError:
     """What is said about the request as a whole: about its one item, or about none in particular."""
     return ItemError(0, ids[0], detail) if len(ids) == 1 else ItemError(-1, "?", detail)
+
+
+def retry_delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
+    """How long to wait after the `attempt`-th failure (from 0): doubling from 0.1 s to 5 s, +-30 %, never before `Retry-After`."""
+    delay = min(RETRY_FIRST_S * (1 << min(attempt, 16)), RETRY_CAP_S) * (1 + RETRY_JITTER * (2 * random - 1))
+    return delay if retry_after_s is None else max(delay, retry_after_s * (1 + RETRY_JITTER * random))

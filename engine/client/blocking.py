@@ -160,6 +160,22 @@ class SyncPublisher:
         """As `Publisher.post`."""
         return self._loop.run(self._publisher.post(type=type, user=user, data=data, **fields))
 
+    def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+        """As `Publisher.explain`."""
+        return self._loop.run(self._publisher.explain(type=type, **fields))
+
+    def profile(self, user: str) -> dict[str, Any]:
+        """As `Publisher.profile`."""
+        return self._loop.run(self._publisher.profile(user))
+
+    def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
+        """As `Publisher.set_profile`."""
+        return self._loop.run(self._publisher.set_profile(user, profile))
+
+    def timeline(self, user: str, id: str) -> dict[str, Any] | None:
+        """As `Publisher.timeline`."""
+        return self._loop.run(self._publisher.timeline(user, id))
+
     def flush(self) -> None:
         """As `Publisher.flush`."""
         self._loop.run(self._publisher.flush())

@@ -23,17 +23,24 @@ import msgspec
 from msgspec import Struct
 
 from engine.client.address import Credentials, Token, parse_url
-from engine.client.answers import ItemError, PublishError, Result, problem_of, raise_rejection, results_of, retry_after_s
+from engine.client.answers import (
+    RETRIED,
+    ItemError,
+    PublishError,
+    Result,
+    problem_of,
+    raise_rejection,
+    results_of,
+    retry_after_s,
+    retry_delay_s,
+)
 from engine.client.http import Http
+from engine.client.judging import Questions
 from engine.errors import Unreachable
 from engine.ids import IdSource
 
 PATH: Final = "/v1/notifications"
 BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, less the brackets of the array
-RETRY_FIRST_S: Final = 0.1
-RETRY_CAP_S: Final = 5.0
-RETRY_JITTER: Final = 0.3
-RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
 
 
@@ -41,12 +48,6 @@ class _Item(Struct, frozen=True):
     id: str
     body: bytes
     users: int
-
-
-def retry_delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
-    """How long to wait after the `attempt`-th failure (from 0): doubling from 0.1 s to 5 s, +-30 %, never before `Retry-After`."""
-    delay = min(RETRY_FIRST_S * (1 << min(attempt, 16)), RETRY_CAP_S) * (1 + RETRY_JITTER * (2 * random - 1))
-    return delay if retry_after_s is None else max(delay, retry_after_s * (1 + RETRY_JITTER * random))
 
 
 class Publisher:
@@ -59,7 +60,7 @@ class Publisher:
                 await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
 
     Items are the fields of `POST /v1/notifications`: one of `user`, `users`, `topic`, `broadcast=True`; `type`; and `data`, `id`,
-    `priority`, `actor`, `target`, `context`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`.
+    `priority`, `actor`, `target`, `context`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`.
 
     Args:
         url: the engine's address, `http://host:port` or `https://...`.
@@ -99,6 +100,7 @@ class Publisher:
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
         self._on_result = on_result
+        self._questions = Questions(self._http, self._credentials, self._address, timeout_s, retry_for_s)
         self._new_id = IdSource()
         self._queue: deque[_Item] = deque()
         self._posted = self._answered = 0
@@ -157,6 +159,27 @@ class Publisher:
             for _ in batch:
                 waiting.popleft()
         return results
+
+    # -- judged --------------------------------------------------------------------------------------------------------
+    async def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+        """What would become of an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
+
+        Raises:
+            Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
+        """
+        return await self._questions.explain({"type": type, **fields})
+
+    async def profile(self, user: str) -> dict[str, Any]:
+        """What a user wants: time zone, quiet hours, mutes, digest, level."""
+        return await self._questions.profile(user)
+
+    async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Keep what a user wants, None to forget it; on durable storage when this returns, as what is kept now."""
+        return await self._questions.set_profile(user, profile)
+
+    async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
+        """What is still known of a message: where it is, and what happened to it; None when nothing is."""
+        return await self._questions.timeline(user, id)
 
     # -- buffered ------------------------------------------------------------------------------------------------------
     async def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine import Publisher, SyncPublisher
 from engine.client import PublishError, Result
-from engine.client.publishing import RETRY_CAP_S, retry_delay_s
+from engine.client.answers import RETRY_CAP_S, retry_delay_s
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
 from tests.client.misbehaving import until
 
