@@ -180,7 +180,7 @@ class Books:
         elif isinstance(record, Handled):
             self._handled(user, record.floor, record.acked, epoch)
         elif isinstance(record, Topics):
-            user.taken.topics = record.topics
+            user.taken.subscribe(record.topics)
             self.seen["subscribed"] += 1
         elif isinstance(record, Counted):
             item = record.item
@@ -205,6 +205,8 @@ class Books:
                 self._rolled_back(self.user(key), seq)
         elif isinstance(record, Stored):
             self._rolled_back(self.user(record.key), record.seq)
+        elif isinstance(record, Topics):
+            self.user(record.key).taken.rolled_back()
         elif isinstance(record, Counted | Ended):
             user = self.user(record.key)
             self._blaming(user, user.windows.rolled_back, record)

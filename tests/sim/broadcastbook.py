@@ -20,7 +20,18 @@ class Taken:
 
     def __init__(self) -> None:
         self.seq_of: dict[int, int] = {}  # position -> number, ascending
-        self.topics: dict[str, int] = {}  # as journalled -> position from which it counts
+        self._topics: list[dict[str, int]] = [{}]  # topic -> position from which it counts; as journalled, the last one holds
+
+    @property
+    def topics(self) -> dict[str, int]:
+        return self._topics[-1]
+
+    def subscribe(self, topics: dict[str, int]) -> None:
+        self._topics.append(topics)
+
+    def rolled_back(self) -> None:
+        """The newest subscriptions never were."""
+        self._topics.pop()
 
 
 class BroadcastBook:
