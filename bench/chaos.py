@@ -82,6 +82,9 @@ SCENARIOS: Final = (
     Scenario("disk-full", "the disk of Redis full for 4 s", faults.disk_full, "small disk"),
     Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
     Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
+    Scenario(
+        "frozen-node", "stop the second node until its shard is replaced, then let it go on", None, "two nodes to freeze", within_s=150
+    ),
     Scenario("node", "kill -9 the raylet of the second node; a third joins", None, "two nodes", within_s=150),
 )
 
@@ -147,12 +150,20 @@ def _two_nodes(folder: Path) -> Iterator[Place]:
         yield Place(victim, lose_a_node)
 
 
+@contextlib.contextmanager
+def _two_nodes_to_freeze(folder: Path) -> Iterator[Place]:
+    """The same; the first engine_shard of a third node is where the second's shard goes."""
+    with TwoNodes(folder) as nodes, _engine(folder, address=nodes.address, redis_url=nodes.redis_url) as victim:
+        yield Place(victim, faults.node_frozen(nodes))
+
+
 PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
     "plain": _plain,
     "small disk": _small_disk,
     "movable clock": _movable_clock,
     "sentinel": _sentinel,
     "two nodes": _two_nodes,
+    "two nodes to freeze": _two_nodes_to_freeze,
 }
 
 

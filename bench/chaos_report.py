@@ -26,6 +26,7 @@ _COLUMNS: Final = (
     ("p99 before, ms", lambda r: r["p99_before_ms"]),
     ("p99 meanwhile, ms", lambda r: r["p99_during_ms"]),
     ("requests repeated", lambda r: r["publisher_retries"]),
+    ("old process", lambda r: r.get("old_process", "")),
 )
 
 

@@ -17,12 +17,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import httpx
+import psutil
 from redis.exceptions import RedisError
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from bench.disk import filled
 from bench.movable_clock import MovableClock
+from bench.traffic import now_s
+from bench.two_nodes import TwoNodes
 from bench.victim import Victim
 
 Fault = Callable[[Victim], Awaitable[dict[str, Any] | None]]
@@ -31,7 +34,7 @@ REFUSAL_S: Final = 4.0
 """How long Redis refuses or is silent: twice what a shard waits before it tells publishers."""
 
 STALL_S: Final = 5.0
-"""Longer than links tolerate (3 s), shorter than what gets an actor replaced (10 s)."""
+"""Longer than links tolerate (3 s), shorter than what gets an actor replaced (`health_timeout_ms`)."""
 
 STEP_S: Final = 3.0
 NUISANCE_S: Final = 5.0
@@ -61,12 +64,42 @@ def stalled(role: str, seconds: float = STALL_S) -> Fault:
 def replaced_while_stalled(role: str, patience_s: float = 40.0) -> Fault:
     """SIGSTOP until the engine has a new process for the part; then the old one may run again, if Ray has left it alive."""
 
-    async def fault(victim: Victim) -> None:
+    async def fault(victim: Victim) -> dict[str, Any]:
         before = victim.pids(role)
-        with victim.stopped(role):
+        with victim.stopped(role) as pid:
             async with asyncio.timeout(patience_s):
                 while not set(victim.pids(role)) - set(before):
                     await asyncio.sleep(0.05)
+            wakes = pid in victim.pids(role)
+        return await _end_of_zombies({pid} if wakes else set())
+
+    return fault
+
+
+async def _end_of_zombies(pids: set[int], patience_s: float = 20.0) -> dict[str, Any]:
+    """What becomes of processes that woke up beside their successors: they must end, by themselves or by Ray. Raises TimeoutError."""
+    if not pids:
+        return {"old_process": "ended by Ray"}
+    began_s = now_s()
+    async with asyncio.timeout(patience_s):
+        while any(map(psutil.pid_exists, pids)):
+            await asyncio.sleep(0.02)
+    return {"old_process": f"woke, gone after {now_s() - began_s:.2f} s"}
+
+
+def node_frozen(nodes: TwoNodes, patience_s: float = 90.0) -> Fault:
+    """A whole node stops, its shard is replaced on another, then the node goes on: its processes do not know that they are replaced."""
+
+    async def fault(_victim: Victim) -> dict[str, Any]:
+        before = set(nodes.shards())
+        zombies = await asyncio.to_thread(nodes.freeze_second)
+        try:
+            async with asyncio.timeout(patience_s):
+                while not set(nodes.shards()) - before:
+                    await asyncio.sleep(0.1)
+        finally:
+            nodes.thaw()
+        return await _end_of_zombies(set(zombies))
 
     return fault
 

@@ -6,6 +6,7 @@ are on the first.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Final
 from bench.processes import role_of, tree
 from bench.sentinel_group import PASSWORD, Server
 from bench.server import free_port
+from engine.cluster import HEAD_SETTINGS
 
 _START_S: Final = 60
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
@@ -36,6 +38,7 @@ class TwoNodes:
         options = {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD}
         self._redis = Server(folder, "redis", options)
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._frozen: list[int] = []
 
     @property
     def address(self) -> str:
@@ -66,7 +69,7 @@ class TwoNodes:
                 f"--resources={json.dumps(resources)}", *options,
                 *(["--include-dashboard=false", f"--temp-dir={self._folder}/ray"] if "--head" in options else []),
             ],
-            env=os.environ | {"PYTHONPATH": str(_CHECKOUT), "RAY_AUTH_MODE": "token"},
+            env=os.environ | HEAD_SETTINGS | {"PYTHONPATH": str(_CHECKOUT), "RAY_AUTH_MODE": "token"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._nodes.append(node)
@@ -80,13 +83,34 @@ class TwoNodes:
     def _raylets(node: subprocess.Popen[bytes]) -> list[int]:
         return [pid for pid in tree(node.pid) if role_of(pid) == "raylet"]
 
+    def shards(self) -> list[int]:
+        """The processes of all shards, on whatever node."""
+        return [pid for node in self._nodes for pid in tree(node.pid) if role_of(pid) == "shard"]
+
     def lose_second(self) -> None:
         """kill -9 the raylet of the newest node; another node takes its place, as an autoscaler would see to it."""
         (raylet,) = self._raylets(self._nodes[-1])
         os.kill(raylet, signal.SIGKILL)
         self._start({"engine_shard": 1}, f"--address={self.address}")
 
+    def freeze_second(self) -> list[int]:
+        """Stop every process of the newest node; another node joins. Returns the processes of the stopped one's shards."""
+        self._frozen = tree(self._nodes[-1].pid)
+        for pid in self._frozen:
+            os.kill(pid, signal.SIGSTOP)
+        shards = [pid for pid in self._frozen if role_of(pid) == "shard"]
+        self._start({"engine_shard": 1}, f"--address={self.address}")
+        return shards
+
+    def thaw(self) -> None:
+        """What was stopped goes on."""
+        for pid in self._frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._frozen = []
+
     def stop(self) -> None:
+        self.thaw()
         for node in reversed(self._nodes):
             family = tree(node.pid)
             node.terminate()

@@ -114,6 +114,8 @@ def status(
         f"\n{totals['connections']} connections, {totals['pending']} pending, "
         f"{totals['published']} published, {totals['acknowledged']} acknowledged{'; ' + latency if latency else ''}"
     )
+    if totals.get("quarantined"):
+        console.print(f"[red]{totals['quarantined']} stored records could not be read and were moved aside[/]; the shards' logs say which")
 
 
 @app.command()

@@ -42,9 +42,17 @@ LOCAL_SETTINGS: Final = {
     "RAY_raylet_check_gc_period_milliseconds": "5000",
     "RAY_object_manager_timer_freq_ms": "1000",
     "RAY_kill_idle_workers_interval_ms": "5000",
+    "RAY_kill_worker_timeout_milliseconds": "500",  # 5000 by default: a hung actor is ended for good so long after it was told to end
     "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
 }
 """Environment of a local Ray's processes. What the caller's environment already says about one of them wins."""
+
+HEAD_SETTINGS: Final = {
+    "RAY_health_check_period_ms": "2000",  # 3000, 10 000 and 5 by default: 15 s for a node that vanished, 65 s for one that hangs
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""Environment of the head node of a cluster: how soon actors of a lost node start elsewhere. `deploy/ray-cluster.yaml` has them."""
 
 LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
 """A local node takes as many actors as the configuration allows; in a cluster these decide what runs where."""

@@ -205,7 +205,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- operating ----------------------------------------------------------------------------------------------------
     health_ms: Positive = 2000  # the controller asks every actor this often; each question costs about 1 ms of CPU
-    health_timeout_ms: Positive = 10_000  # an actor that does not answer for this long is replaced
+    health_timeout_ms: Positive = 6_000  # an actor that leaves questions unanswered for this long, four in a row, is replaced
     latency_window_ms: Positive = 10_000  # the status shows latency quantiles of this much past
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing what is left when the engine stops
     start_timeout_s: Positive = 120

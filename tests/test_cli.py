@@ -65,6 +65,17 @@ def test_an_unknown_setting_is_named_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize("quarantined", [0, 3])
+def test_the_status_says_so_when_stored_records_could_not_be_read(monkeypatch: pytest.MonkeyPatch, quarantined: int) -> None:
+    totals = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": quarantined}
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    redis = {"alive": True, "restarts": 0}
+    found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
+    monkeypatch.setattr("engine.cli._ask_status", lambda _config: found)
+    told = CliRunner().invoke(app, ["status"]).stdout
+    assert ("3 stored records could not be read" in told) == bool(quarantined)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("status",), ("scale", "--shards", "3")])
 def test_commands_that_need_an_engine_say_how_to_start_one(tmp_path: Path, arguments: tuple[str, ...]) -> None:

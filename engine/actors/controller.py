@@ -199,6 +199,7 @@ class Controller:
 
     async def _ask(self, key: tuple[str, int]) -> None:
         watch = self._watches[key]
+        watch.asked(_monotonic_ms())
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
                 stats = await self._handles[key].stats.remote()

@@ -1,7 +1,8 @@
 """What the controller knows of its actors and what it does about it.
 
-A `Watch` per actor is fed with answers and failures of its `stats()` calls; `verdict` says whether to leave it alone or to
-replace it. Ray itself restarts a process that has died; the verdict is for one that is there and does not answer. A replaced
+A `Watch` per actor is fed with questions, answers and failures of its `stats()` calls; `verdict` says whether to leave it alone or to
+replace it. What counts is how long it has left questions unanswered, not when it answered last: the pause between two questions is none
+of its own. Ray itself restarts a process that has died; the verdict is for one that is there and does not answer. A replaced
 actor gets a whole timeout again before the next verdict, so a slow start is not killed over and over faster than that.
 
 `summary` folds everybody's last answer into the engine's status.
@@ -26,7 +27,7 @@ class Watch:
 
     Args:
         role, index: which actor.
-        timeout_ms: silence of an actor that has answered before; after it, it is replaced.
+        timeout_ms: how long an actor that has answered before may leave questions unanswered; after it, it is replaced.
         now_ms: monotonic milliseconds, as all times here.
     """
 
@@ -38,8 +39,14 @@ class Watch:
         self.cpu_pct = 0.0
         self._timeout_ms = timeout_ms
         self._answered_ms = now_ms
+        self._asked_ms: float | None = None  # the first question since it answered, or since it was replaced
         self._grace = 1
         self._failed = False
+
+    def asked(self, now_ms: float) -> None:
+        """`stats()` is called."""
+        if self._asked_ms is None:
+            self._asked_ms = now_ms
 
     def answered(self, stats: Mapping[str, Any], now_ms: float) -> None:
         """`stats()` returned. Another process than last time means that it was restarted in between."""
@@ -53,6 +60,7 @@ class Watch:
             self.cpu_pct = 0.0
         self.stats = stats
         self._answered_ms = now_ms
+        self._asked_ms = None
         self._grace = 1
         self._failed = False
 
@@ -62,9 +70,9 @@ class Watch:
 
     def verdict(self, now_ms: float) -> Verdict:
         """`replace` once when the silence has lasted too long; then the actor has a start's time to answer."""
-        if not self.stats or now_ms - self._answered_ms <= self._timeout_ms * self._grace:
+        if not self.stats or self._asked_ms is None or now_ms - self._asked_ms <= self._timeout_ms * self._grace:
             return "leave"
-        self._answered_ms = now_ms
+        self._asked_ms = now_ms
         self._grace = START_GRACE_FACTOR
         return "replace"
 
@@ -141,7 +149,9 @@ class LatencyWindow:
 
 
 def totals(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Sums over the shards' rows: what an operator looks at first."""
+    """Sums over the shards' rows: what an operator looks at first. `quarantined` are those of the schedulers too."""
+    rows = list(rows)
     shards = [row for row in rows if row["role"] == "shard"]
     names = ("connections", "users", "pending", "published", "delivered", "acknowledged", "retried", "dead_lettered", "expired")
-    return {name: sum(int(row.get(name, 0)) for row in shards) for name in names}
+    sums = {name: sum(int(row.get(name, 0)) for row in shards) for name in names}
+    return {**sums, "quarantined": sum(int(row.get("quarantined", 0)) for row in rows)}

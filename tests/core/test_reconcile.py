@@ -39,13 +39,25 @@ def test_an_actor_that_has_never_answered_is_left_alone_for_it_may_wait_for_a_ma
 def test_silence_within_the_timeout_is_forgiven() -> None:
     one = watch()
     one.answered(stats(), 500)
+    one.asked(600)
     one.failed()
-    assert one.verdict(1500) == "leave"
+    assert one.verdict(1600) == "leave"
+
+
+def test_only_silence_to_a_question_counts() -> None:
+    one = watch()
+    one.answered(stats(), 500)
+    assert one.verdict(10_000) == "leave"
+    one.asked(10_000)
+    one.asked(10_900)
+    assert one.verdict(11_000) == "leave"
+    assert one.verdict(11_001) == "replace"
 
 
 def test_longer_silence_means_one_replacement_and_then_time_to_start() -> None:
     one = watch()
-    one.answered(stats(), 500)
+    one.answered(stats(), 400)
+    one.asked(500)
     assert one.verdict(1501) == "replace"
     assert one.verdict(1502) == "leave"
     assert one.verdict(1501 + START_GRACE_FACTOR * 1000) == "leave"
@@ -55,8 +67,10 @@ def test_longer_silence_means_one_replacement_and_then_time_to_start() -> None:
 def test_an_answer_after_a_replacement_brings_back_the_usual_timeout() -> None:
     one = watch()
     one.answered(stats(), 0)
+    one.asked(0)
     assert one.verdict(1001) == "replace"
     one.answered(stats(pid=8), 3000)
+    one.asked(3000)
     assert one.verdict(4000) == "leave"
     assert one.verdict(4001) == "replace"
 
@@ -143,8 +157,9 @@ def test_without_recent_messages_the_quantiles_of_everything_so_far_stand() -> N
     assert (window.quantiles()["p50_ms"] or 0) > 1
 
 
-def test_totals_are_sums_over_shards_only() -> None:
+def test_totals_are_sums_over_shards_and_of_what_is_quarantined_over_all() -> None:
     rows = [stats(connections=2, pending=1), stats(connections=3), {"role": "edge", "connections": {"websocket": 9}}]
     assert totals(rows)["connections"] == 5
     assert totals(rows)["pending"] == 1
-    assert totals(rows)["published"] == 0
+    assert totals(rows)["published"] == totals(rows)["quarantined"] == 0
+    assert totals([stats(quarantined=2), {"role": "scheduler", "quarantined": 1}])["quarantined"] == 3

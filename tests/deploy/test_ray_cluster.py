@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from engine.cluster import LOCAL_RESOURCES
+from engine.cluster import HEAD_SETTINGS, LOCAL_RESOURCES, LOCAL_SETTINGS
 
 PATH = Path(__file__).parents[2] / "deploy" / "ray-cluster.yaml"
 
@@ -47,3 +47,12 @@ def test_every_option_of_its_start_command_exists() -> None:
     start = yaml.safe_load(PATH.read_text())["head_start_ray_commands"][-1]
     known = {option for parameter in get_command(app).commands["up"].params for option in parameter.opts}  # type: ignore[attr-defined]
     assert set(re.findall(r"--[a-z-]+", start)) <= known
+
+
+def test_its_nodes_have_the_settings_that_make_a_lost_actor_come_back_soon(cluster: dict[str, Any]) -> None:
+    head, worker = " ".join(cluster["head_start_ray_commands"]), " ".join(cluster["worker_start_ray_commands"])
+    for name, value in HEAD_SETTINGS.items():
+        assert f"{name}={value}" in head.split()
+    for name in ("RAY_worker_niceness", "RAY_enable_worker_prestart", "RAY_kill_worker_timeout_milliseconds"):
+        assert f"{name}={LOCAL_SETTINGS[name]}" in head.split()
+        assert f"{name}={LOCAL_SETTINGS[name]}" in worker.split()
