@@ -191,8 +191,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slots_refresh_ms: Positive = 3000  # how often a scheduler looks for a newer slot map; a stale one delays a timer, never loses it
 
     # -- links --------------------------------------------------------------------------------------------------------
-    link_pacing_ms: float = 2.0  # between calls of one link while messages wait; the first leaves at once
-    link_pacing_max_ms: float = 8.0  # under load the interval grows to this: half the CPU per message at 10 000/s, p99 as before
+    link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
+    link_pacing_max_ms: float = 4.0  # under load the interval grows to this: larger groups, 5 % less CPU per message than with 1 ms
     link_pacing_records: Positive = 64  # a batch of so many doubles the interval behind it
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait

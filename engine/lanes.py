@@ -127,7 +127,7 @@ class Lanes:
 
 
 def _until_younger(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:
-    return takewhile(lambda entry: entry[1][1] <= since_ms, list(lane.items()) if lane else ())
+    return takewhile(lambda entry: entry[1][1] <= since_ms, lane.items())
 
 
 def refuse_closed(wanted: Iterable[tuple[Lanes, int]]) -> None:
