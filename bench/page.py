@@ -161,7 +161,7 @@ _COST: Final[tuple[Column, ...]] = (
     ("generator us", _of("generator_cpu_us_per_message")),
 )
 _TRAFFIC: Final[tuple[Column, ...]] = (
-    ("Ray calls/s", _of("ray_calls_per_s")),
+    ("exchanges/s", _of("exchanges_per_s")),
     ("Redis commands/s", _of("redis_commands_per_s")),
     ("RSS MiB", _of("rss_mib", "total")),
 )

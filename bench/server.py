@@ -73,7 +73,7 @@ class Engine(System):
         with Redis(unix_socket_path=str(self._redis_socket)) as redis:
             stats = redis.info("stats")
         return {
-            "ray_calls": await self._link_calls(),
+            "exchanges": await self._link_calls(),
             "redis_commands": stats["total_commands_processed"],
             "redis_bytes": stats["total_net_input_bytes"] + stats["total_net_output_bytes"],
         }

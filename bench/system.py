@@ -67,7 +67,7 @@ class System(ABC):
         """A publisher to so many users."""
 
     async def counters(self) -> Mapping[str, int]:
-        """What the system counts itself, ever growing: `ray_calls`, `redis_commands`, `redis_bytes`; none by default."""
+        """What the system counts itself, ever growing: `exchanges`, `redis_commands`, `redis_bytes`; none by default."""
         return {}
 
     async def digested(self) -> None:

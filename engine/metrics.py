@@ -31,7 +31,7 @@ class EdgeMetrics:
 
     Args:
         edge: the edge's name, such as `edge-0`.
-        link_calls: Ray calls it has made so far; its links count them.
+        link_calls: exchanges it has made so far; its links count them.
     """
 
     def __init__(self, edge: str, link_calls: Callable[[], int] = lambda: 0) -> None:
@@ -96,7 +96,7 @@ class EdgeMetrics:
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),
             ("engine_edge_acks", "Acknowledgements received, each for one or many messages.", self.acks),
-            ("engine_edge_link_calls", "Ray calls made to shards and schedulers.", self._link_calls()),
+            ("engine_edge_link_calls", "Exchanges with shards and schedulers.", self._link_calls()),
         ):
             family = CounterMetricFamily(name, help_text, labels=labels)
             family.add_metric((self.edge,), count)

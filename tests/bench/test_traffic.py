@@ -70,7 +70,7 @@ def test_silence_is_the_longest_pause_of_the_worst_off_user() -> None:
 
 def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n{BEGIN}\nthe table of before\n{END}\nafter\n")
     result = {
         "what": "kill -9 a shard", "accepted": 5, "lost": 1, "out_of_order": 0, "repeated": 2, "back_s": 1.2, "silence_s": 1.3,
         "p99_before_ms": 9.0, "p99_during_ms": 1200.0, "publisher_retries": 3, "wrong": ["4 came after 2"],
@@ -79,7 +79,7 @@ def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> N
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
-    assert "old" not in text
+    assert "the table of before" not in text
     assert "| kill -9 a shard | 5 | 1 | 0 | 2 | 1.2 | 1.3 | 9.0 | 1200.0 | 3 |" in text
     assert "- kill -9 a shard: 4 came after 2" in text
     page.write_text("no markers")
