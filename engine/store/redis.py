@@ -9,6 +9,9 @@ A cancellation is never lost here. Until Python 3.12 `asyncio.wait_for` swallows
 and the library sends every command through it: a task that is always in a call of it could not be ended. Each connection therefore
 counts the cancellations of its task before and after, raises what was swallowed, and closes itself, because a reply may be under way.
 
+Commands are packed by hiredis, in C. The library's asyncio connections do it argument by argument in Python, 1.3 us each: an eighth of
+the CPU that a scheduler spent on a timer.
+
 The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
 when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
 (`engine.store.witness`) replaces it.
@@ -23,6 +26,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import hiredis
 import redis.asyncio as redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
@@ -46,7 +50,11 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class _Hearing(AbstractConnection):
-    """What a connection's class becomes, so that it hears every cancellation; see the module's text."""
+    """What a connection's class becomes, so that it hears every cancellation and packs in C; see the module's text."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        name, *rest = args
+        return [hiredis.pack_command((*name.split(), *rest))]
 
     async def _connect(self) -> None:
         await self._hear(super()._connect())  # type: ignore[no-untyped-call,safe-super]
