@@ -60,7 +60,6 @@ class _Arming:
 
 async def measure(running: Engine, timers: int, days: float, phases: Phases) -> dict[str, Any]:
     """One result: `timers` due at random moments of `days` days (0: of the near horizon, behind the time it takes to arm them)."""
-    poster = await Poster.open(running.port, f"Authorization: Bearer {running.token('bench', 'publish')}\r\n")
     before, meter, began = rss_mib(running.processes), CpuMeter(running.processes), now_s()
     arming = _Arming(running, max(timers // _TIMERS_PER_USER, 1))
     chance = random.Random(timers)
@@ -86,11 +85,12 @@ async def measure(running: Engine, timers: int, days: float, phases: Phases) -> 
         "bytes_per_timer": {role: round((after[role] - before[role]) * (1 << 20) / timers) for role in ("scheduler", "redis")},
     }
     if days:
+        poster = await Poster.open(running.port, f"Authorization: Bearer {running.token('bench', 'publish')}\r\n")
         sid = await _schedule(poster)
         result["back_s"] = {role: await _killed(running, role, poster, sid, phases) for role in ("scheduler", "redis")}
         status = await running.status()
         result["armed"] = sum(scheduler["armed"] for scheduler in status["schedulers"])  # type: ignore[attr-defined]
-    poster.close()
+        poster.close()
     return result
 
 

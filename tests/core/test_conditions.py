@@ -225,6 +225,7 @@ class Conditional(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["journal", "page", "rescue"]))
     def the_shard_dies(self, how: str) -> None:
+        happened(self.world, 0)  # a rescue brings back what is in memory
         restart(self.world, how)
 
     @precondition(lambda self: any(timer.due_ms <= self.world.now_ms for timer in self.timers.values()))
