@@ -17,7 +17,7 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [5] numbers only grow; one id has one number
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
-    windows and broadcasts: `tests.sim.windowbook`, `tests.sim.broadcastbook`
+    windows, broadcasts and limits: `tests.sim.windowbook`, `tests.sim.broadcastbook`, `tests.sim.limitbook`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
 """
@@ -32,13 +32,25 @@ from typing import Any, Final
 import msgspec
 
 from engine.config import Config
-from engine.core.checkpoint import PAGE_RECENT_IDS, Adopted, Handled, Page, Record, Stored, Topics, decode_journal, decode_page
+from engine.core.checkpoint import (
+    PAGE_RECENT_IDS,
+    Adopted,
+    Decided,
+    Handled,
+    Page,
+    Record,
+    Stored,
+    Topics,
+    decode_journal,
+    decode_page,
+)
 from engine.core.slots import slot_of
 from engine.core.window import Counted, Ended
 from engine.store.keys import offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
 from tests.sim.known import Message, Receiving, Timer, User, Violation
+from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
 from tests.sim.redis import MiniRedis, Stream
 from tests.sim.windowbook import Broken
@@ -179,6 +191,8 @@ class Books:
             self._journalled(user, record)
         elif isinstance(record, Handled):
             self._handled(user, record.floor, record.acked, epoch)
+        elif isinstance(record, Decided):
+            self.seen[record.entry.event] += 1
         elif isinstance(record, Topics):
             user.taken.subscribe(record.topics)
             self.seen["subscribed"] += 1
@@ -264,6 +278,7 @@ class Books:
             raise Violation(f"[5] {record.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
         message = user.messages[record.seq] = Message(record)
         user.seq_of[record.id] = user.head = record.seq
+        self.seen["limited"] += self._blaming(user, user.limits.count, record, self._now())
         if record.supersedes:
             self._stands_for(user, message)
         if record.timer:
@@ -304,6 +319,7 @@ class Books:
         if seq in user.shown:
             raise Violation(f"[2] {message.id} of {user.key} was shown and is rolled back", user.key)
         del user.messages[seq], user.seq_of[message.id]
+        user.limits.rolled_back(seq)
         user.accounted_floor = min(user.accounted_floor, seq - 1)  # one that is not kept was accounted for at once
         user.head = max(user.messages, default=user.accounted_floor)
         if message.supersedes:
@@ -378,6 +394,15 @@ class Books:
         if id not in user.windows.counted:
             raise Violation(f"[1] {id} of {key} is answered as merged, and counts nowhere", key)
         self.seen["answered merged"] += 1
+
+    def answered_suppressed(self, key: str, id: str, category: str, reason: str) -> None:
+        """202, and it is not delivered: its category is used up."""
+        cap = CATEGORIES[category].cap or 1 if category else 0
+        if not cap or reason.partition(":")[0] != ("cap" if category == "few" else "same_type"):
+            raise Violation(f"{id} of {key} is suppressed: {reason}", key)
+        if self.user(key).limits.ever(category) < cap:
+            raise Violation(f"{id} of {key} is suppressed, and {category} was never used up: {reason}", key)
+        self.seen["answered suppressed"] += 1
 
     def answered_announced(self, key: str, topic: str, id: str) -> None:
         """202: a broadcast is in the log."""

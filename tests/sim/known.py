@@ -6,6 +6,7 @@ from collections import Counter
 
 from engine.core.checkpoint import Stored
 from tests.sim.broadcastbook import Taken
+from tests.sim.limitbook import Limits
 from tests.sim.windowbook import Windows
 
 
@@ -55,6 +56,7 @@ class User:
         self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
         self.unavailable: set[str] = set()  # answered 503 or 429, "nothing was accepted"
         self.windows = Windows()
+        self.limits = Limits()
         self.taken = Taken()
 
     def has_handled(self, seq: int) -> bool:

@@ -429,7 +429,7 @@ def restored_without(**members: Any) -> Any:
     def restore(key: str, page: Any, now_ms: int) -> Mailbox:
         mailbox = checkpoint.restore(key, page, now_ms)
         for name, value in members.items():
-            setattr(mailbox, name, type(value)(value))
+            setattr(mailbox, name, None if value is None else type(value)(value))
         return mailbox
 
     return patched(cabinet, "restore", restore)
@@ -504,3 +504,13 @@ def what_was_held_under_pressure_is_never_sent() -> Any:
 @mutation
 def posts_wait_without_a_limit() -> Any:
     return patched(Admission, "takes", lambda self, priority: True)
+
+
+@mutation
+def what_is_delivered_does_not_count() -> Any:
+    return patched(commit, "count", lambda *_: None)
+
+
+@mutation
+def a_page_forgets_what_counted() -> Any:
+    return restored_without(person=None)

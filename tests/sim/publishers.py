@@ -20,6 +20,7 @@ from engine.errors import EngineError, Unavailable
 from engine.problems import Problem
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
+from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
 
 TOPIC: Final = "news"
@@ -35,6 +36,7 @@ class Manners(Struct, frozen=True):
     windows: bool
     conflation: bool
     broadcasts: bool
+    categories: bool
 
 
 class Item:
@@ -49,6 +51,7 @@ class Item:
         self.body = msgspec.json.encode({**whom, "type": "sim.item", **({"id": id} if named else {}), **fields})
         self.delayed = "delay" in fields
         self.retain = bool(fields.get("retain", True))
+        self.category = str(fields.get("category", ""))
         self.done = False
         self.tries = 0
         self.sid = ""
@@ -128,6 +131,9 @@ class Publisher:
         elif way < 0.35:
             window_s = fields["collapse"].get("window", 0) if "collapse" in fields else 0
             fields["ttl"] = rng.choice((0.05, 0.3, 1.0)) + window_s  # a window's length must fit
+        at_once = topic is None and "delay" not in fields and "window" not in fields.get("collapse", {})
+        if self._manners.categories and at_once and rng.random() < 0.5:
+            fields["category"] = rng.choice(("few", "few", "once"))
         item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic)
         self.open[item] = None
         if named and topic is None:
@@ -183,8 +189,8 @@ class Publisher:
             return 0.1 + self._rng.random() * 0.2
         elif result.status == "conflict":
             books.fail(f"{result.id} is a conflict, and it was always the same", key)
-        elif result.status == "suppressed" and item.retain:
-            books.fail(f"{result.id} is suppressed: {result.reason}", key)
+        elif result.status == "suppressed" and (item.retain or not result.reason.startswith("nobody is connected")):
+            books.answered_suppressed(key, result.id, item.category, result.reason)
         return None
 
     def _answered_broadcast(self, topic: str, item: Item, result: publishing.Result) -> float | None:
@@ -337,4 +343,4 @@ class Attempt:
 
 
 def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[publishing.Draft]:
-    return publishing.parse(body, "application/json", _APP, cluster.config, cluster.wall_ms(), new_id)
+    return publishing.parse(body, "application/json", _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)

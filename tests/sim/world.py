@@ -165,6 +165,7 @@ class World:
             windows=rng.random() < 0.4,
             conflation=rng.random() < 0.3,
             broadcasts=rng.random() < 0.4,
+            categories=Random(f"{options.seed}:categories").random() < 0.4,
         )
         self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False
