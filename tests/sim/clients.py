@@ -400,7 +400,9 @@ class Device:
         elif way < 0.9:
             some = [seq for seq in seqs if rng.random() < 0.7]
             ids = [self._unacked[seq] for seq in some]
-            books.acknowledges(key, 0, some)
+            # Who acknowledges a later number knows of the gaps before it: for the user's other devices they are settled too.
+            gone = [seq for first, last in link.receiving.gaps for seq in range(first, last + 1) if seq < max(some, default=0)]
+            books.acknowledges(key, 0, [*some, *gone])
             books.seen["acked by ids"] += 1
             self._drop(some)
             if ids:
