@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from engine.core.policy import limits_in_words
 from engine.core.rulecases import Case, differences, outcome_of, parse_cases
 from engine.core.rulefile import parse_rules
 from engine.core.rules import Rules, delivery_id
@@ -23,7 +24,7 @@ RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
 def check(rules: RulesFile) -> None:
     """Can this file be used? Says the line, the rule and the reason when it cannot."""
     parsed = _rules(rules)
-    sys.stdout.write(f"{rules}: {len(parsed.rules)} rules, nothing wrong\n")
+    sys.stdout.write(f"{rules}: {len(parsed.rules)} rules, categories {', '.join(sorted(parsed.categories))}, nothing wrong\n")
 
 
 @app.command()
@@ -46,6 +47,8 @@ def explain(
     for notification in outcome.notifications:
         told[notification.rule].append(msgspec.json.encode(notification).decode())
     delivery = delivery_id(event, case.payload)
+    for name in dict.fromkeys(notification.category for notification in outcome.notifications if notification.category):
+        sys.stdout.write(f"category {name}: {limits_in_words(parsed.categories[name])}\n")
     for rule in parsed.rules:
         reason = rule.mismatch(event, case.payload.get("action"), parsed.scope(rule, event, case.payload, delivery))
         sys.stdout.write(f"{rule.name}: {f'no, {reason}' if reason else 'matches'}\n")

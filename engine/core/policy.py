@@ -246,6 +246,15 @@ def _count_after(times: Sequence[int], after_ms: int) -> int:
     return sum(at_ms > after_ms for at_ms in times)
 
 
+def limits_in_words(limits: Category) -> str:
+    """What a category allows, for people."""
+    if limits.mandatory:
+        return "told to everyone, whatever they want"
+    said = [f"{limits.cap} in {_span(limits.cap_ms)}"] if limits.cap else []
+    said += [f"the same type once in {_span(limits.same_type_ms)}"] if limits.same_type_ms else []
+    return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
+
+
 def _span(duration_ms: int) -> str:
     """A duration for people: its two largest units."""
     seconds = max(duration_ms, 0) // 1000

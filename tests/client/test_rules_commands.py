@@ -22,7 +22,7 @@ def run(*arguments: str, exit_code: int = 0) -> str:
 
 
 def test_a_good_file_is_said_to_be_good() -> None:
-    assert "5 rules, nothing wrong" in run("check", str(TOUCH / "rules.toml"))
+    assert "5 rules, categories touch, nothing wrong" in run("check", str(TOUCH / "rules.toml"))
 
 
 def test_a_bad_file_is_refused_with_line_and_reason(tmp_path: Path) -> None:
@@ -41,6 +41,7 @@ def test_an_event_is_explained_rule_by_rule(tmp_path: Path) -> None:
     assert "download: no, it is about file.downloaded" in told
     assert "cart: matches\n  would send " in told
     assert '"delay_ms":2160000' in told
+    assert "category touch: 3 in 1 d, the same type once in 3 d, waits for quiet hours to end\n" in told
     assert "cancels what waits for ann under 'cart/ann'" in run("explain", str(TOUCH / "rules.toml"), "order.paid", '{"user": "ann"}')
     with pytest.raises(RulesError, match="no JSON object"):
         run("explain", str(TOUCH / "rules.toml"), "e", "[]")
