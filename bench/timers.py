@@ -2,7 +2,8 @@
 
 First for 500 connected users: lateness is taken at the clients, so it has the whole way to them in it, and every message is accounted
 for. Then for 500 users who are away: a timer ends at the shard's journal. Beside them stands what the schedulers say of themselves.
-Due times are whole milliseconds of the wall clock. What it leaves out: timers beyond the near horizon, restarts, cancelling.
+Due times are whole milliseconds of the wall clock. The CPU of a timer includes what an idle engine would have spent meanwhile, which
+`idle_us_per_timer` tells. What it leaves out: timers beyond the near horizon, restarts (`armed` has both), cancelling.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ async def measure(running: Engine, timers: int, span_s: float, lead_s: float, co
     books = Books(USERS, time.time)
     listeners = (await connect_all(running, books, books.ledgers))[0] if connected else []
     publisher = await running.publisher(USERS)
+    meter, began = CpuMeter(running.processes), now_s()
     before = await _settled(running)
+    idle = sum(meter.spent_s().values()) / (now_s() - began)
 
     meter, began = CpuMeter(running.processes), now_s()
     chance, first = random.Random(timers), time.time() + lead_s
@@ -54,16 +57,17 @@ async def measure(running: Engine, timers: int, span_s: float, lead_s: float, co
     schedule_s, scheduled = now_s() - began, meter.spent_s()
     in_time = time.time() < first
 
-    meter = CpuMeter(running.processes)
+    meter, firing = CpuMeter(running.processes), now_s()
     with phases.phase("firing", timers, lambda: books.received):
         await asyncio.sleep(max(0.0, dues[-1] - time.time()))
         if connected:
             await books.reach(timers, _PATIENCE_S)
             await asyncio.sleep(SETTLE_S)
-            fired = meter.spent_s()
+            fired, fire_s = meter.spent_s(), now_s() - firing
             after = await _settled(running)
         else:
             fired, after = await _fired(running, meter, before["published"] + timers)
+            fire_s = now_s() - firing - _STATUS_AGE_S
     publisher.close()
     for listener in listeners:
         listener.drop()
@@ -80,6 +84,7 @@ async def measure(running: Engine, timers: int, span_s: float, lead_s: float, co
         **({"lateness_ms": latency_ms(late)} if late else {}),
         "scheduler_lateness_ms_at_most": _lateness(before["lateness"], after["lateness"]),
         "cpu_us_per_timer": {"schedule": schedule_us, "fire": fire_us, "total": round(schedule_us["total"] + fire_us["total"], 1)},
+        "idle_us_per_timer": round(idle * (schedule_s + fire_s) * 1e6 / timers, 1),
         "scheduled_in_time": in_time,
         "schedule_per_s": round(timers / schedule_s),
         "rss_mib": rss_mib(running.processes),

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.core.policy import limits_in_words
-from engine.core.rulecases import Case, differences, outcome_of, parse_cases
+from engine.core.rulecases import Case, differences, outcome_of, parse_cases, told
 from engine.core.rulefile import parse_rules
 from engine.core.rules import Rules, delivery_id
 from engine.errors import RulesError
@@ -43,16 +43,16 @@ def explain(
     parsed = _rules(rules)
     case = Case("explain", event, _payload(payload), tenant, {"level": level, **({"active": active} if active else {})})
     outcome = outcome_of(parsed, case)
-    told = {notification.rule: [] for notification in outcome.notifications}  # type: dict[str, list[str]]
+    lines = {notification.rule: [] for notification in outcome.notifications}  # type: dict[str, list[str]]
     for notification in outcome.notifications:
-        told[notification.rule].append(msgspec.json.encode(notification).decode())
+        lines[notification.rule].append(msgspec.json.encode(told(notification)).decode())
     delivery = delivery_id(event, case.payload)
     for name in dict.fromkeys(notification.category for notification in outcome.notifications if notification.category):
         sys.stdout.write(f"category {name}: {limits_in_words(parsed.categories[name])}\n")
     for rule in parsed.rules:
         reason = rule.mismatch(event, case.payload.get("action"), parsed.scope(rule, event, case.payload, delivery))
         sys.stdout.write(f"{rule.name}: {f'no, {reason}' if reason else 'matches'}\n")
-        for line in told.get(rule.name, ()):
+        for line in lines.get(rule.name, ()):
             sys.stdout.write(f"  would send {line}\n")
         for skipped in outcome.skipped:
             if skipped.rule == rule.name:

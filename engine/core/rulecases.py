@@ -75,16 +75,17 @@ def outcome_of(rules: Rules, case: Case) -> Outcome:
 def differences(rules: Rules, case: Case) -> list[str]:
     """In what the outcome differs from what the case expects; empty when it holds."""
     outcome = outcome_of(rules, case)
-    notifications = [_told(notification) for notification in outcome.notifications]
+    notifications = [told(notification) for notification in outcome.notifications]
     cancellations = [msgspec.to_builtins(cancellation) for cancellation in outcome.cancellations]
     return _compare("notification", case.expect, notifications) + _compare("cancellation", case.cancels, cancellations)
 
 
-def _told(notification: Notification) -> dict[str, Any]:
-    told = msgspec.structs.asdict(notification)
+def told(notification: Notification) -> dict[str, Any]:
+    """A notification by the names of its members, with what must hold when its time has come; `delay` in milliseconds."""
+    members = msgspec.structs.asdict(notification)
     if notification.conditions is not None:
-        told["conditions"] = msgspec.structs.asdict(notification.conditions)
-    return {**told, "delay": told.pop("delay_ms")}
+        members["conditions"] = msgspec.structs.asdict(notification.conditions)
+    return {**members, "delay": members.pop("delay_ms")}
 
 
 def _compare(what: str, expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
