@@ -16,7 +16,7 @@ from engine.config import Config
 from engine.problems import forbidden, problem_response
 
 _PREFLIGHT_AGE_S: Final = 600
-_METHODS: Final = b"GET, HEAD, POST, PATCH, DELETE"
+_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq"
 _EXPOSED: Final = b"retry-after, www-authenticate"
 
