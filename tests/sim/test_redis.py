@@ -111,7 +111,7 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
         partition = ("te", "due", "timer", "fired", "cancelled", "user:", "collapse", "claimed", "young")
-        head = ("EVAL", turn, 9, *partition, 7, NOW_MS, NOW_MS + 6, NOW_MS + 9_000_000, 10, NOW_MS + 2000)
+        head = ("EVAL", turn, 9, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, NOW_MS + 2000)
         return (*head, done, 0, len(requests), *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
