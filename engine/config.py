@@ -74,6 +74,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idempotency_caller_s: Positive = 24 * 3600
     idempotency_event_s: Positive = 600  # an event without an id or time is the same again when nothing of it differs for this long
     rules_check_ms: Positive = 1000  # how often an edge looks whether the rules have changed
+    signals_flush_ms: Positive = 1000  # signals gather so long on an edge before they are added; an edge that dies takes them with it
+    signals_names_max: Positive = 10_000  # different names in one batch: about 2 MB; while storage is away others are dropped and counted
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
     publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %

@@ -46,6 +46,8 @@ class EdgeMetrics:
         self.frames_sent = 0  # to clients of all transports: WebSocket frames, events, poll answers
         self.messages_sent = 0
         self.acks = 0  # acknowledgements received, on any transport
+        self.signals = 0  # counted
+        self.signals_dropped = 0  # for want of room
         self.broadcasts = 0  # appended to the log
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0.0
@@ -92,6 +94,8 @@ class EdgeMetrics:
         yield connections
         for name, help_text, count in (
             ("engine_edge_broadcasts", "Broadcasts this edge has put into the log.", self.broadcasts),
+            ("engine_edge_signals", "Signals counted.", self.signals),
+            ("engine_edge_signals_dropped", "Signals for which there was no room while storage was away.", self.signals_dropped),
             ("engine_edge_frames_received", "WebSocket frames received from clients.", self.frames_received),
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),

@@ -276,6 +276,26 @@ def _judging() -> Part:
                 scope="connect",
             ),
         },
+        "/v1/signals": {
+            "post": _operation(
+                "countSignals",
+                "publishing",
+                "Signals that only count, such as views: merged by name and added up in storage about a second later, each once.",
+                {202: ("Counted here; an edge that dies may lose its last second.", _json("SignalsAnswer"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="publish",
+                body={"application/json": {"schema": {"oneOf": [ref("Signal"), {"type": "array", "items": ref("Signal")}]}}},
+            ),
+            "get": _operation(
+                "sumsOfSignals",
+                "publishing",
+                "What signals sum up to in storage.",
+                {200: ("By name; 0 for what never came.", _json("SignalSums"))},
+                (400, 429, 503),
+                scope="publish",
+                parameters=(_parameter("name", "query", "Of a signal; may be given many times.", required=True),),
+            ),
+        },
         "/v1/explain": {
             "post": _operation(
                 "explain",

@@ -20,30 +20,28 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, bodies, explaining, metrics, openapi, profiles, publishing, subscriptions
+from engine import assets, auth, bodies, explaining, metrics, openapi, profiles, publishing, subscriptions, timerviews
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
 from engine.connection import parse_cursor
-from engine.core import batch
 from engine.core.identity import is_id, is_user
-from engine.core.slots import mailbox_key, split_key, topic_of
+from engine.core.slots import mailbox_key, split_key
 from engine.cors import CrossOrigin
-from engine.errors import Invalid, Overloaded, Unavailable
+from engine.errors import Invalid, Unavailable
 from engine.events import Events, RuleBook
 from engine.faults import handlers
 from engine.gateway import Gateway
 from engine.outcomes import RETRY_AFTER_S
 from engine.problems import (
-    ALREADY_FIRED,
     Problem,
     bad_request,
-    conflict,
     forbidden,
     not_found,
     unavailable,
 )
 from engine.session import AsgiWebSocket
+from engine.signals import Signals
 from engine.streams import EventStream, Poll
 from engine.websocket import EXTENSION, DirectWebSocket
 
@@ -58,7 +56,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready) -> Starlette:
+def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals) -> Starlette:
     """The application of one edge.
 
     Args:
@@ -67,8 +65,9 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         config: the engine's settings.
         status: what `GET /v1/status` answers.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
+        signals: those it counts.
     """
-    api = _Api(gateway, authenticator, config, status, ready)
+    api = _Api(gateway, authenticator, config, status, ready, signals)
     routes: list[BaseRoute] = [
         Route("/v1/notifications", _Publish(api), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
@@ -79,6 +78,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/v1/users/{user:path}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
         _route("/v1/users/{user:path}/messages/{message:path}", GET=api.timeline),
         _route("/v1/explain", POST=api.explain),
+        _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
         WebSocketRoute("/v1/ws", api.websocket),
@@ -108,12 +108,15 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
 class _Api:
     """The endpoints and what they share."""
 
-    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready) -> None:
+    def __init__(
+        self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals
+    ) -> None:
         self.gateway = gateway
         self.config = config
         self._authenticator = authenticator
         self._status = status
         self._ready = ready
+        self._signals = signals
         self.book = RuleBook(config, gateway.clock)
         self._events = Events(config, gateway.requests, self.book, gateway.wall_ms)
 
@@ -145,12 +148,12 @@ class _Api:
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
         """`GET /v1/scheduled?user=&collapse=`."""
-        answer = _timer_answer(await self.gateway.requests.list_timers(*self._timers_of(request)))
-        return _json({"scheduled": [_timer(timer) for timer in answer.timers]})
+        answer = timerviews.good(await self.gateway.requests.list_timers(*self._timers_of(request)))
+        return _json({"scheduled": [timerviews.shown(timer) for timer in answer.timers]})
 
     async def cancel_all(self, request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""
-        answer = _timer_answer(await self.gateway.requests.cancel_all(*self._timers_of(request)))
+        answer = timerviews.good(await self.gateway.requests.cancel_all(*self._timers_of(request)))
         return _json({"cancelled": answer.count})
 
     def _timers_of(self, request: Request) -> tuple[str, str]:
@@ -167,22 +170,22 @@ class _Api:
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
-        answer = _timer_answer(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
-        return _json(_timer(answer.timers[0]))
+        answer = timerviews.good(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
+        return _json(timerviews.shown(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
         """`PATCH /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         due_ms = bodies.parse_patch(body, self.config, self.gateway.wall_ms())
-        answer = _timer_answer(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
-        return _json(_timer(answer.timers[0]))
+        answer = timerviews.good(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        return _json(timerviews.shown(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         sid = request.path_params["sid"]
-        _timer_answer(await self.gateway.requests.cancel(principal.tenant, sid))
+        timerviews.good(await self.gateway.requests.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
 
     async def event(self, request: Request) -> Response:
@@ -190,6 +193,16 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         return _json(await self._events.take(body, principal), 202)
+
+    async def count(self, request: Request) -> Response:
+        """`POST /v1/signals`: signals that only count."""
+        principal = self.authenticate(request, "publish")
+        return _json(self._signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
+
+    async def signals(self, request: Request) -> Response:
+        """`GET /v1/signals?name=`: what they sum up to."""
+        principal = self.authenticate(request, "publish")
+        return _json(await self._signals.told(principal.tenant, request.query_params.getlist("name")))
 
     # -- Subscriptions. ----------------------------------------------------------------------------------------------------
     async def list_subscriptions(self, request: Request) -> Response:
@@ -417,32 +430,11 @@ def _wait_s(text: str | None) -> float:
     return wait_s
 
 
-def _timer(timer: batch.Timer) -> dict[str, Any]:
-    """A scheduled notification as clients see it: its own members, and when and for whom."""
-    topic = topic_of(timer.key)
-    whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
-    members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
-    return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
-
-
 def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
     """A user's topics, and those that the bearer is a member of by its token."""
     own = key == mailbox_key(principal.tenant, principal.user)
     by_token = {"by_token": subscriptions.memberships(principal)} if own and principal.topics is not None else {}
     return {"user": split_key(key)[1], "topics": topics, **by_token}
-
-
-def _timer_answer(answer: batch.TimerAnswer) -> batch.TimerAnswer:
-    """The answer, when it is a good one."""
-    if answer.status == batch.OK:
-        return answer
-    if answer.status == batch.NOT_FOUND:
-        raise not_found("no such scheduled notification")
-    if answer.status == batch.ALREADY_FIRED:
-        raise conflict("it has been delivered already", type=ALREADY_FIRED)
-    if answer.status == batch.OVERLOADED:
-        raise Overloaded(answer.detail or "a limit is reached")
-    raise Unavailable(answer.detail or "durable storage did not answer")
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -60,6 +60,21 @@ def schemas(config: Config) -> dict[str, Schema]:
             },
         ),
         "Profile": _profile(config),
+        "Signal": _object(
+            "Something that only counts.",
+            required=("name",),
+            name=_name(config),
+            amount={"type": "integer", "minimum": 1, "maximum": 1_000_000_000, "default": 1},
+        ),
+        "SignalsAnswer": _object(
+            "How many signals were counted, and dropped for want of room.",
+            required=("counted", "dropped"),
+            counted={"type": "integer"},
+            dropped={"type": "integer"},
+        ),
+        "SignalSums": _object(
+            "Sums by name.", required=("signals",), signals={"type": "object", "additionalProperties": {"type": "integer"}}
+        ),
         "ExplainAnswer": _object(
             "What would become of each item, in order; one result per user for `users`.",
             required=("results",),

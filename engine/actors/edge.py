@@ -24,6 +24,7 @@ import ray
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from starlette.applications import Starlette
 
 from engine import server
 from engine.actors.direct import ActorPeer, find_actor
@@ -38,9 +39,11 @@ from engine.gateway import Gateway
 from engine.ids import IdSource
 from engine.metrics import EdgeMetrics
 from engine.routes import app
+from engine.signals import Signals
 from engine.store.broadcasts import BroadcastLog
 from engine.store.placement import placed
 from engine.store.redis import connect
+from engine.store.signals import SignalStore
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +92,7 @@ class Edge:
         self._tasks: asyncio.TaskGroup
         self._redis: Redis
         self._gateway: Gateway
+        self._signals: Signals
         self._server: server.EdgeServer
 
     # -- What other actors call. -------------------------------------------------------------------------------------------
@@ -110,6 +114,7 @@ class Edge:
             listener.close()
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
+        await self._signals.drain()
         self._server.should_exit = True
         while self._server.server_state.connections and clock() < deadline:
             await asyncio.sleep(_RETRY_S / 2)
@@ -123,11 +128,12 @@ class Edge:
             authenticator = Authenticator(self._config)
             await authenticator.prepare()
             self._gateway = self._make_gateway(await self._first_slots())
-            self._server = server.build(app(self._gateway, authenticator, self._config, self._status, self._checks), self._config)
+            self._server = server.build(self._app(authenticator), self._config)
             async with asyncio.TaskGroup() as self._tasks:
                 self._open_links()
                 self._tasks.create_task(self._slots_loop())
                 self._tasks.create_task(self._gateway.run())
+                self._tasks.create_task(self._signals.run())
                 self._tasks.create_task(authenticator.run())
                 self._tasks.create_task(self._listen(listener))
         except BaseException as error:
@@ -136,6 +142,11 @@ class Edge:
                 log.critical("edge %d ends: %r", self._index, error, exc_info=True)
                 os._exit(1)
             raise
+
+    def _app(self, authenticator: Authenticator) -> Starlette:
+        gateway = self._gateway
+        self._signals = Signals(self._config, SignalStore(self._redis), gateway.incarnation, clock, gateway.metrics)
+        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals)
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(

@@ -156,6 +156,17 @@ def broadcast_state_key() -> str:
     return "{broadcasts}state"
 
 
+# -- of counter signals ------------------------------------------------------------------------------------------------
+def signals_key(tenant: str) -> str:
+    """Hash: name of a signal -> what it sums up to."""
+    return f"{{signals}}sums:{tenant}"
+
+
+def signals_writer_key(writer: str) -> str:
+    """String: number of the last batch added by a writer; it expires."""
+    return f"{{signals}}writer:{writer}"
+
+
 # -- shared with other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
     """Stream: connects and disconnects, read by other systems with consumer groups."""

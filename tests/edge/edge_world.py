@@ -25,11 +25,13 @@ from engine.core.broadcast import Entry
 from engine.core.person import Person
 from engine.core.profile import Profile
 from engine.core.slots import SlotMap, spread
+from engine.core.tally import Batch
 from engine.errors import StorageUnavailable
 from engine.gateway import Gateway
 from engine.ids import IdSource
 from engine.metrics import EdgeMetrics
 from engine.routes import app
+from engine.signals import Signals
 from engine.store.broadcasts import Appended
 
 SECRET = "a secret of the tests, long enough to be one"
@@ -287,6 +289,29 @@ class FakeLog:
         return Appended(batch.ACCEPTED, len(self.entries))
 
 
+class FakeSums:
+    """The sums of signals as a dict; `failures` batches fail first, applied or not."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        self.numbers: list[int] = []
+        self.failures = 0
+
+    async def add(self, writer: str, batch: Batch) -> None:
+        if batch.number not in self.numbers:
+            self.numbers.append(batch.number)
+            for name, amount in batch.sums.items():
+                self.sums[name] = self.sums.get(name, 0) + amount
+        self.failures -= 1
+        if self.failures >= 0:
+            raise StorageUnavailable("no answer")
+
+    async def read(self, tenant: str, names: Sequence[str]) -> list[int]:
+        if self.failures > 0:
+            raise StorageUnavailable("no answer")
+        return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
+
+
 class NoLog:
     """Where nothing is broadcast."""
 
@@ -318,6 +343,8 @@ class EdgeWorld:
             metrics=EdgeMetrics("edge-0"),
             broadcasts=self.log,
         )
+        self.sums = FakeSums()
+        self.signals = Signals(config, self.sums, "e0-test", clock, self.gateway.metrics)
         self.port = 0
         self.server: server.EdgeServer
 
@@ -467,10 +494,10 @@ async def edge_world(
 
     listener = server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    world.server = server.build(wrap(app(world.gateway, Authenticator(config), config, status, ready)), config)
+    world.server = server.build(wrap(app(world.gateway, Authenticator(config), config, status, ready, world.signals)), config)
     if websocket_protocol is not None:
         world.server.config.ws = websocket_protocol
-    ticker = asyncio.ensure_future(world.gateway.run())
+    ticker = asyncio.gather(world.gateway.run(), world.signals.run())
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:
         await until(lambda: world.server.started)

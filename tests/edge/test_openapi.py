@@ -90,7 +90,7 @@ async def test_every_route_and_method_is_described_and_everything_described_exis
     async def nothing() -> dict[str, Any]:
         return {}
 
-    application = app(EdgeWorld(CONFIG, 1).gateway, Authenticator(CONFIG), CONFIG, nothing, nothing)
+    application = app((world := EdgeWorld(CONFIG, 1)).gateway, Authenticator(CONFIG), CONFIG, nothing, nothing, world.signals)
     parts_of_the_page = {route.path for route in assets.routes()} - {"/", "/client.js"}
     served = set()
     for route in application.routes:

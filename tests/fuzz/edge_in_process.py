@@ -60,7 +60,7 @@ class EdgeInProcess:
         async def ready() -> dict[str, bool]:
             return world.ready
 
-        self._app = app(world.gateway, Authenticator(self.config), self.config, status, ready)
+        self._app = app(world.gateway, Authenticator(self.config), self.config, status, ready, world.signals)
 
     def close(self) -> None:
         self._runner.close()

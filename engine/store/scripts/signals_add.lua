@@ -1,0 +1,13 @@
+-- Add one batch of signals, unless it was added before.
+-- KEYS: the writer's last number, then a hash per tenant   ARGV: number of the batch, seconds to remember it for, then for each
+-- sum: which of the hashes (1 is the first), the signal's name, what to add
+-- Returns {'OK'} or {'KNOWN'}.
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+if last >= tonumber(ARGV[1]) then
+  return {'KNOWN'}
+end
+for i = 3, #ARGV, 3 do
+  redis.call('HINCRBY', KEYS[1 + tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return {'OK'}
