@@ -9,7 +9,8 @@ is that judgement, pure. What it knows:
     groups     the topics the user is subscribed to
 
 An inactivity rule is a timer that asks again: armed by an event, due `inactive` + `delay` after it. When it comes due and the user
-has been active meanwhile it is moved behind that activity, so one timer follows a user however often they come.
+has been active meanwhile it is moved behind that activity, so one timer follows a user however often they come. Clocks: an activity
+that lies in the future, because a clock was set back, counts like one of now.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ class Fired:
         timer = self._taken[sid]
         if timer.conditions is None:
             return _GO
+        # Where the clock was set back since, an activity of the future counts like one of now; else its timer would wait for that future.
+        mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
         events = {} if mailbox.person is None else mailbox.person.events
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 

@@ -26,6 +26,7 @@ HOUR_MS = 3_600_000
 
 def happened(world: World, at_ms: int, event: str = "", follow: dict[str, str] | None = None, **fields: Any) -> Followed:
     world.refs += 1
+    world.now_ms = max(world.now_ms, at_ms)
     world.tell(Happened(world.refs, "t:u", at_ms, event, follow or {}, **fields))
     (answer,) = of(world.settle(), Followed)
     assert answer.ref == world.refs
@@ -132,6 +133,17 @@ def test_a_timer_that_follows_a_user_is_moved_behind_their_activity_and_then_sen
     assert fire(world, conditions) == FireAgain([("3-a", active_ms + HOUR_MS + 1000)])
     assert head(world) == 0
     world.now_ms = active_ms + HOUR_MS + 1000
+    assert fire(world, conditions) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
+def test_an_activity_of_the_future_is_waited_for_once_and_not_until_it_comes() -> None:
+    world = World()
+    conditions = Conditions(0, inactive_ms=1000)
+    happened(world, world.now_ms + HOUR_MS)
+    world.now_ms -= HOUR_MS  # the clock is set back
+    assert fire(world, conditions) == FireAgain([("3-a", world.now_ms + 1000)])
+    world.now_ms += 1000
     assert fire(world, conditions) == FireDone(["3-a"])
     assert head(world) == 1
 

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,7 @@ from msgspec import Struct
 from engine import publishing
 from engine.auth import Principal
 from engine.core.batch import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
+from engine.core.conditions import Conditions
 from engine.errors import EngineError, Unavailable
 from engine.problems import Problem
 from tests.sim.books import Books
@@ -288,6 +290,10 @@ class Publisher:
         )
 
 
+_CALM: Final = Conditions(0, inactive_ms=15, delay_ms=5)
+"""Not before the user has been still for a moment: until then the timer is moved, and moved again."""
+
+
 class Attempt:
     """One HTTP request."""
 
@@ -306,6 +312,8 @@ class Attempt:
     async def _run(self, gateway: Any) -> None:
         publisher, item = self._publisher, self._item
         drafts = _drafts(publisher._cluster, item.body, gateway.requests.new_id)
+        if drafts[0].due_ms and drafts[0].topic is None and crc32(drafts[0].id.encode()) % 3 == 0:
+            drafts[0].conditions = _CALM  # the same each time it is sent
         self._asked = drafts[0].id
         publisher._books.asked(item.key, drafts[0].id)
         publisher._tell(item.key, f"{publisher._name} publishes {drafts[0].id}{' delayed' if drafts[0].due_ms else ''} at {self._process}")
