@@ -87,6 +87,20 @@ async def test_readiness_and_metrics_tell_of_every_part(two_edges: RunningEngine
     assert 'engine_storage_up{index="0",role="shard"} 1.0' in text
 
 
+async def test_signals_counted_at_any_edge_are_added_up(two_edges: RunningEngine) -> None:
+    await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    headers = {"Authorization": f"Bearer {two_edges.token('app', 'publish')}"}
+    for _ in range(20):  # each on a connection of its own, so that both edges have a part in it
+        async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+            answer = await client.post("/v1/signals", json={"name": "views", "amount": 3})
+            assert answer.json() == {"counted": 1, "dropped": 0}
+    end = time.monotonic() + 20
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+        while (await client.get("/v1/signals?name=views")).json()["signals"] != {"views": 60}:
+            assert time.monotonic() < end, "they are not added up"
+            await asyncio.sleep(0.1)
+
+
 async def test_stopping_tells_clients_when_to_come_back(two_edges: RunningEngine) -> None:
     """The last one: it ends the engine."""
     socket = await two_edges.connect("leaves")
