@@ -178,6 +178,8 @@ _TABLES: Final[dict[str, tuple[Column, ...]]] = {
         ("CPU us per delivery", _of("cpu_us_per_delivery", "total")),
         ("of which", _roles("cpu_us_per_delivery")),
         ("generator us", _of("generator_cpu_us_per_delivery")),
+        ("others' messages p99 ms: alone", _of("unicast_ms", "alone", "p99")),
+        ("beside broadcasts", _of("unicast_ms", "beside", "p99")),
         *_FARED,
     ),
     "idle": (
