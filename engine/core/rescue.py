@@ -51,7 +51,12 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
     known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(TIMER_EFFECT)}
     timers = {seq: id.removeprefix(TIMER_EFFECT) for id, (seq, _) in mailbox.recent.items() if id.startswith(TIMER_EFFECT)}
     pending = mailbox.hot | mailbox.dying
+    told = mailbox.floor
     for seq in sorted(pending):
+        # Before the message behind them, or replay would take these numbers for gone.
+        if settled := [number for number in range(told + 1, seq) if number in mailbox.acked]:
+            yield Handled(mailbox.key, mailbox.floor, settled, seq - 1)
+        told = seq
         m = pending[seq]
         digest = known[seq][1] if seq in known else b""
         yield Stored(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.broadcast import Log
@@ -34,6 +34,7 @@ def replayed(records: list[Stored | Handled]) -> Mailbox:
     kept=st.integers(0, 80),
     bytes_max=st.integers(1, 2000),
 )
+@example(acts=["post", "post", "post", 2], kept=0, bytes_max=1)
 def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str | int], kept: int, bytes_max: int) -> None:
     """A positive number acknowledges one message, a negative one everything up to it."""
     mailbox = Mailbox(KEY, 0)
