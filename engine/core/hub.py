@@ -9,7 +9,7 @@ that loses it, and the message comes again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from engine.core.adoption import Adopter
 from engine.core.asking import Probe, Probed, Settle
@@ -25,7 +25,15 @@ from engine.core.mailbox import Mailbox, Settled
 class Hub:
     """All attached connections of one shard. Answers go into the courier's output."""
 
-    def __init__(self, cabinet: Cabinet, courier: Courier, adopter: Adopter, policy: ShardPolicy, data_epoch: str) -> None:
+    def __init__(
+        self,
+        cabinet: Cabinet,
+        courier: Courier,
+        adopter: Adopter,
+        policy: ShardPolicy,
+        data_epoch: str,
+        unknown: Callable[[str, Ack | AckIds | Nack | Written], None],
+    ) -> None:
         self.session_events: list[SessionEvent] = []
         self._cabinet = cabinet
         self._courier = courier
@@ -36,6 +44,7 @@ class Hub:
         self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
         self._acked: dict[str, Mailbox] = {}  # settled since the last group
         self._acked_since_ms = 0
+        self._unknown = unknown  # gets what comes for a connection that is not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -148,6 +157,7 @@ class Hub:
     def ack(self, session: str, record: Ack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is None:
+            self._unknown(session, record)
             return
         mailbox, connection = found
         if not 0 <= record.seq <= mailbox.head:
@@ -164,6 +174,8 @@ class Hub:
             mailbox.seen_ms = now_ms
             seqs = mailbox.seqs_of(record.ids)
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
+        else:
+            self._unknown(session, record)
 
     def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
         """An acknowledgement without a connection."""
@@ -188,6 +200,7 @@ class Hub:
     def nack(self, session: str, record: Nack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is None:
+            self._unknown(session, record)
             return
         mailbox, connection = found
         self._cabinet.refuse(mailbox, record.ids, record.reason)
@@ -201,6 +214,8 @@ class Hub:
             mailbox, connection = found
             connection.written(mailbox.hot, record.seq)
             self._courier.pump(mailbox, connection, now_ms)
+        else:
+            self._unknown(session, record)
 
     def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
         """Is the user online?"""

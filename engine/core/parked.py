@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
-from engine.core.batch import Attach
+from engine.core.batch import Ack, AckIds, Attach, Nack, Written
 from engine.core.commit import Pending
 from engine.core.pressure import MESSAGE_BYTES
+
+_BEHIND_MAX: Final = 1000
+"""What waits for one page, with acknowledgements among it: some 100 KB."""
 
 
 class Parked:
@@ -18,6 +22,7 @@ class Parked:
         self.posts = 0
         self.bytes = 0
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}
+        self._attaching: dict[tuple[str, int], str] = {}  # (link session, connection) -> key under which its Attach waits
         self._pages_wanted: dict[str, None] = {}
 
     def add(self, key: str, session: str, what: Struct | Pending) -> None:
@@ -30,10 +35,22 @@ class Parked:
         if isinstance(what, Pending):
             self.posts += 1
             self.bytes += _size(what)
+        elif isinstance(what, Attach):
+            self._attaching[session, what.conn] = key
+
+    def behind(self, session: str, record: Ack | AckIds | Nack | Written) -> None:
+        """Of a connection that is not attached: if its Attach waits here, this waits behind it. Beyond the limit it is dropped: an
+        acknowledgement that is lost causes a repeat."""
+        key = self._attaching.get((session, record.conn))
+        if key is not None and len(self._waiting[key]) < _BEHIND_MAX:
+            self._waiting[key].append((session, record))
 
     def take(self, key: str) -> list[tuple[str, Struct | Pending]]:
         """The page is there: what waited for it."""
         waiting = self._waiting.pop(key, [])
+        for session, what in waiting:
+            if isinstance(what, Attach):
+                self._attaching.pop((session, what.conn), None)
         self._forget_posts(what for _, what in waiting if isinstance(what, Pending))
         return waiting
 
@@ -54,11 +71,9 @@ class Parked:
 
     def forget(self, session: str, conn: int) -> None:
         """The connection ended before its user's page was read."""
-        for waiting in self._waiting.values():
-            for entry in waiting:
-                if entry[0] == session and isinstance(entry[1], Attach) and entry[1].conn == conn:
-                    waiting.remove(entry)
-                    return
+        key = self._attaching.pop((session, conn), None)
+        if key is not None:
+            self._waiting[key] = [entry for entry in self._waiting[key] if entry[0] != session or getattr(entry[1], "conn", None) != conn]
 
     @property
     def wants_pages(self) -> bool:

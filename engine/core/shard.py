@@ -83,13 +83,13 @@ class ShardCore:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.courier = Courier(self.cabinet, policy, self.counters)
         self.audience = Audience(self.cabinet, self.courier, policy, self.counters, zone_of)
-        self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch)
+        self._parked = Parked()
+        self.hub = Hub(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch, self._parked.behind)
         self.output = self.courier.output
         self.desk = Desk(self.cabinet, self.hub, self.audience, policy, zone_of, self.output)
         self.fired = Fired(policy.postponed_max)
         self.to_scheduler = self.fired.to_scheduler
         self.storage_away = False
-        self._parked = Parked()
         self.admission = Admission(policy, self.cabinet, self.courier, self.intake, self._parked, self.counters)
         self.pressure = self.admission.pressure
         self._undecided: list[Pending] = []  # of a group that is being rolled back

@@ -87,6 +87,11 @@ class BroadcastMachine(RuleBasedStateMachine):
         ref = self.world.subscribe(*([topic] if add else []), user=user, remove=[] if add else [topic])
         self.asked[ref] = (user, topic, add)
         self.perhaps[user].add(topic)
+        if add:
+            # A subscription counts from where the shard has read the log to: what it has not read yet may come.
+            head = self.world.core.audience.log.head
+            entries = [read_entry(pos, blob) for pos, blob in self.world.log if pos > head]
+            self.allowed[user].update(entry.id for entry in entries if entry.topic == topic)
         if not add:
             # From the moment it is asked for, nothing of the topic is owed, also of what has not been adopted yet.
             self.subscribed[user].discard(topic)

@@ -661,3 +661,17 @@ def test_a_connection_that_ends_while_its_page_is_read_is_never_attached() -> No
     world.attach(1)
     world.detach(1)
     assert of(world.settle(), Welcome) == []
+
+
+def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    world.attach(1, resume=True, sent=1)
+    world.ack(1, 1)
+    assert not [record for record in world.settle() if isinstance(record, Deliver)]
+    assert world.core.mailboxes["t:u"].floor == 1
