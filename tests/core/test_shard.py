@@ -671,7 +671,7 @@ def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
     world.settle()
     world.checkpoint()
     world.crash()
-    world.attach(1, resume=True, sent=1)
+    world.attach(1, cursor=0, resume=True, sent=1)
     world.ack(1, 1)
     assert not [record for record in world.settle() if isinstance(record, Deliver)]
     assert world.core.mailboxes["t:u"].floor == 1
