@@ -27,6 +27,7 @@ from msgspec import Struct
 from engine.core.batch import FireAgain, FireDone, FireFailed, Timer
 from engine.core.conditions import Again, Drop, Go, Known, at_fire
 from engine.core.mailbox import Mailbox
+from engine.core.message import timer_effect_id
 from engine.core.wheel import AT_MAX_MS
 
 _LATER_MS: Final = 100
@@ -64,9 +65,12 @@ class Fired:
         return True
 
     def verdict(self, sid: str, mailbox: Mailbox, now_ms: int) -> Go | Drop | Again:
-        """Is a taken timer sent, by its own conditions, now that the mailbox of its user is there?"""
+        """Is a taken timer sent, by its own conditions, now that the mailbox of its user is there?
+
+        One that took effect before goes on, to be found a repeat: "not yet" would let the scheduler confirm that it is cancelled.
+        """
         timer = self._taken[sid]
-        if timer.conditions is None:
+        if timer.conditions is None or timer_effect_id(sid) in mailbox.recent:
             return _GO
         # Where the clock was set back since, an activity of the future counts like one of now; else its timer would wait for that future.
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)

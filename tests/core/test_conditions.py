@@ -137,6 +137,19 @@ def test_a_timer_that_follows_a_user_is_moved_behind_their_activity_and_then_sen
     assert head(world) == 1
 
 
+@pytest.mark.parametrize("how", ["journal", "page", "rescue"])
+def test_a_timer_that_was_sent_is_done_although_the_user_has_been_active_since(how: str) -> None:
+    """Its scheduler died before it heard of it, and its successor would confirm that a timer told to come again is cancelled."""
+    world = World()
+    conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS)
+    due_ms = world.now_ms = world.now_ms + HOUR_MS
+    assert fire(world, conditions, due_ms=due_ms) == FireDone(["3-a"])
+    happened(world, world.now_ms + 1)
+    restart(world, how)
+    assert fire(world, conditions, due_ms=due_ms) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
 def test_an_activity_of_the_future_is_waited_for_once_and_not_until_it_comes() -> None:
     world = World()
     conditions = Conditions(0, inactive_ms=1000)

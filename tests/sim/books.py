@@ -484,12 +484,16 @@ class Books:
             self.seen["repeats"] += 1
             if not to.repeats:
                 raise Violation(f"{to.name} is shown {seq} again, on a stream that does not repeat", user.key)
+        elif seq <= to.high and seq in to.passed:
+            self.seen["repeats"] += 1
         elif seq <= to.high:
             raise Violation(f"order: {to.name} is shown {seq} for the first time, after {to.high}", user.key)
         else:
             for skipped in range(to.high + 1, seq):
                 if not self._may_skip(to, skipped):
                     raise Violation(f"order: {to.name} is shown {seq} after {to.high}, and nobody said why not {skipped}", user.key)
+                if not any(first <= skipped <= last for first, last in to.gaps):
+                    to.passed.add(skipped)
             to.high = seq
         to.seen[seq] = attempt
         to.times[seq] += 1

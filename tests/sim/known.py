@@ -92,4 +92,5 @@ class Receiving:
         self.seen: dict[int, int] = {}  # number -> attempt
         self.times: Counter[int] = Counter()  # number -> how often it was shown here
         self.gaps: list[tuple[int, int]] = []
+        self.passed: set[int] = set()  # not shown here, because another device had handled them; a crash may forget that
         self.revoked: set[str] = set()
