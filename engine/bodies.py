@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -11,7 +11,7 @@ from engine import intake, publishing
 from engine.config import Config
 from engine.core.identity import is_id
 from engine.errors import Invalid
-from engine.problems import Problem, bad_request, unprocessable
+from engine.problems import bad_request
 from engine.publishing import due_of
 
 SEQ_MAX: Final = (1 << 53) - 1
@@ -49,7 +49,7 @@ def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
     try:
         due_ms, _ = due_of(patch.delay, patch.at, config, now_ms)
     except Invalid as error:
-        raise _unprocessable(error) from None
+        raise intake.unacceptable(error) from None
     return max(due_ms, now_ms)
 
 
@@ -73,7 +73,7 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
             if not is_id(id_, config.id_chars_max):
                 raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
     except Invalid as error:
-        raise _unprocessable(error) from None
+        raise intake.unacceptable(error) from None
     return seq, ids
 
 
@@ -84,13 +84,8 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _unprocessable(intake.invalid(error, decoder.type)) from None
+        raise intake.unacceptable(intake.invalid(error, decoder.type)) from None
     except msgspec.DecodeError as error:
         raise bad_request(intake.malformed(error)) from None
     except UnicodeDecodeError:
         raise bad_request("the body is not valid UTF-8") from None
-
-
-def _unprocessable(error: Invalid) -> Problem:
-    errors: list[dict[str, Any]] = [{"path": error.path, "detail": error.detail}]
-    return unprocessable(f"{error.path}: {error.detail}"[: intake.DETAIL_CHARS_MAX], errors)

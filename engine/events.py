@@ -42,7 +42,7 @@ from engine.core.slots import mailbox_key
 from engine.errors import Invalid, RulesError
 from engine.following import Followers, Following, Happening, split
 from engine.outcomes import RETRY_AFTER_S
-from engine.problems import Problem, bad_request, unavailable, unprocessable
+from engine.problems import bad_request, unavailable
 from engine.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -217,11 +217,11 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
             if name in payload and len(msgspec.json.encode(payload[name])) > bytes_max:
                 raise Invalid(f"at most {bytes_max} bytes", f"$.{name}")
     except msgspec.ValidationError as error:
-        raise _unprocessable(intake.invalid(error, _Event)) from None
+        raise intake.unacceptable(intake.invalid(error, _Event)) from None
     except Invalid as error:
-        raise _unprocessable(error) from None
+        raise intake.unacceptable(error) from None
     except RecursionError:
-        raise _unprocessable(Invalid(f"nested too deeply; at most {config.json_depth_max} levels are allowed")) from None
+        raise intake.unacceptable(Invalid(f"nested too deeply; at most {config.json_depth_max} levels are allowed")) from None
     except msgspec.DecodeError as error:
         raise bad_request(intake.malformed(error)) from None
     except UnicodeDecodeError:
@@ -239,11 +239,6 @@ def _check(event: _Event, config: Config) -> None:
         raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
     if event.ts is not UNSET and not 0 <= event.ts <= publishing.TS_MS_MAX:
         raise Invalid(f"milliseconds since the epoch, 0 to {publishing.TS_MS_MAX}", "$.ts")
-
-
-def _unprocessable(error: Invalid) -> Problem:
-    detail = error.detail[: intake.DETAIL_CHARS_MAX]
-    return unprocessable(f"{error.path}: {detail}"[: intake.DETAIL_CHARS_MAX], [{"path": error.path, "detail": detail}])
 
 
 def _delivery(event: _Event, payload: dict[str, Any], now_ms: int, bucket_ms: int) -> str:

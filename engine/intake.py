@@ -324,6 +324,12 @@ def invalid(error: msgspec.ValidationError, kind: type[Struct]) -> Invalid:
     return Invalid(f"{detail}; {hint}" if hint else detail, path)
 
 
+def unacceptable(error: Invalid) -> Problem:
+    """422 for the one thing that is wrong with a request."""
+    detail = error.detail[:DETAIL_CHARS_MAX]
+    return unprocessable(f"{error.path}: {detail}"[:DETAIL_CHARS_MAX], [{"path": error.path, "detail": detail}])
+
+
 def rfc3339_ms(text: str, path: str) -> int:
     """Milliseconds since the epoch of an RFC 3339 time; negative before it.
 

@@ -13,7 +13,6 @@ from engine.core.asking import ProfileIs
 from engine.core.batch import OK
 from engine.core.profile import NO_PROFILE, Profile, ProfileLimits, parse_profile, shown
 from engine.errors import Invalid, Unavailable
-from engine.problems import unprocessable
 from engine.requests import Requests
 
 
@@ -26,8 +25,7 @@ def read(body: bytes, config: Config) -> Profile:
     try:
         return parse_profile(body, zones.zone, ProfileLimits(config.profile_entries_max, config.id_chars_max))
     except Invalid as error:
-        detail = error.detail[: intake.DETAIL_CHARS_MAX]
-        raise unprocessable(f"{error.path}: {detail}", [{"path": error.path, "detail": detail}]) from None
+        raise intake.unacceptable(error) from None
 
 
 async def get(requests: Requests, key: str) -> ProfileIs:

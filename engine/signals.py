@@ -26,7 +26,7 @@ from engine.core.tally import Batch, Tally
 from engine.errors import Invalid, StorageUnavailable
 from engine.metrics import EdgeMetrics
 from engine.outcomes import RETRY_AFTER_S
-from engine.problems import Problem, bad_request, unavailable, unprocessable
+from engine.problems import bad_request, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Signals:
         try:
             found = _SIGNALS.decode(body)
         except msgspec.ValidationError as error:
-            raise _unprocessable(intake.invalid(error, _Signal)) from None
+            raise intake.unacceptable(intake.invalid(error, _Signal)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise bad_request(f"malformed JSON: {error}") from None
         signals = found if isinstance(found, list) else [found]
@@ -94,9 +94,9 @@ class Signals:
         for index, signal in enumerate(signals):
             place = f"$[{index}]" if isinstance(found, list) else "$"
             if not is_id(signal.name, self._config.id_chars_max):
-                raise _unprocessable(Invalid(f"printable text of 1 to {self._config.id_chars_max} characters", f"{place}.name"))
+                raise intake.unacceptable(Invalid(f"printable text of 1 to {self._config.id_chars_max} characters", f"{place}.name"))
             if not 0 < signal.amount <= AMOUNT_MAX:
-                raise _unprocessable(Invalid(f"1 to {AMOUNT_MAX}", f"{place}.amount"))
+                raise intake.unacceptable(Invalid(f"1 to {AMOUNT_MAX}", f"{place}.amount"))
         return signals
 
     async def told(self, tenant: str, names: Sequence[str]) -> dict[str, Any]:
@@ -131,7 +131,3 @@ class Signals:
                 self._tally.failed()
                 return
             self._tally.done()
-
-
-def _unprocessable(error: Invalid) -> Problem:
-    return unprocessable(f"{error.path}: {error.detail}", [{"path": error.path, "detail": error.detail}])

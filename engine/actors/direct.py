@@ -31,6 +31,8 @@ from typing import Any, Final, Protocol
 import ray
 from ray.exceptions import RayActorError
 
+from engine.store.embedded import SOCKET_PATH_BYTES_MAX
+
 log = logging.getLogger(__name__)
 
 RAY_CALL_MS: Final = 0.8
@@ -40,7 +42,6 @@ DIRECT_CALL_MS: Final = 0.05
 """The same over a socket."""
 
 _HEAD: Final = struct.Struct("<IQ")
-_PATH_BYTES_MAX: Final = 107  # `sockaddr_un.sun_path` on Linux is 108 bytes with its NUL (unix(7))
 _FIND_S: Final = 0.1  # between two looks for an actor that is being created
 
 Address = tuple[str, str]
@@ -253,8 +254,8 @@ async def listen(name: str, namespace: str, served: Callable[[], asyncio.Protoco
         return NOWHERE
     try:
         path = _folder(namespace) / f"{name}-{os.getpid()}"
-        if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-            raise OSError(f"a socket's path has at most {_PATH_BYTES_MAX} bytes, {path} is longer")
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            raise OSError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, {path} is longer")
         for left in path.parent.glob(f"{name}-*"):  # by earlier incarnations
             left.unlink(missing_ok=True)
         await asyncio.get_running_loop().create_unix_server(served, os.fspath(path))
