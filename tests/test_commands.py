@@ -217,7 +217,9 @@ def test_a_wrong_cursor_and_a_refusal_are_told() -> None:
 
 def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:
     with in_background(misbehaving(talks)) as server:
-        command = [sys.executable, "-c", "from tests.test_commands import app; app()", "listen", "u1", "--json", "--url", server.url]
+        # What a shell starts in the background ignores SIGINT, and so would the listener.
+        hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from tests.test_commands import app; app()"
+        command = [sys.executable, "-c", hearing, "listen", "u1", "--json", "--url", server.url]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None

@@ -24,7 +24,6 @@ import re
 import time
 from collections.abc import Awaitable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import hiredis
 import redis.asyncio as redis
@@ -44,7 +43,7 @@ _REPLACE_EPOCH = Script("data_epoch_replace")
 VERSION_MIN: Final = (6, 2)
 """Oldest Redis with the stream trimming by id (`XTRIM MINID`) that checkpoints use."""
 
-_PASSWORD_OPTION: Final = re.compile(r"((?:^|&)[^&=]*password=)[^&]*")
+_PASSWORDS: Final = re.compile(r"(^[^:/]+://[^:@/?]*:)[^@/?]*(?=@)|([?&][^&=]*password=)[^&]*")
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -92,7 +91,7 @@ def connect(config: Config) -> redis.Redis:
         "client_name": "engine",
     }
     try:
-        if urlsplit(config.redis_url).scheme in SCHEMES:
+        if config.redis_url.partition("://")[0] in SCHEMES:
             pool: redis.BlockingConnectionPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
         else:
             pool = redis.BlockingConnectionPool.from_url(config.redis_url, **options)
@@ -104,15 +103,7 @@ def connect(config: Config) -> redis.Redis:
 
 def display_url(url: str) -> str:
     """The URL without its passwords: what may be printed and logged."""
-    parts = urlsplit(url)
-    query = _PASSWORD_OPTION.sub(r"\1***", parts.query)
-    if query != parts.query:
-        parts = parts._replace(query=query)
-    elif parts.password is None:
-        return url
-    if parts.password is not None:
-        parts = parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}")
-    return parts.geturl()
+    return _PASSWORDS.sub(r"\1\2***", url)
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:

@@ -42,8 +42,10 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """Take a URL of this module apart. Raises ValueError."""
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    login, _, hosts = authority.rpartition("@")  # several hosts are no authority of a URL: Python reads it without them, or refuses it
+    parts = urlsplit(f"{scheme}://master/{path}")
     service, _, database = parts.path.lstrip("/").partition("/")
     if not service:
         raise ValueError("the name of the master is missing: redis+sentinel://HOST:PORT,.../NAME")

@@ -24,7 +24,11 @@ def test_base36_is_a_number_without_a_dash(number: int) -> None:
 
 def test_a_password_is_never_displayed() -> None:
     assert display_url("rediss://user:secret@host:6380/1") == "rediss://user:***@host:6380/1"
+    assert display_url("redis://:secret@host") == "redis://:***@host"
+    assert display_url("redis://host:6380?password=secret&protocol=3") == "redis://host:6380?password=***&protocol=3"
+    assert display_url("unix://user:secret@/run/redis.sock?db=1&password=a@b") == "unix://user:***@/run/redis.sock?db=1&password=***"
     assert display_url("unix:///run/redis.sock") == "unix:///run/redis.sock"
+    assert display_url("redis://[::1]:6379/0") == "redis://[::1]:6379/0"
 
 
 def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:

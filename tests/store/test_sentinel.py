@@ -54,8 +54,8 @@ def test_an_incomplete_url_is_refused_by_the_name_of_the_setting(url: str) -> No
 
 
 def test_no_password_of_an_url_is_displayed() -> None:
-    url = "redis+sentinel://app:secret@a:1,b:2/orders?sentinel_password=hidden&protocol=2"
-    assert display_url(url) == "redis+sentinel://app:***@a:1,b:2/orders?sentinel_password=***&protocol=2"
+    url = "redis+sentinel://app:secret@a:1,[::1]:2/orders?sentinel_password=hidden&protocol=2"
+    assert display_url(url) == "redis+sentinel://app:***@a:1,[::1]:2/orders?sentinel_password=***&protocol=2"
 
 
 # -- replicas that are not there ---------------------------------------------------------------------------------------
