@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush, merge
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -203,13 +204,16 @@ class Adopter:
                 (self._behind if broadcast.priority == LOW else self._urgent).update(concerned)
 
     def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
-        """The next entries that concern the mailbox, ascending, `count_max` at most."""
+        """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
         log, cursor = self._log, mailbox.log_pos
         if cursor >= log.head:
             return []
         tenant = split_key(mailbox.key)[0]
-        found: Iterable[Broadcast] = log.after(tenant, EVERYONE, cursor)
+        of_everyone = log.after(tenant, EVERYONE, cursor)
+        found: Iterable[Broadcast] = of_everyone
         topics = self._topics.get(mailbox.key)
+        if topics is None and len(of_everyone) == 1 and mailbox.person is None:  # nearly always
+            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else []
         if topics:
             claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
             channels = [found]
@@ -222,7 +226,7 @@ class Adopter:
         for broadcast in found:
             if profile is not None and _is_muted(broadcast, profile):
                 continue
-            if broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos):
+            if _is_live(broadcast, mailbox, now_ms):
                 due.append(broadcast)
                 if len(due) == count_max:
                     break
@@ -245,15 +249,17 @@ class Adopter:
 
     def _take_from(self, behind: dict[str, Mailbox], taken: list[Adoption], left: int, now_ms: int) -> int:
         """Take at most `left` broadcasts into these mailboxes; returns how many more could be taken."""
-        for _ in range(min(len(behind), _LOOKS_MAX * self._adopt_max)):
+        # The keys in one go: a dictionary skips whatever was taken off its front each time it is asked for its first.
+        for key in list(islice(behind, _LOOKS_MAX * self._adopt_max)):
             if left <= 0:
                 break
-            key = next(iter(behind))
             mailbox = behind.pop(key)
             if key in self._taking:
                 behind[key] = mailbox
                 continue
-            room = min(left, self._room(mailbox, now_ms))
+            room = min(self._pending_max - mailbox.pending_count(), left)
+            if room <= 0:
+                room = min(self._make_room(mailbox, now_ms), left)
             if room <= 0:
                 self._full.add(key)
                 continue
@@ -263,16 +269,15 @@ class Adopter:
                 mailbox.log_pos = self._log.head
                 continue
             cursor = self._log.head
-            until_ms = self._quiet_until(mailbox, now_ms)
+            until_ms = 0 if mailbox.person is None else self._quiet_until(mailbox, now_ms)
             if until_ms and due[-1].priority != HIGH:
                 self._sleep(mailbox, until_ms)
-                while due and due[-1].priority != HIGH:
-                    due.pop()
+                due = _through_high(due)
                 if not due:
                     continue
                 cursor = due[-1].pos
             if len(due) > room:
-                due.pop()
+                due = due[:room]
                 cursor = due[-1].pos
                 behind[key] = mailbox  # at the end: others have their turn first
             taken.append(Adoption(mailbox, due, cursor))
@@ -280,13 +285,10 @@ class Adopter:
             left -= len(due)
         return left
 
-    def _room(self, mailbox: Mailbox, now_ms: int) -> int:
-        room = self._pending_max - mailbox.pending_count()
-        if room <= 0:
-            expired = mailbox.expire(mailbox.oldest_pending(), now_ms)
-            self.expired += expired
-            room += expired
-        return room
+    def _make_room(self, mailbox: Mailbox, now_ms: int) -> int:
+        """What has expired in the full mailbox is gone; returns how many broadcasts it may take now."""
+        self.expired += mailbox.expire(mailbox.oldest_pending(), now_ms)
+        return self._pending_max - mailbox.pending_count()
 
     def committed(self, adoptions: Iterable[Adoption]) -> int:
         """The group is in the journal: now the broadcasts are in their mailboxes. Returns how many messages that makes."""
@@ -308,6 +310,18 @@ class Adopter:
                 self._behind[adoption.mailbox.key] = adoption.mailbox
 
 
+def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:
+    return broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos)
+
+
+def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
+    """Those up to the last one of high priority."""
+    upto = len(broadcasts)
+    while upto and broadcasts[upto - 1].priority != HIGH:
+        upto -= 1
+    return list(broadcasts[:upto])
+
+
 def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
     if broadcast.facts is None:
         broadcast.facts = facts_of(broadcast.body, broadcast.priority, None)
@@ -326,9 +340,10 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
         seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
         adoption.adopted_ms = now_ms
         for broadcast in adoption.broadcasts:
-            record = records.get(broadcast.pos)
+            pos = broadcast.pos
+            record = records.get(pos)
             if record is None:
-                record = records[broadcast.pos] = Adopted(broadcast.pos, now_ms, [])
+                record = records[pos] = Adopted(pos, now_ms, [])
             record.numbers.append((key, seq))
             seq += 1
     # Replay applies record after record, and the numbers of a mailbox grow with the positions.

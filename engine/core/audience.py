@@ -99,7 +99,8 @@ class Audience:
         self._counters["adopted"] += self.adopter.committed(adoptions)
         for mailbox in mailboxes:
             self._cabinet.mark(mailbox)
-            self._counters["trimmed"] += len(mailbox.trim(self._offline_max))
+            if mailbox.head - mailbox.floor > self._offline_max:
+                self._counters["trimmed"] += len(mailbox.trim(self._offline_max))
         self._courier.fan_out(mailboxes, now_ms)
         for change in changes:
             change.mailbox.topics = change.topics

@@ -10,7 +10,7 @@ the end of a pressure is not the beginning of the next one."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeGuard
 
 from msgspec import Struct
@@ -19,10 +19,11 @@ from engine.config import Config
 from engine.core.batch import Deliver, DeliverShared, Gap, Revoke, Shared
 from engine.core.broadcast import Shelf
 from engine.core.cabinet import Cabinet
-from engine.core.flight import Connection
+from engine.core.flight import Conn, Connection
 from engine.core.judgement import PERSON_LIMITS, JudgingLimits
 from engine.core.mailbox import Mailbox, Settled
 from engine.core.message import Message, SharedBody
+from engine.core.plain import pump_newest
 from engine.core.pump import Pumped, PumpLimits, pump
 from engine.core.retry import RetryPolicy
 
@@ -171,11 +172,7 @@ class Courier:
 
     def settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
         """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
-        self._cabinet.mark(mailbox)
-        self._counters["acknowledged"] += len(settled.messages)
-        latency = self.latency
-        for message in settled.messages:
-            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+        self.acknowledged(mailbox, settled.messages, now_ms)
         for conn, ids in settled.revoked.items():
             if ids:
                 self.output.append((conn[0], Revoke(conn[1], ids)))
@@ -185,12 +182,37 @@ class Courier:
             if connection.stalled or connection.sent < mailbox.head:
                 self.pump(mailbox, connection, now_ms)
 
+    def acknowledged(self, mailbox: Mailbox, messages: Sequence[Message], now_ms: int) -> None:
+        """These are settled and have left memory."""
+        self._cabinet.mark(mailbox)
+        self._counters["acknowledged"] += len(messages)
+        latency = self.latency
+        for message in messages:
+            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
         """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
         together: dict[tuple[int, str], DeliverShared] = {}
         bodies: dict[int, SharedBody] = {}
+
+        def add(body: SharedBody, conn: Conn, seq: int, attempt: int) -> None:
+            record = together.get((body.pos, conn[0]))
+            if record is None:
+                record = together[body.pos, conn[0]] = DeliverShared(body.pos, [])
+                bodies[body.pos] = body
+            record.deliveries.append((conn[1], seq, attempt))
+
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
+                newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+                if newest is not None:
+                    if type(newest.body) is SharedBody:
+                        add(newest.body, connection.conn, newest.seq, newest.attempts + 1)
+                        if connection.retries:
+                            self.watch(mailbox, now_ms)
+                    else:
+                        self._send_one(mailbox, connection, newest, now_ms)
+                    continue
                 pumped = self._pump(mailbox, connection, now_ms)
                 if pumped is None:
                     continue
@@ -199,13 +221,8 @@ class Courier:
                     self._send(mailbox, connection, pumped, now_ms)
                     continue
                 # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
-                session, conn = connection.conn
                 for seq, attempt, body in parts[0]:
-                    record = together.get((body.pos, session))
-                    if record is None:
-                        record = together[body.pos, session] = DeliverShared(body.pos, [])
-                        bodies[body.pos] = body
-                    record.deliveries.append((conn, seq, attempt))
+                    add(body, connection.conn, seq, attempt)
                 self._sent(mailbox, connection, pumped, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
             self._share(session, bodies[pos])
@@ -214,6 +231,10 @@ class Courier:
 
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
+        newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        if newest is not None:
+            self._send_one(mailbox, connection, newest, now_ms)
+            return
         pumped = self._pump(mailbox, connection, now_ms)
         if pumped is not None:
             self._send(mailbox, connection, pumped, now_ms)
@@ -233,6 +254,12 @@ class Courier:
                 self.output.append((session, Gap(conn, *part)))
                 self._cabinet.mark(mailbox)
         self._sent(mailbox, connection, pumped, now_ms)
+
+    def _send_one(self, mailbox: Mailbox, connection: Connection, message: Message, now_ms: int) -> None:
+        self._counters["delivered"] += 1
+        self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
+        if connection.retries:
+            self.watch(mailbox, now_ms)
 
     def _sent(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
         self._counters["expired"] += pumped.expired
@@ -288,9 +315,12 @@ class Courier:
         retry = self._policy.retry
         due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # no timer can be near for what is younger
         arms = []
-        for key, (mailbox, since_ms) in list(self._unarmed.items()):
+        looked: list[tuple[str, Mailbox]] = []
+        for key, (mailbox, since_ms) in self._unarmed.items():
             if since_ms > due_since_ms:
                 break
+            looked.append((key, mailbox))
+        for key, mailbox in looked:
             del self._unarmed[key]
             at_ms = mailbox.next_retry_ms(retry)
             if at_ms > now_ms + ARM_AHEAD_MS:

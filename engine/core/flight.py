@@ -27,6 +27,7 @@ class Connection:
         "flight",
         "flight_bytes",
         "kind",
+        "retries",
         "rtt_ms",
         "sent",
         "session",
@@ -38,6 +39,7 @@ class Connection:
     def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int, topics: Iterable[str] = ()) -> None:
         self.conn = conn
         self.kind = kind
+        self.retries = kind not in (SSE, POLL)  # is a message sent again? Not on plain SSE, and a poll ends with its first batch
         self.session = session
         self.device = device
         self.sent = sent
@@ -48,11 +50,6 @@ class Connection:
         self.rtt_ms = 0.0
         self.stalled = False
         self.exhausted: dict[int, int] = {}  # stalled by these: seq -> expires at ms
-
-    @property
-    def retries(self) -> bool:
-        """Is a message sent again on this connection? Not on plain SSE, and a poll ends with its first batch."""
-        return self.kind not in (SSE, POLL)
 
     def fly(self, message: Message, now_ms: int) -> None:
         """The message goes out for the first time on this connection."""

@@ -20,6 +20,7 @@ from engine.core.checkpoint import Handled
 from engine.core.courier import Courier, SessionEvent, ShardPolicy
 from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox, Settled
+from engine.core.plain import settle_newest
 
 
 class Hub:
@@ -165,7 +166,15 @@ class Hub:
             self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
+        messages = settle_newest(mailbox, record.seq, connection, now_ms, self._policy.retry)
+        if messages:
+            self._note_acked(mailbox, now_ms)
+            self._courier.acknowledged(mailbox, messages, now_ms)
+            if connection.sent < mailbox.head:
+                self._courier.pump(mailbox, connection, now_ms)
+            self._adopter.settled(mailbox)
+        else:
+            self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -191,11 +200,14 @@ class Hub:
         self._output.append((session, SettledRecord(record.ref)))
 
     def settled(self, mailbox: Mailbox, settled: Settled, by: Connection | None, now_ms: int) -> None:
+        self._note_acked(mailbox, now_ms)
+        self._courier.settled(mailbox, settled, by, now_ms)
+        self._adopter.settled(mailbox)
+
+    def _note_acked(self, mailbox: Mailbox, now_ms: int) -> None:
         self._acked[mailbox.key] = mailbox
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
-        self._courier.settled(mailbox, settled, by, now_ms)
-        self._adopter.settled(mailbox)
 
     def nack(self, session: str, record: Nack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)

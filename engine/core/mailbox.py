@@ -386,7 +386,7 @@ class Mailbox:
 
     def next_retry_ms(self, policy: RetryPolicy) -> int:
         """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
-        return min((at_ms for connection in self.connections.values() if (at_ms := connection.next_retry_ms(policy))), default=0)
+        return min(filter(None, [it.next_retry_ms(policy) for it in self.connections.values() if it.flight]), default=0)
 
     def rewind(self, connection: Connection) -> None:
         """Delivery on the connection starts again from the oldest pending message."""
