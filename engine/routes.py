@@ -1,6 +1,7 @@
 """Every endpoint of PROTOCOL.md, one short function each.
 
     uvicorn --> CrossOrigin --> Starlette routing --> an endpoint here --> Gateway
+       +--- plain WebSockets: `engine.handshake` ----------------------------^
 
 An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is raised as `Problem` (or `Overloaded` or
 `Unavailable` by the gateway) and becomes `application/problem+json` in one place; before a WebSocket's upgrade too.
@@ -32,6 +33,7 @@ from engine.errors import Invalid, Unavailable
 from engine.events import Events, RuleBook
 from engine.faults import handlers
 from engine.gateway import Gateway
+from engine.handshake import PATH, SUBPROTOCOL, Sockets
 from engine.outcomes import RETRY_AFTER_S
 from engine.problems import (
     Problem,
@@ -45,7 +47,6 @@ from engine.signals import Signals
 from engine.streams import EventStream, Poll
 from engine.websocket import EXTENSION, DirectWebSocket
 
-SUBPROTOCOL: Final = "notify.v1.json"
 POLL_WAIT_S: Final = 25.0
 """Of `/v1/poll` without `wait`."""
 
@@ -57,7 +58,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals) -> Starlette:
-    """The application of one edge.
+    """The application of one edge. Its `state.open_socket` is for `engine.server.build`: the same WebSockets, the short way.
 
     Args:
         gateway: its state.
@@ -81,8 +82,8 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
         _route("/v1/heartbeat", GET=api.heartbeat),
-        WebSocketRoute("/v1/ws", api.websocket),
-        Route("/v1/ws", _upgrade_required, methods=["GET"]),
+        WebSocketRoute(PATH, api.websocket),
+        Route(PATH, _upgrade_required, methods=["GET"]),
         Route("/v1/sse", _Sse(api), methods=["GET"]),
         _route("/v1/poll", GET=api.poll),
         _route("/v1/status", GET=api.status),
@@ -94,7 +95,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
     ]
     for route in routes:
         # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
-        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", "/v1/ws") and route.methods:
+        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", PATH) and route.methods:
             route.methods.discard("HEAD")
     application = Starlette(
         routes=routes,
@@ -102,6 +103,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
+    application.state.open_socket = api.sockets.open
     return application
 
 
@@ -117,22 +119,16 @@ class _Api:
         self._status = status
         self._ready = ready
         self._signals = signals
+        self.sockets = Sockets(gateway, authenticator, config)
         self.book = RuleBook(config, gateway.clock)
         self._events = Events(config, gateway.requests, self.book, gateway.wall_ms)
 
-    def authenticate(self, request: Request | WebSocket, scope: str) -> Principal:
+    def authenticate(self, request: Request, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
-        principal = self._authenticator.authenticate(
-            request.headers, request.scope["query_string"], request.scope.get("subprotocols", ()), now_s=self.gateway.wall_ms() / 1000
-        )
+        now_s = self.gateway.wall_ms() / 1000
+        principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
         if scope:
             auth.require(principal, scope)
-        return principal
-
-    def verify(self, token: str) -> Principal:
-        """Whose fresh token it is. Raises Problem likewise."""
-        principal = self._authenticator.token_principal(token, self.gateway.wall_ms() / 1000)
-        auth.require(principal, "connect")
         return principal
 
     def parse(self, body: bytes, request: Request, principal: Principal) -> list[publishing.Draft]:
@@ -141,7 +137,7 @@ class _Api:
         content_type = request.headers.get("content-type")
         return publishing.parse(body, content_type, principal, self.config, gateway.wall_ms(), gateway.requests.new_id, categories)
 
-    def device(self, request: Request | WebSocket) -> str:
+    def device(self, request: Request) -> str:
         """The client's name for itself."""
         return request.query_params.get("device", "")[: self.config.id_chars_max]
 
@@ -300,24 +296,15 @@ class _Api:
 
     async def websocket(self, websocket: WebSocket) -> None:
         """`GET /v1/ws`. On the engine's own server the accepted connection lives on without this call."""
-        principal = self.authenticate(websocket, "connect")
-        self._check_origin(websocket)
-        self.gateway.admit()
-        cursor = parse_cursor(websocket.query_params.get("last_event_id", ""))
-        subprotocol = SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None
-        arguments = (self.gateway, principal, cursor, self.device(websocket), self.verify)
-        protocol = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
+        scope = websocket.scope
+        arguments = self.sockets.arguments(scope["headers"], scope["query_string"], scope["subprotocols"])
+        subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
+        protocol = scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
         await websocket.accept(subprotocol)
         if protocol is None:
             await AsgiWebSocket(*arguments).run(websocket.receive, websocket.send)
         else:
             protocol.take_over(DirectWebSocket(*arguments))
-
-    def _check_origin(self, request: WebSocket) -> None:
-        # A browser sends cookies with WebSockets to any site, and no CORS protects the answer (RFC 6455, section 10.2).
-        origin = request.headers.get("origin")
-        if origin is not None and not auth.origin_allowed(origin, request.headers.get("host", ""), self.config):
-            raise forbidden("this origin is not allowed")
 
     async def poll(self, request: Request) -> Response:
         """`GET /v1/poll`."""

@@ -10,14 +10,17 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, MutableSet
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from engine import handshake
 from engine.config import Config
+from engine.errors import Unavailable
+from engine.problems import Problem
 from engine.websocket import HandshakeProtocol
 
 TRANSPORT: Final = "notify.transport"
@@ -55,6 +58,7 @@ class EdgeHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with a bounded head, which shows its transport to streams and leaves no cycle behind."""
 
     limits: Config  # set by `build`
+    open_socket: handshake.OpenSocket | None  # likewise
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -99,9 +103,27 @@ class EdgeHttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """It asks for a WebSocket: another protocol takes over."""
-        super().handle_websocket_upgrade()
+        if not self._open_socket():
+            super().handle_websocket_upgrade()
         # The parser holds bound methods of this object: a cycle that would live until the next full collection.
         self.parser = None  # type: ignore[assignment]  # as uvicorn does in connection_lost
+
+    def _open_socket(self) -> bool:
+        """Grant a plain request; `False` when it is not plain, or not granted (`engine.handshake`)."""
+        earlier: RequestResponseCycle | None = self.cycle
+        if self.open_socket is None or (earlier is not None and not earlier.response_complete):
+            return False
+        opening = handshake.plain(self.scope["method"], self.scope["http_version"], self.url, self.headers)
+        if opening is None:
+            return False
+        try:
+            connection = self.open_socket(self.headers, opening.query_string, opening.subprotocols)
+        except (Problem, Unavailable):
+            return False
+        self.connections.discard(self)
+        self.transport.write(handshake.answer(opening, self.server_state.default_headers))
+        connection.begin(self.transport, cast("MutableSet[Any]", self.connections))
+        return True
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
@@ -118,15 +140,22 @@ class EdgeServer(uvicorn.Server):
         yield
 
 
-def build(application: ASGIApp, config: Config) -> EdgeServer:
-    """A server for the application; run it with `serve(sockets=[bind(...)])`. Ends within `drain_ms` of `should_exit`."""
+def build(application: ASGIApp, config: Config, open_socket: handshake.OpenSocket | None = None) -> EdgeServer:
+    """A server for the application; run it with `serve(sockets=[bind(...)])`. Ends within `drain_ms` of `should_exit`.
+
+    Args:
+        application: answers every request.
+        config: the engine's settings.
+        open_socket: opens WebSockets the short way; without it the application is asked for every one.
+    """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    bound = {"limits": config, "open_socket": open_socket and staticmethod(open_socket)}
     return EdgeServer(
         uvicorn.Config(
             application,
             loop="none",  # it runs in the caller's
-            http=type("BoundedHttpProtocol", (EdgeHttpProtocol,), {"limits": config}),
+            http=type("BoundedHttpProtocol", (EdgeHttpProtocol,), bound),
             ws=HandshakeProtocol,
             ws_max_size=config.frame_bytes_max,
             ws_per_message_deflate=False,  # 40 KiB and 20 us per message for payloads of a few hundred bytes

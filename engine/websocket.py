@@ -1,11 +1,11 @@
 """WebSockets on the engine's own server: uvicorn's handshake, then frames straight to and from the transport.
 
     TCP --> uvicorn HttpToolsProtocol --upgrade--> HandshakeProtocol (uvicorn's sansio protocol; ASGI, Starlette, routes)
-                                                        | `take_over`, once accepted
-                                                        v
-                                                   DirectWebSocket: the transport's protocol from then on
+                   |                                    | `take_over`, once accepted
+                   | a plain request                    v
+                   +--- `engine.handshake` ------> DirectWebSocket: the transport's protocol from then on
 
-The handshake, its routing and its refusals are uvicorn's and Starlette's. An accepted connection leaves both: its
+Every handshake that is not plain, and every refusal, is uvicorn's and Starlette's. An accepted connection leaves both: its
 transport gets a protocol of its own, the ASGI call returns, and the request, its headers, tasks and queues are freed. An
 idle connection is then a transport and one slotted object.
 

@@ -42,7 +42,7 @@ LAYERS = (
         "events",
     ),
     ("connection", "gateway", "session"),
-    ("websocket", "server", "streams"),
+    ("websocket", "handshake", "server", "streams"),
     ("routes",),
     ("actors",),
     ("client", "statefile", "cluster"),

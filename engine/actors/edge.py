@@ -128,7 +128,8 @@ class Edge:
             authenticator = Authenticator(self._config)
             await authenticator.prepare()
             self._gateway = self._make_gateway(await self._first_slots())
-            self._server = server.build(self._app(authenticator), self._config)
+            application = self._app(authenticator)
+            self._server = server.build(application, self._config, application.state.open_socket)
             async with asyncio.TaskGroup() as self._tasks:
                 self._open_links()
                 self._tasks.create_task(self._slots_loop())

@@ -479,10 +479,14 @@ def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: byt
 
 @contextlib.asynccontextmanager
 async def edge_world(
-    shards: int = 1, websocket_protocol: Any = None, wrap: Callable[[Any], Any] = lambda application: application, **settings: Any
+    shards: int = 1,
+    websocket_protocol: Any = None,
+    wrap: Callable[[Any], Any] = lambda application: application,
+    short: bool = True,
+    **settings: Any,
 ) -> AsyncIterator[EdgeWorld]:
     """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's;
-    `wrap`: put something around the application."""
+    `wrap`: put something around the application; `short`: let plain WebSockets pass it by, as an edge does."""
     config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
     world = EdgeWorld(config, shards)
 
@@ -494,7 +498,9 @@ async def edge_world(
 
     listener = server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    world.server = server.build(wrap(app(world.gateway, Authenticator(config), config, status, ready, world.signals)), config)
+    application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
+    open_socket = application.state.open_socket if short and websocket_protocol is None else None
+    world.server = server.build(wrap(application), config, open_socket)
     if websocket_protocol is not None:
         world.server.config.ws = websocket_protocol
     ticker = asyncio.gather(world.gateway.run(), world.signals.run())

@@ -169,7 +169,7 @@ async def test_frames_sent_before_the_answer_to_the_handshake_are_not_lost() -> 
 
         return hesitate
 
-    async with edge_world(wrap=hesitant) as world:
+    async with edge_world(wrap=hesitant, short=False) as world:
         client = await world.raw_unasked()
         await client.ask(world.token())
         await begun.wait()
