@@ -151,7 +151,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit_retry_ms: Positive = 2000  # storage away longer than this: publishers get 503
     ack_journal_ms: Positive = 200  # ACKs wait this long for a commit to ride on; losing one only causes a repeat
     checkpoint_ms: Positive = 3000
-    checkpoint_bytes: Positive = 32 << 20  # of journal since the last one
+    checkpoint_mailboxes: Positive = 32  # prepared at once: 1 or 2 ms, during which the shard does nothing else
     posts_pending_max: Positive = 50_000  # messages waiting for a page or a commit, per shard; beyond it OVERLOADED
     redis_timeout_ms: Positive = 2000  # of one command
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most

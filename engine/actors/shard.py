@@ -408,6 +408,8 @@ class Shard(Server):
             checkpoint = self._core.cabinet.take_checkpoint(full, _SPILL_MESSAGES)
             if checkpoint is None:
                 return
+            while self._core.cabinet.fill_checkpoint(self._config.checkpoint_mailboxes):
+                await asyncio.sleep(0)
             try:
                 await self._pages.write(checkpoint.spills, self._now_ms())
                 await self._journal.covered(checkpoint.through_commit)

@@ -4,7 +4,9 @@ A mailbox is dirty from the moment it differs from its page until a checkpoint t
 its user went offline or stalled, so that its messages move to the offline stream without waiting for the next full
 checkpoint. It may leave memory when it is idle, clean and empty.
 
-One checkpoint is under way at a time: taken -> done, or taken -> failed, and then everything in it is dirty again.
+One checkpoint is under way at a time: taken -> filled, some mailboxes at a time -> done, or failed, and then all in it is dirty again.
+Between two fillings groups are committed and messages delivered: a page may be newer than the journal's part that the checkpoint covers,
+which replay does not mind, and never older.
 """
 
 from __future__ import annotations
@@ -199,14 +201,14 @@ class Cabinet:
         return bool(self._urgent)
 
     def take_checkpoint(self, full: bool, messages_max: int) -> Checkpoint | None:
-        """Mailboxes to write: all dirty ones and the journal's end (`full`), or those that went offline.
+        """Which mailboxes to write: all dirty ones and the journal's end (`full`), or those that went offline; then to be filled.
 
         A partial one carries at most about `messages_max` messages. At most one checkpoint is under way.
         """
         if self._checkpoint is not None:
             return None
         if full:
-            chosen, self._dirty, self._urgent = list(self._dirty.values()), {}, {}
+            chosen = list(self._dirty.values())
         else:
             chosen, count = [], 0
             for mailbox in self._urgent.values():
@@ -214,16 +216,26 @@ class Cabinet:
                 count += len(mailbox.hot)
                 if count >= messages_max:
                     break
-            for mailbox in chosen:
-                self._urgent.pop(mailbox.key, None)
-                self._dirty.pop(mailbox.key, None)
         through = self._committed if full and self._committed > self._trimmed else None
         if not chosen and through is None:
             return None
-        for mailbox in chosen:
-            mailbox.weigh()
-        self._checkpoint = Checkpoint([spill_of(m) for m in chosen], through, {m.key: m.head for m in chosen})
+        chosen.reverse()  # they are taken from the end
+        self._checkpoint = Checkpoint([], through, {}, chosen)
         return self._checkpoint
+
+    def fill_checkpoint(self, mailboxes_max: int) -> bool:
+        """Put the next so many mailboxes, as they are now, into the checkpoint under way. Returns whether that was not all."""
+        checkpoint = self._checkpoint
+        assert checkpoint is not None, "no checkpoint is under way"
+        waiting = checkpoint.waiting
+        for mailbox in reversed(waiting[-mailboxes_max:]):
+            self._urgent.pop(mailbox.key, None)
+            self._dirty.pop(mailbox.key, None)
+            mailbox.weigh()
+            checkpoint.spills.append(spill_of(mailbox))
+            checkpoint.upto[mailbox.key] = mailbox.head
+        del waiting[-mailboxes_max:]
+        return bool(waiting)
 
     def checkpoint_done(self) -> None:
         """It is written: what is offline leaves memory."""

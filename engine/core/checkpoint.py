@@ -18,6 +18,7 @@ mailbox dirty, so that is a checkpoint's interval; of who was there and acknowle
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -163,6 +164,7 @@ class Checkpoint(Struct):
     spills: list[Spill]
     through_commit: int | None
     upto: dict[str, int]  # key -> every retained pending number up to here is in the stream afterwards
+    waiting: list[Mailbox]  # not in it yet, last one first
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -246,7 +248,8 @@ def page_of(mailbox: Mailbox) -> Page:
     oldest = min((message.expires_ms for message in mailbox.hot.values() if message.retain), default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
-    recent = [(id, seq, digest) for id, (seq, digest) in list(mailbox.recent.items())[-PAGE_RECENT_IDS:]]
+    newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))
+    recent = [(id, seq, digest) for id, (seq, digest) in reversed(newest)]
     return Page(
         mailbox.head,
         mailbox.floor,

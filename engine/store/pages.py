@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import redis.asyncio as redis
@@ -125,21 +126,31 @@ class Pages:
         by_slot: dict[int, list[Spill]] = {}
         for spill in spills:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
-        calls: list[tuple[list[str], list[object]]] = []
-        for slot, of_slot in by_slot.items():
-            keys: list[str] = []
-            args: list[object] = []
+        runs = self._runs(by_slot, number, now_ms)
+        while calls := list(islice(runs, _ROUND_TRIP_RUNS)):
+            await _CHECKPOINT.run_many(self._client, calls)
+        self._marks.update(dict.fromkeys(by_slot, number))
+
+    def _runs(self, by_slot: dict[int, list[Spill]], number: int, now_ms: int) -> Iterator[tuple[list[str], list[object]]]:
+        """The script runs that write these, each with the mailboxes of one slot."""
+        for slot, spills in by_slot.items():
+            run: tuple[list[str], list[object]] | None = None
             messages = 0
-            for spill in of_slot:
-                if not keys or messages + len(spill.entries) > _SLOT_MESSAGES:
-                    keys, messages = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot)], 0
-                    args = [self._witness.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms]
-                    calls.append((keys, args))
+            for spill in spills:
+                if run is not None and messages + len(spill.entries) > _SLOT_MESSAGES:
+                    yield run
+                    run = None
+                if run is None:
+                    messages = 0
+                    run = (
+                        [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot)],
+                        [self._witness.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
+                    )
+                keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms, len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)
-        for start in range(0, len(calls), _ROUND_TRIP_RUNS):
-            await _CHECKPOINT.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
-        self._marks.update(dict.fromkeys(by_slot, number))
+            if run is not None:
+                yield run

@@ -254,6 +254,8 @@ class World:
         checkpoint = self.core.cabinet.take_checkpoint(full, 1000)
         if checkpoint is None:
             return
+        while self.core.cabinet.fill_checkpoint(2):
+            self.commit()  # life goes on
         for spill in checkpoint.spills:
             stream = self.streams.setdefault(spill.key, {})
             stream.update(spill.entries)

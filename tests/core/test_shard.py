@@ -384,6 +384,23 @@ def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
     assert of(said, Gap) == []
 
 
+def test_what_is_committed_while_a_checkpoint_is_filled_survives_a_crash_behind_it() -> None:
+    world = World()
+    users = [f"u{n}" for n in range(5)]
+    for user in users:
+        world.post(user)
+    world.settle()
+    for user in users:
+        world.post(user)  # committed between the first filling, of two users, and the second
+    world.checkpoint()
+    world.crash()
+    for conn, user in enumerate(users):
+        world.attach(conn, user)
+    said = world.settle()
+    assert [delivered(said, conn) for conn in range(5)] == [[(1, 1), (2, 1)]] * 5
+    assert of(said, Gap) == []
+
+
 def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
     world = World()
     world.attach(1)

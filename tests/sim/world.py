@@ -99,6 +99,7 @@ def sizes(rng: Random) -> Config:
         mailbox_idle_ms=rng.choice((300, 2000)),
         sweep_ms=700,
         checkpoint_ms=rng.choice((100, 400, 1500)),
+        checkpoint_mailboxes=2,
         ack_journal_ms=rng.choice((20, 100)),
         commit_retry_ms=rng.choice((60, 300)),
         redis_timeout_ms=rng.choice((50, 150)),
