@@ -68,8 +68,9 @@ class Connection:
     def measure(self, seq: int, now_ms: int, policy: RetryPolicy) -> None:
         """One round trip per ACK, and none of a repeated message (Karn's algorithm)."""
         flown = self.flight.get(seq)
-        if flown is not None and flown[1] == 1:
-            self.rtt_ms = policy.smooth(self.rtt_ms, now_ms - flown[0])
+        if flown is not None:
+            sent_ms, tries = flown
+            self.rtt_ms = policy.smooth(self.rtt_ms, now_ms - sent_ms) if tries == 1 else policy.backed_off(self.rtt_ms, tries)
 
     def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
         """Messages to send again now. May stall the connection instead."""
@@ -91,6 +92,7 @@ class Connection:
 
     def _stall(self, hot: Mapping[int, Message], policy: RetryPolicy) -> None:
         self.stalled = True
+        self.rtt_ms = policy.backed_off(self.rtt_ms, policy.tries)
         self.exhausted = {seq: hot[seq].expires_ms for seq, (_, tries) in self.flight.items() if tries >= policy.tries}
         self.spend(hot)
 

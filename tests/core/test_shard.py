@@ -145,6 +145,37 @@ def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_then_the_c
     assert delivered(world.settle()) == []
 
 
+def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repeats() -> None:
+    world = World()
+    world.attach(1)
+    world.post(id="quick")
+    world.settle()
+    world.now_ms += 2
+    world.ack(1, 1)
+    for seq in range(2, 6):
+        world.post()
+        assert delivered(world.settle()) == [(seq, 1)]
+        assert delivered(world.wait(350)) == []
+        world.ack(1, seq)
+
+
+def test_a_client_that_has_become_slow_is_given_more_time_after_one_message_was_repeated_for_it() -> None:
+    world = World()
+    world.attach(1)
+    for seq in range(1, 41):
+        world.post()
+        world.settle()
+        world.now_ms += 2
+        world.ack(1, seq)
+    world.post()
+    world.settle()
+    assert delivered(world.wait(600)) == [(41, 2), (41, 3)], "the timeout was down to its floor"
+    world.ack(1, 41)
+    world.post()
+    assert delivered(world.settle()) == [(42, 1)]
+    assert delivered(world.wait(350)) == []
+
+
 def test_a_stalled_connection_goes_on_from_the_oldest_pending_after_an_acknowledgement() -> None:
     world = World()
     world.attach(1)
