@@ -129,7 +129,7 @@ class Authenticator:
             if len(self._verified) >= self._config.verified_tokens_max:
                 del self._verified[next(iter(self._verified))]
             self._verified[digest] = principal
-        if now_s >= principal.expires_s + self._config.jwt_leeway_s:
+        if now_s >= principal.expires_s:
             self._verified.pop(digest, None)
             raise unauthorized("the token has expired")
         return principal

@@ -46,7 +46,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jwt_jwks_url: str = ""
     jwt_issuer: str = ""  # checked when set
     jwt_audience: str = ""  # checked when set
-    jwt_leeway_s: NonNegative = 5  # clocks of two machines differ by seconds, not minutes
+    jwt_leeway_s: NonNegative = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` means what it says
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
     jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id
     jwks_stale_max_s: Positive = 86_400  # the keys last seen are used for this long when their list does not answer
