@@ -2,7 +2,8 @@
 
 A draft is a message as it will stay. Its body is encoded here, once; shards, journals and connections only move those bytes.
 The same pass computes the digest by which the same id with another payload is told from a repeat, so it covers everything the
-publisher chose and nothing the engine made: not the id, not the user, not a `ts` the publisher left out.
+publisher chose and nothing the engine made: not the id, not the user, not a `ts` the publisher left out. Under a publisher's own
+id JSON counts by what it says: in another order of members, spacing or spelling it is the same.
 
 Pure parsing: no clock, no I/O. Measured: 5.8 us per small item of a 250-item array, 1 us of it for reading JSON and 1 us for the id.
 """
@@ -44,6 +45,8 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+_decode: Final = msgspec.json.Decoder().decode
 
 
 class Draft(Struct, gc=False):
@@ -183,16 +186,21 @@ class _Drafter:
             users = (user,)
         else:
             raise Invalid(_user_rule(chars_max), "$.user")
-        head = self._heads.get((item.type, word)) or self._head(item.type, word)
+        head = said = self._heads.get((item.type, word)) or self._head(item.type, word)
         idempotent = id_ is not UNSET
         if id_ is UNSET:
             id_ = self._new_id()
         elif not is_id(id_, chars_max):
             raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
         if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET:
-            head = self._circumstances(item) + head
+            circumstances = self._circumstances(item)
+            head = circumstances + head
+            said = _canonical(b"{%b}" % circumstances[:-1]) + said
         collapse, merge, data_bytes_max = self._collapse(item.collapse)
-        payload = head + (b"null" if data is UNSET else self._json(data, "data", data_bytes_max))
+        text = b"null" if data is UNSET else self._json(data, "data", data_bytes_max)
+        payload = head + text
+        # What nobody can repeat under its id needs no comparing: 0.3 to 1.2 us less.
+        said = said + _canonical(text) if idempotent else payload
         ts, ttl_ms, due_ms, chosen = self._times(item)
         if collapse:
             chosen += _collapse_chosen(collapse, merge, ttl_ms)
@@ -200,7 +208,7 @@ class _Drafter:
         if item.category is not UNSET or item.unless_active:
             judging = self._judging(item.category, item.unless_active, topic)
             chosen += _encode({"category": judging.category, "unless_active": item.unless_active})
-        digest = blake2b(payload + chosen, digest_size=DIGEST_BYTES).digest()
+        digest = blake2b(said + chosen, digest_size=DIGEST_BYTES).digest()
         body = b'"id":' + _encode(id_) + ts + payload
         priority = _PRIORITY[word]
         expires_ms = (due_ms or self._now_ms) + ttl_ms
@@ -352,6 +360,14 @@ class _Drafter:
             None if retain is UNSET else retain,
         )
         return ts_json, ttl_ms, due_ms if due_ms > self._now_ms else 0, _encode(chosen)
+
+
+def _canonical(text: bytes) -> bytes:
+    """JSON in the one order and spelling that stands for all. What Python's numbers and texts cannot hold stays as it is."""
+    try:
+        return _encode_sorted(_decode(text))
+    except (ValueError, RecursionError):
+        return text
 
 
 def _breaks_lines(text: bytes) -> bool:

@@ -114,6 +114,23 @@ def test_users_share_one_id_body_and_digest() -> None:
     assert len({(draft.id, draft.body, draft.digest) for draft in drafts}) == 1
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (b'"data":{"a":1,"b":[1,{"c":null,"d":2}]}', b'"data": {"b" :[1, {"d":2,"c":null}],"a":1}', True),
+        (b'"data":"\xc3\xa9/","actor":{"x":1,"y":2}', b'"actor":{"y":2,"x":1},"data":"\\u00e9\\/"', True),
+        (b'"data":[1,2]', b'"data":[2,1]', False),
+        (b'"data":{"a":1,"b":2}', b'"data":{"a":2,"b":1}', False),
+        (b'"data":1', b'"data":"1"', False),
+        (b'"data":123456789012345678901234567890', b'"data":123456789012345678901234567891', False),
+        (b'"actor":{"x":1}', b'"target":{"x":1}', False),
+    ],
+)
+def test_the_same_json_in_another_order_and_spelling_is_the_same_payload(one: bytes, other: bytes, same: bool) -> None:
+    first, second = (publish(b'{"user":"ann","type":"x","id":"k",%b}' % members)[0] for members in (one, other))
+    assert (first.digest == second.digest) is same
+
+
 def test_arrays_and_lines_keep_their_order() -> None:
     items = [item(user=f"u{n}", id=f"k{n}") for n in range(20)]
     lines = b"\r\n\n".join(json.dumps(one).encode() for one in items) + b"\n"
