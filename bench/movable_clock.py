@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +36,13 @@ time.time, time.time_ns = wall_s, wall_ns
 
 
 class MovableClock:
-    """The clock of the processes that are started inside `running`."""
+    """The clock of the processes that are started inside `running`, or with `environment`. `offset_s`: how far it is ahead."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "clock"
         self._folder.mkdir()
         self._page = self._folder / "offset_s"
+        self.offset_s = 0
         self.step_to(0)
         (self._folder / "sitecustomize.py").write_text(_SITE, "utf-8")
 
@@ -48,13 +50,28 @@ class MovableClock:
         """From now on the wall clock is this far from the true time."""
         with self._page.open("r+b" if self._page.exists() else "wb") as page:
             page.write(_OFFSET.pack(offset_s))
+        self.offset_s = offset_s
+
+    def now_ms(self) -> int:
+        """What it says, in milliseconds since the epoch."""
+        return int(time.time() * 1000) + self.offset_s * 1000
+
+    def step_until(self, at_ms: int) -> None:
+        """A step ahead, to less than a second before that time; none when it is over already."""
+        self.step_to(self.offset_s + max(0, at_ms - self.now_ms()) // 1000)
+
+    def environment(self) -> dict[str, str]:
+        """What a process is started with that shall have this clock, and its children."""
+        return {
+            _VARIABLE: str(self._page),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(self._folder), os.environ.get("PYTHONPATH")))),
+        }
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Processes started while the block runs, and their children, have this clock."""
         before = dict(os.environ)
-        os.environ[_VARIABLE] = str(self._page)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._folder), before.get("PYTHONPATH"))))
+        os.environ.update(self.environment())
         try:
             yield
         finally:

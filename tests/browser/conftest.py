@@ -1,4 +1,6 @@
-"""One Chromium for the session, a page of its own for each test, and the scripted engine.
+"""One Chromium for the folder, a page of its own for each test, and the scripted engine.
+
+Left running, Chromium would take a tenth of a core from all the tests that come later.
 
 Playwright's asynchronous API on the session's event loop: the synchronous one keeps a loop running in the main thread, which
 breaks every other asynchronous test of the session.
@@ -25,7 +27,7 @@ CHROMIUM_OPTIONS = [
 ]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         running = await playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)

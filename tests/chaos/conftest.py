@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from bench.movable_clock import MovableClock
 from tests.conftest import RedisServer, RunningEngine, running_engine
+
+RULES = """
+[[rule]]
+name = "download"
+event = "file.downloaded"
+recipients = ["user"]
+type = "touch.download"
+delay = "20s"
+fire = { unless_active = true }
+
+[[rule]]
+name = "order-paid"
+event = "order.paid"
+recipients = ["user"]
+type = "touch.order_paid"
+delay = "19500ms"
+fire = { unless_event = ["order.cancelled"] }
+
+[[rule]]
+name = "service-done"
+event = "service.done"
+recipients = ["user"]
+type = "touch.service_done"
+delay = "20500ms"
+
+[[rule]]
+name = "inactive"
+event = "*"
+recipients = ["user"]
+type = "touch.inactive"
+inactive = "40s"
+delay = "500ms"
+"""
+"""What its events do: only test_conditions.py publishes any."""
 
 
 @pytest.fixture(scope="package")
-def victim(redis_server: RedisServer) -> Iterator[RunningEngine]:
+def clock() -> Iterator[MovableClock]:
+    """The wall clock of `victim`. A step ahead is undone by nobody: going back would end its shards and schedulers."""
+    with tempfile.TemporaryDirectory(prefix="engine-clock-") as folder:
+        yield MovableClock(Path(folder))
+
+
+@pytest.fixture(scope="package")
+def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     """An engine whose parts may be killed. It must be whole again when a test ends."""
-    with running_engine() as running:
+    rules = tmp_path_factory.mktemp("rules") / "rules.toml"
+    rules.write_text(RULES)
+    with running_engine(env={"ENGINE_RULES_PATH": str(rules), **clock.environment()}) as running:
         yield running

@@ -1,58 +1,25 @@
-"""Touch rules with short times, the scheduler or the shard killed while they fire: who was active, or has cancelled, is not touched; all
-others are, once. Events that were answered count, whatever dies afterwards."""
+"""Touch rules, the scheduler or the shard killed while they fire: who was active, or has cancelled, is not touched; all others are, once.
+Events that were answered count, whatever dies afterwards. The engine's clock is moved to where something is due (rules: conftest.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from tests.chaos.test_faults import victim_of
+from bench.movable_clock import MovableClock
+from tests.chaos.test_faults import status_when, victim_of
 from tests.chaos.test_judgement import ask
-from tests.conftest import RedisServer, RunningEngine, running_engine
+from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 LATE_S = 60
 USERS = 12
-KILL_S = 3.6  # just before the first timers are due
-INACTIVE_S = 8.5  # of the rule below; longer than a killed shard is away
-
-RULES = """
-[[rule]]
-name = "download"
-event = "file.downloaded"
-recipients = ["user"]
-type = "touch.download"
-delay = "4s"
-fire = { unless_active = true }
-
-[[rule]]
-name = "order-paid"
-event = "order.paid"
-recipients = ["user"]
-type = "touch.order_paid"
-delay = "3500ms"
-fire = { unless_event = ["order.cancelled"] }
-
-[[rule]]
-name = "service-done"
-event = "service.done"
-recipients = ["user"]
-type = "touch.service_done"
-delay = "4500ms"
-
-[[rule]]
-name = "inactive"
-event = "*"
-recipients = ["user"]
-type = "touch.inactive"
-inactive = "8s"
-delay = "500ms"
-"""
+FIRST_DUE_S = 19.5  # the shortest delay of the rules
+INACTIVE_S = 40.5  # after the last event; all the rest is due much earlier
 
 
 async def events(engine: RunningEngine, users: list[str], *types: str) -> None:
@@ -64,36 +31,41 @@ async def waiting(engine: RunningEngine, user: str) -> int:
     return len((await ask(engine, "GET", f"/v1/scheduled?user={user}"))["scheduled"])
 
 
-@pytest.mark.parametrize("role", ["scheduler", "shard"])
-async def test_who_was_active_is_not_touched_and_all_others_are_once(redis_server: RedisServer, tmp_path: Path, role: str) -> None:
-    rules = tmp_path / "rules.toml"
-    rules.write_text(RULES)
-    with running_engine(env={"ENGINE_RULES_PATH": str(rules)}) as engine:
-        quiet = [f"quiet-{n}" for n in range(USERS)]
-        lively = [f"lively-{n}" for n in range(USERS)]
-        began_s = time.monotonic()
-        await events(engine, [*quiet, *lively], "order.paid", "service.done", "file.downloaded")  # the last one: later ones are activity
-        last_seen_s = time.monotonic()
-        await events(engine, lively, "page.viewed", "order.cancelled")
-        armed_s = time.monotonic() - began_s
-        for user in (quiet[0], lively[0]):
-            assert await waiting(engine, user) == 4, f"one timer of each rule, after {armed_s} s"
-        await asyncio.sleep(max(0.0, began_s + KILL_S - time.monotonic()))
-        victim_of(engine).kill(role)
-        await events(engine, lively, "page.left")  # what follows them is moved, and moved again
-        seen_in_time = time.monotonic() < last_seen_s + INACTIVE_S  # on a very slow machine they were inactive, and are once more
-        deadline = time.monotonic() + LATE_S
-        while sum(await asyncio.gather(*(waiting(engine, user) for user in [*quiet, *lively]))):
-            assert time.monotonic() < deadline, "timers stay armed"
-            await asyncio.sleep(0.2)
+async def until_waiting(engine: RunningEngine, users: list[str], timers: int) -> None:
+    """Until each of the users has so many armed."""
+    deadline = time.monotonic() + LATE_S
+    while {*await asyncio.gather(*(waiting(engine, user) for user in users))} != {timers}:
+        assert time.monotonic() < deadline, f"not all of them have {timers} timers left"
+        await asyncio.sleep(0.2)
 
-        got = {user: await received(engine, user) for user in [*quiet, *lively]}
-        for user in quiet:
-            assert got[user] == {"touch.download": 1, "touch.order_paid": 1, "touch.service_done": 1, "touch.inactive": 1}, user
-        for user in lively:
-            assert got[user] in [{"touch.service_done": 1, "touch.inactive": n} for n in ((1,) if seen_in_time else (1, 2))], user
-        told = await ask(engine, "GET", f"/v1/users/{lively[0]}/messages/download/file.downloaded-{lively[0]}")
-        assert [entry["reason"].partition(":")[0] for entry in told["timeline"] if "reason" in entry][-1:] == ["interacted"]
+
+@pytest.mark.parametrize("role", ["scheduler", "shard"])
+async def test_who_was_active_is_not_touched_and_all_others_are_once(victim: RunningEngine, clock: MovableClock, role: str) -> None:
+    await status_when(victim, lambda status: status["ready"])
+    quiet = [f"quiet-{role}-{n}" for n in range(USERS)]
+    lively = [f"lively-{role}-{n}" for n in range(USERS)]
+    began_ms = clock.now_ms()
+    await events(victim, [*quiet, *lively], "order.paid", "service.done", "file.downloaded")  # the last one: later ones are activity
+    await events(victim, lively, "page.viewed", "order.cancelled")
+    await until_waiting(victim, [quiet[0]], 4)  # one timer of each rule
+    await until_waiting(victim, [lively[0]], 4)
+    clock.step_until(began_ms + int(FIRST_DUE_S * 1000))
+    victim_of(victim).kill(role)
+    await events(victim, lively, "page.left")  # what follows them is moved, and moved again
+    seen_ms = clock.now_ms()
+    await until_waiting(victim, [*quiet, *lively], 1)  # the one that inactivity would fire
+    clock.step_until(began_ms + int(INACTIVE_S * 1000))
+    await until_waiting(victim, quiet, 0)
+    clock.step_until(seen_ms + int(INACTIVE_S * 1000))
+    await until_waiting(victim, lively, 0)
+
+    got = {user: await received(victim, user) for user in [*quiet, *lively]}
+    for user in quiet:
+        assert got[user] == {"touch.download": 1, "touch.order_paid": 1, "touch.service_done": 1, "touch.inactive": 1}, user
+    for user in lively:
+        assert got[user] == {"touch.service_done": 1, "touch.inactive": 1}, user
+    told = await ask(victim, "GET", f"/v1/users/{lively[0]}/messages/download/file.downloaded-{lively[0]}")
+    assert [entry["reason"].partition(":")[0] for entry in told["timeline"] if "reason" in entry][-1:] == ["interacted"]
 
 
 async def received(engine: RunningEngine, user: str) -> Counter[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.movable_clock import MovableClock
 from tests.chaos.test_faults import status_when, victim_of
 from tests.chaos.test_timers import Receivers
 from tests.conftest import RunningEngine
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 110
 USERS = 3
 MESSAGES = 20
+MORNING_MS = 2000  # before quiet hours end: whoever listens hears nothing yet
 
 
 async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
@@ -35,28 +37,29 @@ async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *
             await asyncio.sleep(0.1)
 
 
-def clock(at_s: float) -> str:
-    return time.strftime("%H:%M", time.gmtime(at_s))
+def of_day(at_ms: int) -> str:
+    return time.strftime("%H:%M", time.gmtime(at_ms // 1000))
 
 
-async def test_what_quiet_hours_hold_back_comes_once_when_they_end(victim: RunningEngine) -> None:
-    end_s = (int(time.time() + 20) // 60 + 1) * 60  # a whole minute, as profiles have it
+async def test_what_quiet_hours_hold_back_comes_once_when_they_end(victim: RunningEngine, clock: MovableClock) -> None:
+    await status_when(victim, lambda status: status["ready"])
+    end_ms = (clock.now_ms() // 60_000 + 2) * 60_000  # a whole minute, as profiles have it; longer than falling asleep takes
     asleep = asyncio.Barrier(2)
     async with asyncio.TaskGroup() as nights:
         for role in ("scheduler", "shard"):
-            nights.create_task(night(victim, role, end_s, asleep))
+            nights.create_task(night(victim, clock, role, end_ms, asleep))
 
 
-async def night(victim: RunningEngine, role: str, end_s: int, asleep: asyncio.Barrier) -> None:
-    """Publish to users who sleep; when all do, kill a process; in the morning everything is there once."""
-    profile = {"quiet": [{"from": clock(end_s - 3600), "to": clock(end_s)}]}
+async def night(victim: RunningEngine, clock: MovableClock, role: str, end_ms: int, asleep: asyncio.Barrier) -> None:
+    """Publish to users who sleep; when all do, kill a process, and let the morning come soon: everything is there once."""
+    profile = {"quiet": [{"from": of_day(end_ms - 3_600_000), "to": of_day(end_ms)}]}
     users = [f"night-{role}-{n}" for n in range(USERS)]
     for user in users:
-        assert (await ask(victim, "PUT", f"/v1/users/{user}/profile", profile))["quiet"][0]["to"] == clock(end_s)
+        assert (await ask(victim, "PUT", f"/v1/users/{user}/profile", profile))["quiet"][0]["to"] == of_day(end_ms)
     ids = [f"{role}-{n}" for n in range(MESSAGES)]
     items = [{"users": users, "type": "test.night", "id": id} for id in ids]
     for result in await victim.publish(*items):
-        assert (result["status"], result["scheduled_at"]) == ("scheduled", end_s * 1000)
+        assert (result["status"], result["scheduled_at"]) == ("scheduled", end_ms)
         assert result["reason"].startswith("quiet_hours: ")
     # These become due in the middle of the night, and are moved.
     await victim.publish(*({"users": users, "type": "test.dreamt", "id": f"dream-{id}", "delay": 1} for id in ids[:3]))
@@ -68,7 +71,9 @@ async def night(victim: RunningEngine, role: str, end_s: int, asleep: asyncio.Ba
     victim_of(victim).kill(role)
     again = (await ask(victim, "POST", "/v1/notifications", items))["results"]
     assert {result["status"] for result in again} == {"duplicate"}
-    receivers = {user: Receivers(victim, [user]) for user in users}
+    await asleep.wait()  # the other repeats its messages in the night too
+    clock.step_until(end_ms - MORNING_MS)
+    receivers = {user: Receivers(victim, [user], clock) for user in users}
     tasks = [asyncio.create_task(receivers[user].run(user)) for user in users]
     wanted = {*ids, *(f"dream-{id}" for id in ids[:3])}
     try:
@@ -82,7 +87,7 @@ async def night(victim: RunningEngine, role: str, end_s: int, asleep: asyncio.Ba
         await asyncio.gather(*tasks, return_exceptions=True)
     for one in receivers.values():
         assert all(len(one.seqs[id]) == 1 for id in wanted)
-        assert all(one.arrived_ms[id] >= end_s * 1000 for id in wanted)
+        assert all(one.arrived_ms[id] >= end_ms for id in wanted)
 
 
 async def test_caps_hold_when_the_shard_dies_between_the_third_and_the_fourth(victim: RunningEngine) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
+from bench.movable_clock import MovableClock
 from tests.chaos.test_faults import victim_of
 from tests.conftest import RunningEngine
 
@@ -23,11 +23,12 @@ SPREAD_MS = 4000
 class Receivers:
     """Users that acknowledge everything, and reconnect with their cursor."""
 
-    def __init__(self, engine: RunningEngine, users: list[str]) -> None:
+    def __init__(self, engine: RunningEngine, users: list[str], clock: MovableClock) -> None:
         self.engine = engine
+        self.clock = clock
         self.users = users
         self.seqs: dict[str, set[int]] = {}  # message id -> numbers it came with
-        self.arrived_ms: dict[str, float] = {}
+        self.arrived_ms: dict[str, int] = {}  # by the engine's clock
 
     async def run(self, user: str) -> None:
         cursor = None
@@ -39,7 +40,7 @@ class Receivers:
                         if frame["type"] == "messages":
                             for message in frame["messages"]:
                                 self.seqs.setdefault(message["id"], set()).add(message["seq"])
-                                self.arrived_ms.setdefault(message["id"], time.time() * 1000)
+                                self.arrived_ms.setdefault(message["id"], self.clock.now_ms())
                                 cursor = message["event_id"]
                             await socket.send(json.dumps({"type": "ack", "seq": frame["messages"][-1]["seq"]}))
             except Exception:  # whatever a dying engine answers: connect again
@@ -47,9 +48,9 @@ class Receivers:
 
 
 @pytest.mark.parametrize("role", ["scheduler", "shard", "redis"])
-async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningEngine, role: str) -> None:
+async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningEngine, clock: MovableClock, role: str) -> None:
     users = [f"{role}{n}" for n in range(USERS)]
-    first_ms = int(time.time() * 1000) + 3000
+    first_ms = clock.now_ms() + 30_000
     items = [
         {"user": users[n % USERS], "type": "test.timer", "data": {}, "at": first_ms + n * SPREAD_MS // MESSAGES, "id": f"{role}-{n}"}
         for n in range(MESSAGES)
@@ -57,7 +58,8 @@ async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningE
     due_ms = {item["id"]: item["at"] for item in items}
     for result in await victim.publish(*items):
         assert result["status"] == "scheduled"
-    receivers = Receivers(victim, users)
+    clock.step_until(first_ms)
+    receivers = Receivers(victim, users, clock)
     tasks = [asyncio.create_task(receivers.run(user)) for user in users]
     try:
         async with asyncio.timeout(LATE_S):

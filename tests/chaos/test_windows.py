@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 LATE_S = 60
 WINDOW_S = 6
-LIKES = 200
+LIKES = 100
 USERS = 5
 
 

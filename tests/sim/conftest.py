@@ -1,16 +1,25 @@
-"""The simulator runs the engine's Lua scripts in a real Lua, and worlds on all cores."""
+"""The simulator runs the engine's Lua scripts in a real Lua, and worlds on all cores.
+
+Worlds take minutes of every core, while most tests of real processes wait for something. So the worlds begin when the first test does, in
+processes that the kernel runs only when nobody else wants its cores (SCHED_IDLE); what is left of them when their own tests ask goes on as
+any other process.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
-from multiprocessing.pool import Pool
+from collections.abc import Callable
+from multiprocessing.pool import AsyncResult, Pool
+from typing import Any
 
 import pytest
 
 from tests.conftest import missing
 from tests.sim import redis
+
+WAIT_S = 110
+"""For one part of the work, once somebody waits for it: less than pytest lets a test take."""
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +28,56 @@ def lua() -> None:
         missing("no lupa: nothing was simulated (it is one of the packages of requirements-test.txt)")
 
 
+def _give_way() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+class Background:
+    """Work for one process per core, each begun anew: a test process holds threads and sockets that must not be copied."""
+
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+        self._results: dict[tuple[Callable[[Any], Any], Any], AsyncResult[Any]] = {}
+
+    def begin(self, work: Callable[[Any], Any], argument: Any) -> None:
+        """Have `work(argument)` done, once, when there is time. Both are sent to another process."""
+        if (work, argument) not in self._results:
+            if self._pool is None:
+                self._pool = multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), _give_way)
+            self._results[work, argument] = self._pool.apply_async(work, (argument,))
+
+    def result(self, work: Callable[[Any], Any], argument: Any) -> Any:
+        """What `work(argument)` returned. Whatever is still to be done gives way no longer."""
+        self.begin(work, argument)
+        for process in multiprocessing.active_children():
+            if process.pid is not None:
+                os.sched_setscheduler(process.pid, os.sched_getscheduler(0), os.sched_param(0))
+        return self._results[work, argument].get(WAIT_S)
+
+    def end(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool.join()
+
+
+_background = Background()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin what the chosen tests ask for by `@pytest.mark.background(work=...)`: `work` of their one parameter."""
+    if redis.lua51 is None or session.config.option.collectonly:
+        return
+    for item in session.items:
+        mark = item.get_closest_marker("background")
+        if mark is not None and isinstance(item, pytest.Function):
+            (argument,) = item.callspec.params.values()
+            _background.begin(mark.kwargs["work"], argument)
+
+
+def pytest_sessionfinish() -> None:
+    _background.end()
+
+
 @pytest.fixture(scope="session")
-def workers(lua: None) -> Iterator[Pool]:
-    """One process per core, each begun anew: a test process holds threads and sockets that must not be copied."""
-    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        yield pool
+def background() -> Background:
+    return _background

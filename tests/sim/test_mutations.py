@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from multiprocessing.pool import AsyncResult, Pool
-
 import pytest
 
+from tests.sim.conftest import Background
 from tests.sim.mutations import MUTATIONS
 from tests.sim.world import Options, World
 
 SEEDS_MAX = 1000
-WAIT_S = 110
 
 SEEN_AT = {
     "a_successor_does_not_know_how_far_timers_were_claimed": 158,
@@ -35,15 +33,10 @@ def first_failure(name: str) -> tuple[int, str]:
     return 0, ""
 
 
-@pytest.fixture(scope="module")
-def searches(workers: Pool) -> dict[str, AsyncResult[tuple[int, str]]]:
-    """All searches, under way on all cores."""
-    return {name: workers.apply_async(first_failure, (name,)) for name in MUTATIONS}
-
-
+@pytest.mark.background(work=first_failure)
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutation_is_found_within_a_thousand_seeds(searches: dict[str, AsyncResult[tuple[int, str]]], name: str) -> None:
-    seed, failure = searches[name].get(WAIT_S)
+def test_a_mutation_is_found_within_a_thousand_seeds(background: Background, name: str) -> None:
+    seed, failure = background.result(first_failure, name)
     print(f"{name}: seed {seed}; {failure}")
     assert seed
     # A mutation that no longer fits the code it patches breaks something else than a promise.

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from multiprocessing.pool import AsyncResult, Pool
 from pathlib import Path
 
 import pytest
 
+from tests.sim.conftest import Background
 from tests.sim.faults import CLASSES
 from tests.sim.many import Totals, run_here
 from tests.sim.shrink import report
@@ -20,7 +20,7 @@ SEEDS = 1000
 PART = 50  # seeds of one test: none may take minutes, on any machine
 QUICK_SEEDS = 40
 FIRST_SEED = 1
-WAIT_S = 110
+PARTS = range(FIRST_SEED, FIRST_SEED + SEEDS, PART)
 
 pytestmark = pytest.mark.usefixtures("lua")
 
@@ -29,25 +29,20 @@ def run_part(first: int) -> Totals:
     return run_here(Options(seed) for seed in range(first, first + PART))
 
 
-@pytest.fixture(scope="module")
-def parts(workers: Pool) -> dict[int, AsyncResult[Totals]]:
-    """All parts, under way on all cores."""
-    return {first: workers.apply_async(run_part, (first,)) for first in range(FIRST_SEED, FIRST_SEED + SEEDS, PART)}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, PART))
-def test_no_promise_is_broken_in_a_thousand_worlds(parts: dict[int, AsyncResult[Totals]], first: int) -> None:
-    totals = parts[first].get(WAIT_S)
+@pytest.mark.background(work=run_part)
+@pytest.mark.parametrize("first", PARTS)
+def test_no_promise_is_broken_in_a_thousand_worlds(background: Background, first: int) -> None:
+    totals = background.result(run_part, first)
     assert not totals.failed, "\n\n".join(report(Options(seed)) for seed in list(totals.failed)[:1])
     assert totals.steps >= PART * Options(0).steps
 
 
 @pytest.mark.slow
-def test_a_thousand_worlds_meet_every_fault_and_every_situation(parts: dict[int, AsyncResult[Totals]]) -> None:
+def test_a_thousand_worlds_meet_every_fault_and_every_situation(background: Background) -> None:
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
-    for part in parts.values():
-        totals.merge(part.get(WAIT_S))
+    for first in PARTS:
+        totals.merge(background.result(run_part, first))
     print(f"{totals.seeds} seeds, {totals.steps} steps, {totals.virtual_s:.0f} s of simulated time in {totals.real_s:.0f} s of one core")
     assert not totals.never(), "never exercised, so nothing is known about it"
 
