@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from engine.auth import Principal
 from engine.core import batch
 from engine.core.frames import SEQ_MAX, Reconnect
@@ -49,6 +51,29 @@ def parse_cursor(text: str) -> Cursor:
     return Cursor(epoch, int(number))
 
 
+class Refusals(Struct):
+    """What a client refused and its shard has not confirmed: a link session that ends now may lose it.
+
+    Until then `Connection.acked` stays where it was: a new session is told that first, then the refusals, then `acked`.
+    """
+
+    reasons: dict[str, str]  # by message id, in the client's order
+    acked: int  # highest cumulative ACK meanwhile
+
+    def add(self, ids: Sequence[str], reason: str, ids_max: int) -> None:
+        """One more frame of the client; the oldest make room."""
+        self.reasons.update(dict.fromkeys(ids, reason))
+        for id in list(self.reasons)[:-ids_max]:
+            del self.reasons[id]
+
+    def records(self, conn: int) -> list[batch.Nack]:
+        """All of them, for a new link session."""
+        by_reason: dict[str, list[str]] = {}
+        for id, reason in self.reasons.items():
+            by_reason.setdefault(reason, []).append(id)
+        return [batch.Nack(conn, ids, reason) for reason, ids in by_reason.items()]
+
+
 class Connection:
     """One client, attached by `Gateway.attach`. Subclasses write to it.
 
@@ -72,6 +97,7 @@ class Connection:
         "key",
         "kind",
         "memberships",
+        "refusals",
         "sent",
         "shard",
         "welcomed",
@@ -90,6 +116,7 @@ class Connection:
         self.epoch = ""
         self.acked = 0  # highest cumulative ACK the client is known to have given
         self.sent = 0  # highest sequence number written
+        self.refusals: Refusals | None = None  # while the shard has not confirmed all of them
         self.welcomed = False
         self.ended = False
 
@@ -122,6 +149,20 @@ class Connection:
 
     def on_fault(self, code: str, detail: str) -> None:
         """Something the client sent cannot be. Only for carriers that bring frames of a client."""
+
+    def confirm(self, ids: Sequence[str]) -> None:
+        """Nothing of what the client refused by these ids can get lost any more."""
+        refusals = self.refusals
+        if refusals is not None:
+            for id in ids:
+                refusals.reasons.pop(id, None)
+            if not refusals.reasons:
+                self.acked = refusals.acked
+                self.refusals = None
+        self.on_refused(ids)
+
+    def on_refused(self, ids: Sequence[str]) -> None:
+        """What the client refused is in the dead-letter queue, or settled. Only for carriers that bring frames of a client."""
 
     def on_announced(self) -> None:
         """The gateway has announced it to a new link session: repeat what that session must know beyond the cursor."""

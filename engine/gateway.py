@@ -37,7 +37,7 @@ from msgspec import Struct
 from engine.announcing import Announcer, Log
 from engine.calls import Calls
 from engine.config import Config
-from engine.connection import Connection
+from engine.connection import Connection, Refusals
 from engine.core import asking, batch
 from engine.core.broadcast import Shelf
 from engine.core.heartbeat import HeartbeatLimits
@@ -216,6 +216,12 @@ class Gateway:
             connection.memberships,
         )
         self._send_shard(connection.shard, record, True)
+        refusals = connection.refusals
+        if refusals is not None:  # before the acknowledgements that cover them
+            for nack in refusals.records(connection.id):
+                self._send_shard(connection.shard, nack, True)
+            if refusals.acked > connection.acked:
+                self._send_shard(connection.shard, batch.Ack(connection.id, refusals.acked), True)
         if again:
             connection.on_announced()
 
@@ -228,7 +234,10 @@ class Gateway:
         self.metrics.acks += 1
         if seq > connection.acked:
             if seq <= connection.sent:
-                connection.acked = seq
+                if connection.refusals is None:
+                    connection.acked = seq
+                else:
+                    connection.refusals.acked = max(connection.refusals.acked, seq)
             self._send_shard(connection.shard, batch.Ack(connection.id, seq), False)
 
     def ack_ids(self, connection: Connection, ids: list[str]) -> None:
@@ -237,7 +246,11 @@ class Gateway:
         self._send_shard(connection.shard, batch.AckIds(connection.id, ids), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
-        """The client cannot handle these messages."""
+        """The client cannot handle these messages. Said again to the shard's next session until it confirms; at most a window of them."""
+        refusals = connection.refusals
+        if refusals is None:
+            refusals = connection.refusals = Refusals({}, connection.acked)
+        refusals.add(ids, reason, self.config.window)
         self._send_shard(connection.shard, batch.Nack(connection.id, ids, reason), True)
 
     # -- What links bring. -------------------------------------------------------------------------------------------------
@@ -326,6 +339,8 @@ class Gateway:
             return
         elif kind is batch.Revoke:
             connection.on_revoke(record.ids)
+        elif kind is batch.Refused:
+            connection.confirm(record.ids)
         elif kind is batch.Gap:
             connection.on_gap(record.first, record.last)
             connection.sent = max(connection.sent, record.last)

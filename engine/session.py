@@ -81,6 +81,9 @@ class WebSocketSession(Connection):
     def on_gap(self, first: int, last: int) -> None:
         self.write(frames.gap(first, last))
 
+    def on_refused(self, ids: Sequence[str]) -> None:
+        self.write(frames.nacked(ids))
+
     def on_fault(self, code: str, detail: str) -> None:
         self.write(frames.error(code, detail))
 

@@ -197,6 +197,13 @@ class Revoke(Struct, array_like=True, tag=34, gc=False):
     ids: list[str]
 
 
+class Refused(Struct, array_like=True, tag=53, gc=False):
+    """What this connection refused by `Nack` is in the dead-letter stream, or there was nothing left to refuse."""
+
+    conn: int
+    ids: list[str]
+
+
 class Gap(Struct, array_like=True, tag=35, gc=False):
     """The messages `first`..`last` are gone (expired, trimmed); comes before anything after them."""
 
@@ -399,6 +406,7 @@ FromShard = (
     | Shared
     | DeliverShared
     | Revoke
+    | Refused
     | Gap
     | Hangup
     | Settled

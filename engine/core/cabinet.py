@@ -35,6 +35,7 @@ from engine.core.checkpoint import (
 )
 from engine.core.commit import apply_stored
 from engine.core.conflation import DEFAULTS
+from engine.core.flight import Conn
 from engine.core.judgement import PERSON_LIMITS, JudgingLimits
 from engine.core.mailbox import Mailbox
 from engine.core.merging import Closer, apply_window
@@ -45,11 +46,12 @@ from engine.core.retry import RetryPolicy
 
 
 class DeadLetter(Struct):
-    """A message a client refused, on its way to the dead-letter stream."""
+    """A message that connections refused, on its way to the dead-letter stream."""
 
     key: str
     message: Message
     reason: str
+    by: list[Conn] = []
 
 
 class StreamRead(Struct, frozen=True):
@@ -99,6 +101,7 @@ class Cabinet:
         self._urgent: dict[str, Mailbox] = {}
         self._reads: dict[str, StreamRead] = {}
         self._dead: list[DeadLetter] = []  # to be written
+        self._letters: dict[tuple[str, int], DeadLetter] = {}  # those and the ones being written, by mailbox and number
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
@@ -178,16 +181,36 @@ class Cabinet:
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
-    def refuse(self, mailbox: Mailbox, ids: Iterable[str], reason: str) -> None:
-        """A client cannot handle these: on their way to the dead-letter stream."""
-        letters = [DeadLetter(mailbox.key, message, reason) for message in mailbox.refuse(mailbox.seqs_of(ids))]
-        self._dead += letters
+    def refuse(self, mailbox: Mailbox, ids: Iterable[str], reason: str, by: Conn) -> tuple[list[str], list[str]]:
+        """A client cannot handle these: on their way to the dead-letter stream.
+
+        Returns the ids of which nothing is left to refuse, and those that may be among the cold messages: to be read first.
+        """
+        over, unread = [], []
+        for id in ids:
+            seqs = mailbox.seqs_of((id,))
+            seq = seqs[0] if seqs else 0
+            if refused := mailbox.refuse(seqs):
+                letter = self._letters[mailbox.key, seq] = DeadLetter(mailbox.key, refused[0], reason, [by])
+                self._dead.append(letter)
+            elif seq in mailbox.dying:
+                self._letters[mailbox.key, seq].by.append(by)
+            elif mailbox.is_cold(seq) if seq else mailbox.cold:
+                unread.append(id)
+            else:
+                over.append(id)
         self.mark(mailbox)
+        return over, unread
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
         letters, self._dead = self._dead, []
         return letters
+
+    def dead_lettered(self, letters: Iterable[DeadLetter]) -> None:
+        """They are written."""
+        for letter in letters:
+            del self._letters[letter.key, letter.message.seq]
 
     def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
         """They could not be written: they are wanted again."""

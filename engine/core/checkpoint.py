@@ -233,7 +233,19 @@ def spill_of(mailbox: Mailbox) -> Spill:
         stored = Stored(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, body, m.attempts, pos=pos)
         entries.append((seq, _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
-    return Spill(mailbox.key, _encoder.encode(page_of(mailbox)), mailbox.floor + 1, entries, expires_ms, closes_ms)
+    page = page_of(mailbox)
+    return Spill(mailbox.key, _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms)
+
+
+def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
+    """What storage may take for settled: everything up to the first number, and the others, ascending.
+
+    Not what is dying: an acknowledgement of a later number must not be all that is left of a refusal.
+    """
+    floor, dying = mailbox.floor, mailbox.dying
+    if dying and (low := min(dying)) <= floor:
+        return low - 1, [*(seq for seq in range(low, floor + 1) if seq not in dying), *sorted(mailbox.acked)]
+    return floor, sorted(mailbox.acked)
 
 
 def page_of(mailbox: Mailbox) -> Page:
@@ -250,10 +262,11 @@ def page_of(mailbox: Mailbox) -> Page:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))
     recent = [(id, seq, digest) for id, (seq, digest) in reversed(newest)]
+    floor, acked = settled_numbers(mailbox)
     return Page(
         mailbox.head,
-        mailbox.floor,
-        sorted(mailbox.acked),
+        floor,
+        acked,
         mailbox.gone,
         cold,
         attempts,

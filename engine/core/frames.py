@@ -140,6 +140,11 @@ def revoke(ids: Sequence[str]) -> bytes:
     return _encoder.encode({"type": "revoke", "ids": ids})
 
 
+def nacked(ids: Sequence[str]) -> bytes:
+    """What the client refused is in the dead-letter queue, or there was nothing left to refuse."""
+    return _encoder.encode({"type": "nacked", "ids": ids})
+
+
 def gap(first: int, last: int) -> bytes:
     """The messages `first`..`last` are gone."""
     return b'{"type":"gap","from":%d,"to":%d}' % (first, last)

@@ -5,22 +5,37 @@ them again (`Attach.resume`), with what they were sent. Their mailboxes are in m
 
 Whatever is settled here, by ACK, cursor or dead letter, waits in `_acked` for a journal group to carry it (`take_handled`). A crash before
 that loses it, and the message comes again.
+
+A refusal takes effect when the dead-letter stream has the message; then the edge is told (`Refused`), which repeats it under the next link
+session until it is. Before that neither journal nor page takes the message for settled, whatever is acknowledged after it
+(`checkpoint.settled_numbers`). Of a refused message that only storage has, the refusal waits for the read, and what the
+same connection acknowledges after it waits behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 
+from msgspec import Struct
+
 from engine.core.adoption import Adopter
 from engine.core.asking import Probe, Probed, Settle
 from engine.core.asking import Settled as SettledRecord
-from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Welcome, Written
-from engine.core.cabinet import Cabinet
-from engine.core.checkpoint import Handled
+from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Refused, Welcome, Written
+from engine.core.cabinet import Cabinet, DeadLetter
+from engine.core.checkpoint import Handled, settled_numbers
 from engine.core.courier import Courier, SessionEvent, ShardPolicy
-from engine.core.flight import Connection
+from engine.core.flight import Conn, Connection
 from engine.core.mailbox import Mailbox, Settled
+from engine.core.parked import BEHIND_MAX
 from engine.core.plain import settle_newest
+
+
+class _Unread(Struct):
+    """Refusals that wait until storage was read from number `first` on, and what their connections said after them."""
+
+    first: int
+    records: list[tuple[str, Ack | AckIds | Nack]]
 
 
 class Hub:
@@ -45,6 +60,7 @@ class Hub:
         self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
         self._acked: dict[str, Mailbox] = {}  # settled since the last group
         self._acked_since_ms = 0
+        self._unread: dict[str, _Unread] = {}  # by mailbox
         self._unknown = unknown  # gets what comes for a connection that is not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -140,6 +156,8 @@ class Hub:
             return None
         mailbox, connection = found
         mailbox.detach(connection.conn)
+        if not mailbox.connections:
+            self._unread.pop(mailbox.key, None)
         self._adopter.detached(mailbox)
         mailbox.active_ms = now_ms
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
@@ -161,6 +179,8 @@ class Hub:
             self._unknown(session, record)
             return
         mailbox, connection = found
+        if self._unread and self._waits(mailbox, session, record):
+            return
         if not 0 <= record.seq <= mailbox.head:
             detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
             self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
@@ -180,6 +200,8 @@ class Hub:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is not None:
             mailbox, connection = found
+            if self._unread and self._waits(mailbox, session, record):
+                return
             mailbox.seen_ms = now_ms
             seqs = mailbox.seqs_of(record.ids)
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
@@ -215,10 +237,66 @@ class Hub:
             self._unknown(session, record)
             return
         mailbox, connection = found
-        self._cabinet.refuse(mailbox, record.ids, record.reason)
+        if self._unread and self._waits(mailbox, session, record):
+            return
+        self._refuse(mailbox, session, record, again=False)
         if connection.stalled:
             mailbox.rewind(connection)
         self._courier.pump(mailbox, connection, now_ms)
+
+    def _refuse(self, mailbox: Mailbox, session: str, record: Nack, *, again: bool) -> None:
+        """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
+        over, unread = self._cabinet.refuse(mailbox, record.ids, record.reason, (session, record.conn))
+        if again:
+            over += [id for id in unread if not mailbox.seqs_of((id,))]
+            unread = [id for id in unread if id not in over]
+        if over:
+            self.refused((session, record.conn), over)
+        if unread:
+            assert mailbox.cold is not None, "what is not in memory is cold"
+            seqs = mailbox.seqs_of(unread)
+            first = seqs[0] if seqs else mailbox.cold[0]
+            waiting = self._unread.setdefault(mailbox.key, _Unread(first, []))
+            waiting.records.append((session, Nack(record.conn, unread, record.reason)))
+            self._cabinet.want_read(mailbox, waiting.first, self._policy.window)
+
+    def _waits(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
+        """Is the record behind a refusal of its connection that waits? Beyond the limit it is dropped, as when a link is lost."""
+        waiting = self._unread.get(mailbox.key)
+        if waiting is None or all(before != session or one.conn != record.conn for before, one in waiting.records):
+            return False
+        if len(waiting.records) < BEHIND_MAX:
+            waiting.records.append((session, record))
+        return True
+
+    def refuse_read(self, mailbox: Mailbox, first: int, last: int, now_ms: int) -> None:
+        """The cold messages `first`..`last` were read: what waited for them goes on."""
+        waiting = self._unread.pop(mailbox.key, None)
+        if waiting is None:
+            return
+        found = first <= waiting.first <= last or mailbox.cold is None
+        for session, record in waiting.records:
+            if record.conn not in self._sessions.get(session, ()):
+                continue  # whoever said it says it again, or has gone
+            if not isinstance(record, Nack):
+                (self.ack if isinstance(record, Ack) else self.ack_ids)(session, record, now_ms)  # type: ignore[arg-type]
+            elif not (self._unread and self._waits(mailbox, session, record)):
+                self._refuse(mailbox, session, record, again=found)
+
+    def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
+        """The dead-letter stream has these: now they are settled."""
+        self._cabinet.dead_lettered(letters)
+        for letter in letters:
+            for conn in letter.by:
+                self.refused(conn, [letter.message.id])
+            mailbox = self._cabinet.mailboxes[letter.key]
+            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._policy.retry), None, now_ms)
+
+    def refused(self, conn: Conn, ids: list[str]) -> None:
+        """Nothing of these refusals can get lost any more: tell the connection's edge, unless its session is over."""
+        session, number = conn
+        if number in self._sessions.get(session, ()):
+            self._output.append((session, Refused(number, ids)))
 
     def written(self, session: str, record: Written, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -246,7 +324,7 @@ class Hub:
 
     def take_handled(self) -> list[Handled]:
         """What the next group carries; give it back with `handled_again` when the group is refused."""
-        handled = [Handled(key, mailbox.floor, sorted(mailbox.acked)) for key, mailbox in self._acked.items()]
+        handled = [Handled(key, *settled_numbers(mailbox)) for key, mailbox in self._acked.items()]
         self._acked.clear()
         self._acked_since_ms = 0
         return handled

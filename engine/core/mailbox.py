@@ -4,7 +4,7 @@ Every sequence number from 1 to `head` is in exactly one state:
 
     settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
     gone      expired, trimmed, superseded or never kept; said to a connection by `Gap` before anything after it, in `gone`
-    dying     refused by a client, on its way to the dead-letter stream, in `dying`
+    dying     refused by a client, in `dying` until the dead-letter stream has it, whatever else is acknowledged
     hot       pending, its body in memory, in `hot`
     cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
 
@@ -288,8 +288,6 @@ class Mailbox:
         self.floor = seq
         if self.acked:
             self.acked = {number for number in self.acked if number > seq}
-        if self.dying:
-            self.dying = {number: message for number, message in self.dying.items() if number > seq}
         self._warm(seq)
         self._advance()
         return result
@@ -309,7 +307,8 @@ class Mailbox:
             elif seq not in self.dying:
                 self._revoke_cold(seq, seq, by, result)
             self.dying.pop(seq, None)
-            self.acked.add(seq)
+            if seq > self.floor:
+                self.acked.add(seq)
             result.news = True
             highest = max(highest, seq)
         if highest:

@@ -11,7 +11,7 @@ from engine.core.batch import Ack, AckIds, Attach, Nack, Written
 from engine.core.commit import Pending
 from engine.core.pressure import MESSAGE_BYTES
 
-_BEHIND_MAX: Final = 1000
+BEHIND_MAX: Final = 1000
 """What waits for one page, with acknowledgements among it: some 100 KB."""
 
 
@@ -42,7 +42,7 @@ class Parked:
         """Of a connection that is not attached: if its Attach waits here, this waits behind it. Beyond the limit it is dropped: an
         acknowledgement that is lost causes a repeat."""
         key = self._attaching.get((session, record.conn))
-        if key is not None and len(self._waiting[key]) < _BEHIND_MAX:
+        if key is not None and len(self._waiting[key]) < BEHIND_MAX:
             self._waiting[key].append((session, record))
 
     def take(self, key: str) -> list[tuple[str, Struct | Pending]]:

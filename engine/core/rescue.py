@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.core.checkpoint import Handled, Kept, Record, Remembered, Stored, Topics
+from engine.core.checkpoint import Handled, Kept, Record, Remembered, Stored, Topics, settled_numbers
 from engine.core.mailbox import Mailbox
 from engine.core.message import TIMER_EFFECT
 
@@ -51,11 +51,12 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
     known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(TIMER_EFFECT)}
     timers = {seq: id.removeprefix(TIMER_EFFECT) for id, (seq, _) in mailbox.recent.items() if id.startswith(TIMER_EFFECT)}
     pending = mailbox.hot | mailbox.dying
-    told = mailbox.floor
+    floor, acked = settled_numbers(mailbox)
+    told, above = floor, frozenset(acked)
     for seq in sorted(pending):
         # Before the message behind them, or replay would take these numbers for gone.
-        if settled := [number for number in range(told + 1, seq) if number in mailbox.acked]:
-            yield Handled(mailbox.key, mailbox.floor, settled, seq - 1)
+        if settled := [number for number in range(told + 1, seq) if number in above]:
+            yield Handled(mailbox.key, floor, settled, seq - 1)
         told = seq
         m = pending[seq]
         digest = known[seq][1] if seq in known else b""
@@ -77,4 +78,4 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
     yield Remembered(mailbox.key, mailbox.person, mailbox.seen_ms)
     if mailbox.windows is not None:
         yield Kept(mailbox.key, mailbox.windows)  # also with none open: what is left of a page may know of one that was closed
-    yield Handled(mailbox.key, mailbox.floor, sorted(mailbox.acked), mailbox.head)
+    yield Handled(mailbox.key, floor, acked, mailbox.head)

@@ -407,6 +407,7 @@ class ShardCore:
         mailbox.loading = False
         messages = [message for stored in entries if (message := recalled(stored, self.cabinet.log)) is not None]
         mailbox.loaded(read.first, read.last, messages)
+        self.hub.refuse_read(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
             self.courier.pump(mailbox, connection, now_ms)
         if mailbox.hot_bytes > self.policy.hot_bytes_max:
@@ -415,11 +416,9 @@ class ShardCore:
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
-        """They are there: now they are settled."""
+        """They are there."""
         self.counters["dead_lettered"] += len(letters)
-        for letter in letters:
-            mailbox = self.mailboxes[letter.key]
-            self.hub.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self.policy.retry), None, now_ms)
+        self.hub.dead_lettered(letters, now_ms)
 
     # -- pressure -----------------------------------------------------------------------------------------------------
 

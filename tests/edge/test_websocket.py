@@ -298,6 +298,41 @@ async def test_a_new_link_session_is_told_every_connection_and_every_unanswered_
         assert [message["seq"] for message in frame["messages"]] == [3]
 
 
+async def test_a_refusal_is_repeated_to_a_new_link_session_before_the_acknowledgement_that_covers_it_until_it_is_confirmed() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await world.publish(count=4)
+        await frame_of(socket)
+        await socket.send('{"type":"ack","seq":1}')
+        await until(lambda: world.shard.of(batch.Ack))
+        world.shard.connected = False
+        await socket.send('{"type":"nack","ids":["x","y"],"reason":"no"}')
+        await socket.send('{"type":"ack","seq":4}')
+        (connection,) = world.gateway.connections.values()
+        await until(lambda: connection.refusals is not None and connection.refusals.acked == 4)
+        world.shard.received.clear()
+        world.shard.reset()
+        attach, nack, ack = world.shard.received
+        assert attach.cursor_seq == 1, "an announcement that covers the refusal would settle it"
+        assert (nack.ids, nack.reason, ack.seq) == (["x", "y"], "no", 4)
+
+        world.gateway.from_shard(0, [batch.Refused(connection.id, ["x"])])
+        assert (await frame_of(socket, "nacked"))["ids"] == ["x"]
+        world.gateway.from_shard(0, [batch.Refused(connection.id, ["y"])])
+        assert (await frame_of(socket, "nacked"))["ids"] == ["y"]
+        world.shard.received.clear()
+        world.shard.reset()
+        (attach,) = world.shard.received
+        assert attach.cursor_seq == 4
+
+
+async def test_unconfirmed_refusals_of_a_connection_take_no_more_than_a_window() -> None:
+    async with edge_world(window=3) as world, world.connect() as socket:
+        await socket.send(json.dumps({"type": "nack", "ids": [f"m{n}" for n in range(5)]}))
+        (connection,) = world.gateway.connections.values()
+        await until(lambda: connection.refusals)
+        assert list(connection.refusals.reasons) == ["m2", "m3", "m4"]
+
+
 async def test_a_connection_that_was_not_welcomed_yet_is_announced_as_new_again() -> None:
     async with edge_world() as world:
         world.shard.connected = False
