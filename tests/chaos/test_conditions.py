@@ -10,8 +10,7 @@ from collections import Counter
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.chaos.test_faults import status_when, victim_of
-from tests.chaos.test_judgement import ask
+from tests.chaos.test_faults import ask, status_when, victim_of
 from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]

@@ -62,6 +62,21 @@ async def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], b
         await asyncio.sleep(0.1)
 
 
+async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
+    """Until the engine answers well: parts of it may be dying."""
+    deadline = now_s() + LATE_S
+    while True:
+        try:
+            async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
+                headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
+                answer = await client.request(method, path, json=body, headers=headers)
+                answer.raise_for_status()
+                return answer.json()
+        except httpx.HTTPError:
+            assert now_s() < deadline, f"{method} {path} is not answered"
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("name", SHARED)
 async def test_a_fault_loses_nothing_and_service_comes_back(victim: RunningEngine, name: str) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)

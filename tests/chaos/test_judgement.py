@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.chaos.test_faults import status_when, victim_of
+from tests.chaos.test_faults import ask, status_when, victim_of
 from tests.chaos.test_timers import Receivers
 from tests.conftest import RunningEngine
 
@@ -20,21 +19,6 @@ LATE_S = 110
 USERS = 3
 MESSAGES = 20
 MORNING_MS = 2000  # before quiet hours end: whoever listens hears nothing yet
-
-
-async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
-    """Until the engine answers well: parts of it may be dying."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
-                headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
-                answer = await client.request(method, path, json=body, headers=headers)
-                answer.raise_for_status()
-                return answer.json()
-        except httpx.HTTPError:
-            assert time.monotonic() < deadline, f"{method} {path} is not answered"
-            await asyncio.sleep(0.1)
 
 
 def of_day(at_ms: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.chaos.test_faults import victim_of
+from tests.chaos.test_faults import ask, victim_of
 from tests.conftest import RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -56,8 +56,9 @@ async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningE
         for n in range(MESSAGES)
     ]
     due_ms = {item["id"]: item["at"] for item in items}
-    for result in await victim.publish(*items):
-        assert result["status"] == "scheduled"
+    # An engine that has just lost a part may say 429 for a moment to so many at once: repeated under their ids.
+    for result in (await ask(victim, "POST", "/v1/notifications", items))["results"]:
+        assert result["status"] in ("scheduled", "duplicate")
     clock.step_until(first_ms)
     receivers = Receivers(victim, users, clock)
     tasks = [asyncio.create_task(receivers.run(user)) for user in users]
