@@ -140,10 +140,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- broadcasts ---------------------------------------------------------------------------------------------------
     broadcasts_max: Positive = 10_000  # in the log, of all tenants; the oldest go first, and who has not come for them misses them
     broadcasts_bytes_max: Positive = 32 << 20  # and their bytes; every shard mirrors the log in memory
-    adopt_max: Positive = 250  # broadcasts per group commit, counted once per mailbox: a few ms, which is all that others wait for them
+    adopt_max: Positive = 500  # broadcasts per group commit, counted once per mailbox: a few ms, which is all that others wait for them
     topics_per_user_max: Positive = 100  # subscriptions: they are part of the user's page
     shared_bytes_max: Positive = 4 << 20  # bodies of broadcasts an edge keeps per shard; each is sent to it once while it has it
-    fan_out_max: Positive = 32  # connections an edge writes a broadcast to before others get their turn: about 0.4 ms
+    fan_out_max: Positive = 64  # connections an edge writes a broadcast to before others get their turn: about 0.6 ms
 
     # -- journal ------------------------------------------------------------------------------------------------------
     commit_records_max: Positive = 2000  # one group commit stays below ~1 MB and a few ms of Redis time

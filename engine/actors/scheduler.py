@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 import redis.asyncio as redis
+from msgspec import Struct
 
 from engine.actors.link import LinkServer
 from engine.actors.process import REAL, Server, Surroundings
@@ -149,16 +150,18 @@ class Scheduler(Server):
         self._arm()
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
+        sends: list[tuple[str, Struct]] = []
         for effect in effects:
             match effect:
                 case Send(session, record):
-                    self._links.send(session, record)
+                    sends.append((session, record))
                 case Store(work):
                     self._work = work
                     self._work_wanted.set()
                 case Quarantined(sids):
                     self._quarantined += len(sids)
                     log.error("scheduler %d: stored timers that cannot be read were moved to quarantine: %s", self._index, ", ".join(sids))
+        self._links.send_all(sends)
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -334,7 +334,7 @@ class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
     """Answer to Schedule, Inspect, Reschedule, Cancel, CancelAll or ListTimers with the same `ref`.
 
     For DUPLICATE, `detail` is the scheduled id of the first result, or `seq=<number>` when that was not delayed; `timers` has
-    the first timer while it waits.
+    the first timer while it waits. For SCHEDULED, `timers` has the timer where it is not the one asked for.
     """
 
     ref: int

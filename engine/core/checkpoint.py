@@ -222,8 +222,8 @@ def spill_of(mailbox: Mailbox) -> Spill:
 
     A dying message is pending for storage: after a crash its way to the dead letters begins again.
     """
-    bodies = mailbox.hot | mailbox.dying
-    fresh = sorted(seq for seq, message in bodies.items() if seq > mailbox.spilled and message.retain)
+    bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
+    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.retain])
     entries = []
     expires_ms = 0
     for seq in fresh:
@@ -257,7 +257,7 @@ def page_of(mailbox: Mailbox) -> Page:
     for connection in mailbox.connections.values():
         for seq, (_, tries) in connection.flight.items():
             attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
-    oldest = min((message.expires_ms for message in mailbox.hot.values() if message.retain), default=0)
+    oldest = min([message.expires_ms for message in mailbox.hot.values() if message.retain], default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))

@@ -7,7 +7,7 @@ edge, shard and stream handles opaque bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -74,8 +74,11 @@ def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
     return b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}' % (seq, epoch.encode(), seq, attempt, body)
 
 
-def frame_bytes(epoch: str, messages: Iterable[tuple[int, int, bytes]]) -> bytes:
+def frame_bytes(epoch: str, messages: Sequence[tuple[int, int, bytes]]) -> bytes:
     """One `messages` frame of (seq, attempt, body) triples, in the order given."""
     prefix = epoch.encode()
+    if len(messages) == 1:  # nearly always; 0.4 us less
+        seq, attempt, body = messages[0]
+        return b'{"type":"messages","messages":[{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}]}' % (seq, prefix, seq, attempt, body)
     parts = [b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}' % (seq, prefix, seq, attempt, body) for seq, attempt, body in messages]
     return b'{"type":"messages","messages":[%b]}' % b",".join(parts)

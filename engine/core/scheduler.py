@@ -305,15 +305,13 @@ class SchedulerCore:
 
     def _settled(self, request: Request) -> int | None:
         """The answer that memory alone gives about one timer."""
-        if isinstance(request, Schedule | ListTimers | CancelAll):
+        if isinstance(request, (Schedule, ListTimers, CancelAll)):
             return None
         timer = self._firing.get(request.sid)
         key = self._settling.key_of_fired(request.sid) if timer is None else timer.key
         if key and split_key(key)[0] != request.tenant:
             return NOT_FOUND
-        if self._is_fired(request.sid):
-            return ALREADY_FIRED
-        return None
+        return ALREADY_FIRED if self._is_fired(request.sid) else None
 
     def _answer(self, session: str, answer: TimerAnswer) -> None:
         if session in self._sessions:
@@ -421,6 +419,7 @@ class SchedulerCore:
             case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
                 for timer in answer.timers:
                     self._admit(waiting.partition, timer, young, now_ms)
+                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # who asked for it knows it
             case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):

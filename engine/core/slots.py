@@ -17,6 +17,8 @@ SLOTS = 1024
 TIMER_PARTITIONS = 16
 """Partitions of durable timers; each belongs to one scheduler. More schedulers than this stay idle."""
 
+_PARTITIONS = {str(partition): partition for partition in range(TIMER_PARTITIONS)}
+
 
 def mailbox_key(tenant: str, user: str) -> str:
     """`tenant:user`. Tenants never contain a colon (checked where they enter), so the key is unambiguous."""
@@ -57,11 +59,8 @@ def timer_id(key: str, unique: str) -> str:
 
 def partition_of_timer(sid: str) -> int | None:
     """The partition a scheduled id routes to; None when no timer can have this id."""
-    number, dash, unique = sid.partition("-")
-    if not dash or not unique or not number.isdecimal() or not number.isascii() or len(number) > 2:
-        return None
-    partition = int(number)
-    return partition if partition < TIMER_PARTITIONS and number == str(partition) else None
+    number, _, unique = sid.partition("-")
+    return _PARTITIONS.get(number) if unique else None
 
 
 class SlotMap(msgspec.Struct, frozen=True):

@@ -191,6 +191,16 @@ def test_a_confirmed_timer_is_removed_and_known_as_fired() -> None:
     assert len(rig.fired) == 1
 
 
+def test_a_stored_timer_is_told_only_where_it_is_not_the_one_asked_for() -> None:
+    rig = Rig()
+    sid = rig.schedule(1, 1000, "x")
+    armed = rig.storage.timers[sid]
+    assert rig.ask(Schedule(rig.ref(), False, armed)).timers == [armed]  # sent again: it was there
+    later = timer(timer_id(armed.key, "y"), armed.key, armed.due_ms)
+    assert rig.ask(Schedule(rig.ref(), False, later)).timers == []
+    assert later.sid in rig.storage.timers
+
+
 def test_an_unconfirmed_timer_has_failed_after_the_refire_time_and_is_handed_out_again() -> None:
     rig = Rig()
     rig.open_all()

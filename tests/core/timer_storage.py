@@ -126,5 +126,6 @@ class TimerStorage:
         if timer.sid not in self.timers and timer.sid not in self.fired and timer.sid not in self.cancelled:
             self.timers[timer.sid] = timer
             self.young.add(timer.sid)
+            return TimerAnswer(request.ref, SCHEDULED, [timer])
         kept = self.timers.get(timer.sid)
         return TimerAnswer(request.ref, SCHEDULED, [replace(kept)], "") if kept else TimerAnswer(request.ref, SCHEDULED, [], GONE)
