@@ -152,6 +152,8 @@ def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
     for entry in entries[:_JWKS_KEYS_MAX]:
         if not isinstance(entry, dict) or entry.get("kty") not in ("RSA", "EC") or entry.get("use", "sig") != "sig":
             continue
+        if not isinstance(entry.get("alg", ""), str):
+            continue
         try:
             key = PyJWK.from_dict(entry).key
         except PyJWTError as error:

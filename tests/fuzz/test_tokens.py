@@ -125,6 +125,7 @@ documents = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(mutated(documents))
 @example(nested(100_000, array=True))
+@example(b'{"keys":[{"kty":"RSA","alg":{"a":1}}]}')
 def test_any_published_list_of_keys_is_read_or_refused_as_a_value_error(document: bytes) -> None:
     try:
         found = read_jwks(document)
