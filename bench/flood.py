@@ -149,8 +149,8 @@ async def flood_elsewhere(task: Flood) -> Report:
         sys.executable, "-m", "bench.flood", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate(_encode(task))
-    if process.returncode:
-        raise RuntimeError(f"the flood ended with {process.returncode}")
+    if process.returncode or not output:
+        raise RuntimeError(f"the flood ended with {process.returncode} and said {len(output)} bytes")
     return msgspec.json.decode(output, type=Report)
 
 
