@@ -5,13 +5,6 @@ never repeated by the library: when a reply is lost the command may have been ap
 repeating it is harmless. The pool itself replaces connections that it finds dead, so a restarted Redis costs one error at most
 per command that was under way.
 
-A cancellation is never lost here. Until Python 3.12 `asyncio.wait_for` swallows one that arrives while what it waits for has just ended,
-and the library sends every command through it: a task that is always in a call of it could not be ended. Each connection therefore
-counts the cancellations of its task before and after, raises what was swallowed, and closes itself, because a reply may be under way.
-
-Commands are packed by hiredis, in C. The library's asyncio connections do it argument by argument in Python, 1.3 us each: an eighth of
-the CPU that a scheduler spent on a timer.
-
 The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
 when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
 (`engine.store.witness`) replaces it.
@@ -22,12 +15,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable
 from typing import Any, Final
 
-import hiredis
 import redis.asyncio as redis
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
@@ -35,6 +25,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.pool import Hearing, LendingPool
 from engine.store.script import Script
 from engine.store.sentinel import SCHEMES, SentinelPool
 
@@ -46,29 +37,6 @@ VERSION_MIN: Final = (6, 2)
 _PASSWORDS: Final = re.compile(r"(^[^:/]+://[^:@/?]*:)[^@/?]*(?=@)|([?&][^&=]*password=)[^&]*")
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-class _Hearing(AbstractConnection):
-    """What a connection's class becomes, so that it hears every cancellation and packs in C; see the module's text."""
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        name, *rest = args
-        return [hiredis.pack_command((*name.split(), *rest))]
-
-    async def _connect(self) -> None:
-        await self._hear(super()._connect())  # type: ignore[no-untyped-call,safe-super]
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        await self._hear(super().send_packed_command(command, check_health))
-
-    async def _hear(self, call: Awaitable[None]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        before = task.cancelling()
-        await call
-        if task.cancelling() > before:
-            await self.disconnect(nowait=True)
-            raise asyncio.CancelledError
 
 
 def connect(config: Config) -> redis.Redis:
@@ -92,12 +60,12 @@ def connect(config: Config) -> redis.Redis:
     }
     try:
         if config.redis_url.partition("://")[0] in SCHEMES:
-            pool: redis.BlockingConnectionPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
+            pool: LendingPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
         else:
-            pool = redis.BlockingConnectionPool.from_url(config.redis_url, **options)
+            pool = LendingPool.from_url(config.redis_url, **options)
     except ValueError as error:
         raise ConfigError(f"redis_url: {error}") from error
-    pool.connection_class = type("Hearing", (_Hearing, pool.connection_class), {})
+    pool.connection_class = type("Heard", (Hearing, pool.connection_class), {})
     return redis.Redis.from_pool(pool)
 
 

@@ -19,10 +19,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Connection, SSLConnection
+from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ConnectionError, ReadOnlyError
+
+from engine.store.pool import LendingPool
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Schemes of URLs with sentinels, and what they are without."""
@@ -100,7 +102,7 @@ async def _greet(connection: Any) -> None:
         raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
 
 
-class SentinelPool(BlockingConnectionPool):
+class SentinelPool(LendingPool):
     """Connections to whoever is the master; closing the pool closes those to the sentinels too.
 
     Args:

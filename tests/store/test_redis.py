@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
@@ -46,7 +49,7 @@ async def test_a_task_that_only_asks_redis_ends_when_it_is_cancelled_at_whatever
                 await client.get("x")
 
     for turns in range(60):
-        client = connect(Config(redis_url=redis_server.url))
+        client = connect(Config(redis_url=redis_server.url, redis_connections_max=1))  # who ends without giving it back is noticed
         asking = asyncio.ensure_future(ask_for_ever(client))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -78,6 +81,48 @@ async def test_more_commands_than_connections_wait_for_their_turn(redis_server_u
         assert sorted(await asyncio.gather(*(client.incr("n") for _ in range(50)))) == list(range(1, 51))
     finally:
         await client.aclose()
+
+
+class _Frozen(asyncio.Protocol):
+    """A Redis that greets, and stops reading with the first command after that."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    async def thaw(self) -> None:
+        """Read on, until the client is gone."""
+        self._transport.resume_reading()
+        await self.lost.wait()
+
+    def data_received(self, data: bytes) -> None:
+        if b"BIG" in data:
+            self._transport.pause_reading()
+        elif b"HELLO" in data:
+            self._transport.write(b"%1\r\n+proto\r\n:3\r\n" + b"+OK\r\n" * data.count(b"\r\n*"))
+        else:
+            self._transport.write(b"+OK\r\n" * (data.count(b"\r\n*") + data.startswith(b"*")))
+
+
+async def test_a_command_that_redis_does_not_take_fails_after_the_timeout(tmp_path: Path) -> None:
+    path = str(tmp_path / "redis")
+    frozen: list[_Frozen] = []
+    server = await asyncio.get_running_loop().create_unix_server(lambda: frozen.append(_Frozen()) or frozen[-1], path)
+    client = connect(Config(redis_url=f"unix://{path}", redis_timeout_ms=300))
+    async with asyncio.timeout(10):
+        with pytest.raises(RedisTimeoutError, match="writing"):
+            await client.set("BIG", b"x" * (20 << 20))
+        with pytest.raises(RedisTimeoutError, match="reading"):
+            await client.set("BIG", b"x")
+        await client.aclose()
+        for connection in frozen:
+            await connection.thaw()
+    server.close()
 
 
 async def test_a_redis_that_is_not_there_is_named_without_its_password() -> None:
