@@ -388,7 +388,7 @@ def _operating() -> Part:
             "get": _operation("status", "operating", "Every actor and the totals.", {200: ("Now.", _json("Status"))}, (503,), scope="admin")
         },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
-        "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Health")),
+        "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
         "/metrics": public("metrics", "Prometheus text.", "text/plain"),
         "/openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
         "/": public("demo", "A live demo page.", "text/html"),

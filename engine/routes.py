@@ -9,6 +9,7 @@ An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -46,6 +47,9 @@ from engine.session import AsgiWebSocket
 from engine.signals import Signals
 from engine.streams import EventStream, Poll
 from engine.websocket import EXTENSION, DirectWebSocket
+
+_READY_PATIENCE_S: Final = 0.25
+"""Probes of orchestrators give up after a second."""
 
 POLL_WAIT_S: Final = 25.0
 """Of `/v1/poll` without `wait`."""
@@ -334,7 +338,16 @@ class _Api:
             problem = unavailable(f"not answering: {', '.join(failing)}", RETRY_AFTER_S)
             problem.members["failing"] = failing
             raise problem
-        return _json({"status": "ready"})
+        return _json({"status": "ready", "quarantined": await self._quarantined()})
+
+    async def _quarantined(self) -> int | None:
+        """Stored records that could not be read; None when the controller does not say so at once: readiness does not depend on it."""
+        try:
+            async with asyncio.timeout(_READY_PATIENCE_S):
+                status = await self._status()
+        except (Unavailable, TimeoutError):
+            return None
+        return int(status.get("totals", {}).get("quarantined", 0))
 
     async def metrics(self, _request: Request) -> Response:
         """`GET /metrics`."""

@@ -197,6 +197,15 @@ def schemas(config: Config) -> dict[str, Schema]:
             seq={**_SEQ, "title": "newest"},
         ),
         "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
+        "Readiness": _object(
+            "The state in a word.",
+            required=("status", "quarantined"),
+            status={"type": "string"},
+            quarantined={
+                "type": ["integer", "null"],
+                "description": "Stored records that could not be read; null when that is not known now.",
+            },
+        ),
         "Status": _status(),
         "Problem": _problem(),
     }

@@ -506,6 +506,7 @@ async def edge_world(
     world = EdgeWorld(config, shards)
 
     async def status() -> dict[str, Any]:
+        await until(lambda: world.status is not None)
         return world.status
 
     async def ready() -> dict[str, bool]:

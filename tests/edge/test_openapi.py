@@ -207,7 +207,7 @@ async def test_the_answers_of_a_running_edge_are_as_described() -> None:
             ("GET", "/v1/heartbeat", None, "Presence"),
             ("POST", "/v1/ack", {"seq": 1}, "Acknowledged"),
             ("GET", "/healthz", None, "Health"),
-            ("GET", "/readyz", None, "Health"),
+            ("GET", "/readyz", None, "Readiness"),
         ):
             answer = await client.request(method, path, json=body)
             assert answer.status_code == 200, (path, answer.text)
