@@ -200,7 +200,7 @@ def _problem(made: Sequence[Result], status: int, drafts: Sequence[Draft], answe
     if status == CONFLICT:
         return conflict(told, errors=errors, results=msgspec.to_builtins(made))
     if status == OVERLOADED:
-        # A shard says when it takes more; a scheduler refuses only what its storage will have written in a moment.
+        # Who refuses says when it takes more; a scheduler that does not will have written what waits in a moment.
         problem = too_many_requests(told, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
     else:
         problem = unavailable(told, RETRY_AFTER_S)

@@ -334,7 +334,8 @@ class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
     """Answer to Schedule, Inspect, Reschedule, Cancel, CancelAll or ListTimers with the same `ref`.
 
     For DUPLICATE, `detail` is the scheduled id of the first result, or `seq=<number>` when that was not delayed; `timers` has
-    the first timer while it waits. For SCHEDULED, `timers` has the timer where it is not the one asked for.
+    the first timer while it waits. For SCHEDULED, `timers` has the timer where it is not the one asked for. For OVERLOADED, `retry_ms` is
+    when to ask again, 0 for soon.
     """
 
     ref: int
@@ -342,6 +343,7 @@ class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
     timers: list[Timer] = []
     detail: str = ""
     count: int = 0
+    retry_ms: int = 0
 
 
 # -- Shard <-> Scheduler -----------------------------------------------------------------------------------------------

@@ -90,6 +90,11 @@ def _storage(what: str) -> Iterator[None]:
         raise StorageUnavailable(f"{what}: {error}") from error
 
 
+_TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"
+_TOO_MANY_RETRY_MS: Final = 60_000
+"""Until one of them has fired, which storage does not tell: a minute is nothing to a night, and sixty times fewer refusals."""
+
+
 class _Ask:
     """One request on its way through a turn."""
 
@@ -103,8 +108,8 @@ class _Ask:
         self.taken = b""  # the value this request took its id with
         self.answer: TimerAnswer | None = None  # as soon as it is known
 
-    def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "", count: int = 0) -> None:
-        self.answer = TimerAnswer(self.request.ref, status, list(timers), detail, count)
+    def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "", count: int = 0, retry_ms: int = 0) -> None:
+        self.answer = TimerAnswer(self.request.ref, status, list(timers), detail, count, retry_ms)
 
 
 class TimerStore:
@@ -293,7 +298,7 @@ def _settle_schedule(ask: _Ask, request: Schedule, timer: Timer, reply: list[Any
     if word == b"stored":
         ask.settle(status, [timer], detail)
     elif word == b"limit":
-        ask.settle(OVERLOADED, detail="this user has too many timers")
+        ask.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
     elif word == b"present":
         ask.settle(status, _read_all([timer.sid.encode(), *reply[1:]], quarantined), detail)
     else:  # fired or cancelled since; the first answer stands

@@ -120,8 +120,8 @@ def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> No
     assert raised.value.members["errors"] == told
 
 
-def test_retry_after_is_what_the_most_pressed_shard_says() -> None:
-    answers = [batch.Posted(1, batch.OVERLOADED, 0, "full", 20_000), batch.Posted(2, batch.OVERLOADED, 0, "full", 3000)]
+def test_retry_after_is_what_the_most_pressed_says() -> None:
+    answers = [batch.TimerAnswer(1, batch.OVERLOADED, retry_ms=20_000), batch.Posted(2, batch.OVERLOADED, 0, "full", 3000)]
     with pytest.raises(Problem) as raised:
         outcomes.check([Result("id", "u", "overloaded")] * 2, [draft(), draft()], answers)
     assert 20 <= int(raised.value.headers["Retry-After"]) <= 30

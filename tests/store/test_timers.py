@@ -232,9 +232,10 @@ async def test_another_tenants_timer_is_unknown(hold: Hold) -> None:
 
 async def test_a_user_has_a_limited_number_of_timers(redis_client: Redis) -> None:
     hold = await _hold(redis_client, timers_per_user_max=2)
-    assert [answer.status for answer in await hold.schedule(timer("a"), timer("b"), timer("c"), timer("b"))] == [
-        SCHEDULED, SCHEDULED, OVERLOADED, SCHEDULED,
-    ]  # fmt: skip
+    answers = await hold.schedule(timer("a"), timer("b"), timer("c"), timer("b"))
+    assert [answer.status for answer in answers] == [SCHEDULED, SCHEDULED, OVERLOADED, SCHEDULED]
+    assert "timers_per_user_max" in answers[2].detail
+    assert [answer.retry_ms for answer in answers] == [0, 0, 60_000, 0]
     await hold.ask(Cancel(1, "default", timer("a").sid))
     assert (await hold.schedule(timer("c")))[0].status == SCHEDULED
 
