@@ -355,6 +355,7 @@ class Shard(Server):
             for read, entries in zip(reads, answers, strict=True):
                 core.read_done(read, entries, self._now_ms())
             self._flush()
+        await self._journal.look_up(core.fired)
         await self._follower.announce()
         await self._quarantine()
         if letters := core.cabinet.take_dead_letters():

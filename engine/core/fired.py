@@ -2,10 +2,15 @@
 
     taken --its effect is in the journal, or was before--> FireDone
           --it cannot take effect now--------------------> FireFailed
-          --its conditions, or the judgement: not yet----> FireAgain, with the time at which it is to come again
+          --its conditions, or the judgement: not yet----> doubted --storage knows no effect of it--> FireAgain, with its new time
+                                                                   --storage knows one--------------> FireDone
 
 Not to be sent is an effect too: why is journalled, then it is done. A shard that dies before the scheduler has its word judges
 again what is handed out again, from what is journalled.
+
+"Not yet" is the one answer after which a scheduler may confirm that the timer is cancelled, so it must be true. A mailbox knows the effects
+of its last `recent_ids` ids only, fewer after a restart; of a timer whose scheduler died before it heard that it took effect, storage
+knows it for `idempotency_caller_s`. Such timers are few, and are looked up together.
 
 A scheduler hands a timer out again when it hears nothing, so there may be copies. While one is taken the others are ignored: the one
 answer is for all of them. After `FireAgain` a copy may still be on the link, and from that word on the scheduler may confirm that the
@@ -38,6 +43,13 @@ very time it came at, and with the same due time it would be taken for a copy fo
 _GO: Final = Go()
 
 
+class Doubt(Struct, frozen=True):
+    """A taken timer that is to come again, unless storage remembers that it took effect."""
+
+    timer: Timer
+    wanted_ms: int
+
+
 class Fired:
     """See the module's text. `to_scheduler` is what to tell: (timer partition, record).
 
@@ -47,6 +59,7 @@ class Fired:
 
     def __init__(self, postponed_max: int) -> None:
         self._postponed_max = postponed_max
+        self.doubted: list[Doubt] = []  # to be looked up
         self._taken: dict[str, Timer] = {}
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
         self.to_scheduler: list[tuple[int, Struct]] = []
@@ -86,15 +99,29 @@ class Fired:
         self._tell(FireFailed, sids)
 
     def again(self, moves: Iterable[tuple[str, int]]) -> None:
-        """These had no effect: each is to come again at its time, ms."""
-        told = []
-        for sid, wanted_ms in moves:
-            due_ms = self._taken.pop(sid).due_ms
+        """These had no effect as far as memory knows: each is to come again at its time, ms, when storage knows none either."""
+        self.doubted += [Doubt(self._taken[sid], wanted_ms) for sid, wanted_ms in moves]
+
+    def take_doubted(self) -> list[Doubt]:
+        """To be looked up under `timer_effect_id`; answer with `looked_up`, or `failed`."""
+        doubts, self.doubted = self.doubted, []
+        return doubts
+
+    def looked_up(self, doubts: Iterable[Doubt], effects: Iterable[bool]) -> None:
+        """What storage says: did each take effect before?"""
+        told, over = [], []
+        for doubt, took_effect in zip(doubts, effects, strict=True):
+            sid, due_ms, wanted_ms = doubt.timer.sid, doubt.timer.due_ms, doubt.wanted_ms
+            if took_effect:
+                over.append(sid)
+                continue
+            del self._taken[sid]
             at_ms = min(max(wanted_ms, due_ms + _LATER_MS), AT_MAX_MS)
             told.append((sid, at_ms))
             self._postponed[sid] = (due_ms, at_ms)
             if len(self._postponed) > self._postponed_max:
                 del self._postponed[next(iter(self._postponed))]
+        self.done(over)
         self._tell_again(told)
 
     def _tell(self, record: type[FireDone | FireFailed], sids: Iterable[str]) -> None:

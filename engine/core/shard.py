@@ -366,7 +366,7 @@ class ShardCore:
     @property
     def wants_fetch(self) -> bool:
         """Is there anything to read, or to write beside journal and checkpoints?"""
-        return bool(self._parked.wants_pages or self.session_events or self.cabinet.wants_io or self.audience.announcements)
+        return any((self._parked.wants_pages, self.session_events, self.cabinet.wants_io, self.audience.announcements, self.fired.doubted))
 
     @property
     def session_events(self) -> list[SessionEvent]:

@@ -13,6 +13,8 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from engine.core.commit import Group
+from engine.core.fired import Fired
+from engine.core.message import timer_effect_id
 from engine.errors import StorageUnavailable
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
@@ -132,6 +134,21 @@ class Journal:
             if len(chunk) < _READ_ENTRIES:
                 return
             start = b"(" + chunk[-1][0]
+
+    async def look_up(self, fired: Fired) -> None:
+        """Which of the timers that the shard doubts took effect before? Raises StorageUnavailable: they failed then, and come again."""
+        doubts = fired.take_doubted()
+        if not doubts:
+            return
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            for doubt in doubts:
+                pipeline.get(idempotency_key(doubt.timer.key, timer_effect_id(doubt.timer.sid)))
+            values = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            fired.failed([doubt.timer.sid for doubt in doubts])
+            raise StorageUnavailable(f"ids: {error}") from error
+        fired.looked_up(doubts, [value is not None for value in values])
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep what could not be read, for people to look at; the newest `length_max` of them. Raises StorageUnavailable."""

@@ -28,6 +28,7 @@ from engine.core.broadcast import Entry, Shelf, encode_entry, read_entry
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored, keys_of
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
+from engine.core.message import timer_effect_id
 from engine.core.retry import RetryPolicy
 from engine.core.shard import ShardCore
 from engine.core.slots import spread
@@ -216,11 +217,13 @@ class World:
         for read in reads:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
+        if doubts := core.fired.take_doubted():
+            core.fired.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
         if letters := core.cabinet.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
         self.events.extend(core.take_session_events(1000))
-        return bool(keys or reads or letters)
+        return bool(keys or reads or letters or doubts)
 
     def page(self, key: str) -> Page | None:
         return decode_page(self.pages[key]) if key in self.pages else None

@@ -123,6 +123,22 @@ def test_a_user_who_left_the_group_is_not_told() -> None:
     assert head(world) == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_timer_that_took_effect_is_not_said_to_have_none_when_the_mailbox_has_forgotten_its_effect(restarted: bool) -> None:
+    world = World(recent_ids=2)
+    conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS, delay_ms=1000)
+    happened(world, world.now_ms)
+    world.now_ms += HOUR_MS + 1000
+    assert fire(world, conditions) == FireDone(["3-a"])
+    for _ in range(3):
+        world.post()
+    world.settle()
+    if restarted:
+        restart(world, "page")
+    happened(world, world.now_ms)  # by this it would be too early
+    assert fire(world, conditions) == FireDone(["3-a"]), "its scheduler died before it heard that"
+
+
 def test_a_timer_that_follows_a_user_is_moved_behind_their_activity_and_then_sent() -> None:
     world = World()
     conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS, delay_ms=1000)
