@@ -78,6 +78,7 @@ class Books:
         self.broadcasts = BroadcastBook(config.broadcasts_max)
         self.is_split: Callable[[], bool] = lambda: False
         self.latest_ms = 0  # the furthest the wall clock ever was
+        self.set_back_ms = 0  # and how far when it was last found to be behind
         self._places: dict[bytes, tuple[str, int, str, str]] = {}
         self._undo: set[tuple[str, int]] = set()
         server.watch = self._written
@@ -109,7 +110,10 @@ class Books:
         self._now()
 
     def _now(self) -> int:
-        self.latest_ms = max(self.latest_ms, self._wall_ms())
+        wall_ms = self._wall_ms()
+        if wall_ms < self.latest_ms:
+            self.set_back_ms = self.latest_ms
+        self.latest_ms = max(self.latest_ms, wall_ms)
         return self.latest_ms
 
     def _advance(self, user: User) -> None:
@@ -278,7 +282,8 @@ class Books:
             raise Violation(f"[5] {record.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
         message = user.messages[record.seq] = Message(record)
         user.seq_of[record.id] = user.head = record.seq
-        self.seen["limited"] += self._blaming(user, user.limits.count, record, self._now())
+        self._now()
+        self.seen["limited"] += self._blaming(user, user.limits.count, record, self.set_back_ms)
         if record.supersedes:
             self._stands_for(user, message)
         if record.timer:

@@ -1,7 +1,7 @@
 """The book of limits: what of each user counted, and that nothing was delivered beyond what its category allows.
 
-What a group brings counts when it is in the journal, and not any more when the group is rolled back. While the wall clock is behind where
-it once was nothing is checked: who forgot by the later clock what no longer counted may not be blamed by the earlier one.
+What a group brings counts when it is in the journal, and not any more when the group is rolled back. Nothing is checked of what was
+accepted while the wall clock was behind where it once was: who forgot by the later clock what no longer counted may not be blamed for it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from tests.sim.windowbook import Broken
 CATEGORIES: Final = {"few": Category(cap=2, cap_ms=1500), "once": Category(same_type_ms=1000)}
 """Of which publishers make use."""
 
-_SET_BACK_MS: Final = 5000
-"""Further than any group is on its way."""
-
 
 class Limits:
     """Of one user: (accepted at ms, category, number) of everything that counted, in the order of the journal."""
@@ -26,15 +23,18 @@ class Limits:
     def __init__(self) -> None:
         self.counted: list[tuple[int, str, int]] = []
 
-    def count(self, record: Stored, latest_ms: int) -> bool:
-        """A message is in the journal. Returns whether it counts. Raises Broken when it was one too many."""
+    def count(self, record: Stored, set_back_ms: int) -> bool:
+        """A message is in the journal. Returns whether it counts. Raises Broken when it was one too many.
+
+        `set_back_ms`: from there the wall clock was last set back, 0 for never.
+        """
         judging = record.judging
         if judging is None or record.priority == HIGH:
             return False
         name, limits = judging.category, judging.limits
         span_ms = limits.cap_ms if limits.cap else limits.same_type_ms
         recent = sum(category == name and at_ms > record.accepted_ms - span_ms for at_ms, category, _ in self.counted)
-        if recent >= (limits.cap or 1) and latest_ms - record.accepted_ms < _SET_BACK_MS:
+        if recent >= (limits.cap or 1) and record.accepted_ms > set_back_ms:
             raise Broken(f"{record.id} is one too many of {name}: {recent} within {span_ms} ms before it")
         self.counted.append((record.accepted_ms, name, record.seq))
         return True
