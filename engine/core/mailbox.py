@@ -385,7 +385,8 @@ class Mailbox:
 
     def next_retry_ms(self, policy: RetryPolicy) -> int:
         """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
-        return min(filter(None, [it.next_retry_ms(policy) for it in self.connections.values() if it.flight]), default=0)
+        moments = [connection.next_retry_ms(policy) for connection in self.connections.values() if connection.flight]
+        return min(filter(None, moments), default=0) if moments else 0
 
     def rewind(self, connection: Connection) -> None:
         """Delivery on the connection starts again from the oldest pending message."""
