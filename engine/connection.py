@@ -135,6 +135,9 @@ class Connection:
         """The connection is attached, for the first time."""
         raise NotImplementedError
 
+    def flush(self) -> None:
+        """The batch that brought the welcome has brought all it had: what waited for more to be written with it need not wait."""
+
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """Messages (seq, attempt, body) in sequence order. `sent` still is what it was before them."""
         raise NotImplementedError

@@ -27,9 +27,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from msgspec import Struct
@@ -123,6 +123,7 @@ class Gateway:
         self._shelves: dict[int, Shelf] = {}  # by shard: bodies of broadcasts
         self._held: dict[int, tuple[int, Messages]] = {}  # by connection: shard, and broadcasts that wait for their turn
         self._releasing = False
+        self._fresh: list[Connection] = []  # welcomed by the batch that is being handled
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
     def _route(self, record: Any) -> int:
@@ -263,7 +264,7 @@ class Gateway:
                 waiting = frames.get(record.conn)
                 if waiting is None:
                     frames[record.conn] = record.messages
-                elif _size(waiting) + _size(record.messages) <= self.config.deliver_bytes_max:
+                elif sum(len(body) for _, _, body in chain(waiting, record.messages)) <= self.config.deliver_bytes_max:
                     waiting.extend(record.messages)
                 else:
                     self._deliver(index, record.conn, waiting)
@@ -281,10 +282,15 @@ class Gateway:
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
-        for number, messages in frames.items():
-            self._deliver(index, number, messages)
+        self._deliver_all(index, frames)
         if self._held and not self._releasing:
             self._release()
+
+    def _deliver_all(self, index: int, frames: Mapping[int, Messages]) -> None:
+        for number, messages in frames.items():
+            self._deliver(index, number, messages)
+        while self._fresh:
+            self._fresh.pop().flush()
 
     def _broadcast(self, index: int, record: batch.Shared | batch.DeliverShared, frames: dict[int, Messages]) -> None:
         """A broadcast waits for its turn, or rides along with what the same batch has for the connection."""
@@ -326,8 +332,7 @@ class Gateway:
         self.metrics.frames_sent += 1
         self.metrics.messages_sent += len(messages)
         connection.on_messages(messages)
-        last = messages[-1][0]
-        connection.sent = max(connection.sent, last)
+        connection.sent = max(connection.sent, messages[-1][0])
 
     def _control(self, connection: Connection, record: Any) -> None:
         kind = type(record)
@@ -352,6 +357,7 @@ class Gateway:
             connection.welcomed = True
             connection.epoch = record.epoch
             connection.acked = connection.sent = max(record.from_seq - 1, 0)
+            self._fresh.append(connection)
             connection.on_welcome(record)
         elif record.epoch != connection.epoch:
             # Storage has lost data and numbers begin anew. The client's cursor of the old epoch must get its `gap`.
@@ -441,7 +447,3 @@ class Gateway:
         deadline = self.clock() + self.config.drain_ms
         while len(self.calls) and self.clock() < deadline:
             await asyncio.sleep(TICK_MS / 1000)
-
-
-def _size(messages: Messages) -> int:
-    return sum(len(body) for _, _, body in messages)

@@ -37,6 +37,7 @@ from websockets.server import ServerProtocol
 
 from engine.auth import Principal
 from engine.connection import Cursor, Progress
+from engine.core.batch import Welcome
 from engine.gateway import GOING_AWAY, Gateway
 from engine.session import TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
 
@@ -132,7 +133,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
 class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     """A WebSocket on a transport of its own. See the module's theory of operation."""
 
-    __slots__ = ("_connections", "_fragments", "_library", "_progress", "_tail", "_timer", "_transport", "_written")
+    __slots__ = ("_connections", "_corked", "_fragments", "_library", "_progress", "_tail", "_timer", "_transport", "_written")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, cursor, device, verify)
@@ -142,6 +143,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._fragments: list[Frame] = []  # of an unfinished message
         self._tail = b""  # the beginning of an incomplete frame
         self._timer: asyncio.TimerHandle | None = None  # of the closing handshake
+        self._corked: list[bytes] | None = None  # frames that leave with the welcome
         self._progress: Progress | None = None  # while bytes are unsent
         self._written = 0
 
@@ -242,6 +244,16 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         return library
 
     # -- Writing. ----------------------------------------------------------------------------------------------------------
+    def on_welcome(self, record: Welcome) -> None:
+        # A returning user is welcomed with messages: one system call for both is 5 % of what a storm costs.
+        self._corked = []
+        super().on_welcome(record)
+
+    def flush(self) -> None:
+        corked, self._corked = self._corked, None
+        if corked and not self._transport.is_closing():
+            self._put(b"".join(corked))
+
     def write(self, text: bytes) -> None:
         """Send one text frame."""
         if self.ended:
@@ -259,12 +271,16 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._put(b"\x89%c%b" % (len(payload), payload))
 
     def _put(self, data: bytes) -> None:
+        if self._corked is not None:
+            self._corked.append(data)
+            return
         self._written += len(data)
         self._transport.write(data)
         if self.unsent and self._transport.get_write_buffer_size() > self.gateway.config.send_buffer_bytes_max:
             self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     def _write_all(self, chunks: list[bytes]) -> None:
+        self.flush()
         data = b"".join(chunks)
         if data and not self._transport.is_closing():
             self._put(data)
