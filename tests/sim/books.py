@@ -17,7 +17,7 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [5] numbers only grow; one id has one number
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
-    windows, broadcasts and limits: `tests.sim.windowbook`, `tests.sim.broadcastbook`, `tests.sim.limitbook`
+    windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `quietbook`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
 """
@@ -38,6 +38,7 @@ from engine.core.checkpoint import (
     Decided,
     Handled,
     Page,
+    Profiled,
     Record,
     Stored,
     Topics,
@@ -102,8 +103,9 @@ class Books:
         return not message.retain or message.expires_ms <= self._now() or seq <= user.head - self._config.offline_max
 
     def is_owed(self, timer: Timer) -> bool:
-        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later."""
-        return timer.owed and max(timer.dues) <= self._wall_ms()
+        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again."""
+        now_ms = self._wall_ms()
+        return timer.owed and max(timer.dues) <= now_ms and not self.user(timer.key).wishes.sleeps(now_ms)
 
     def look_at_clock(self) -> None:
         """It is about to be set, or was: whatever it said may have been acted upon."""
@@ -174,6 +176,8 @@ class Books:
         (epoch, _), fields = detail
         records = decode_journal(fields[fields.index(b"b") + 1])
         if how == "xadd":
+            for user in self.users.values():
+                user.wishes.next_group()
             for record, following in zip(records, [*records[1:], None], strict=True):
                 self._added(record, following, epoch)
         elif how == "xdel":
@@ -200,6 +204,9 @@ class Books:
         elif isinstance(record, Topics):
             user.taken.subscribe(record.topics)
             self.seen["subscribed"] += 1
+        elif isinstance(record, Profiled):
+            user.wishes.change(record)
+            self.seen["profiles"] += 1
         elif isinstance(record, Counted):
             item = record.item
             if not record.seq and item.id in user.seq_of and not item.id.startswith(MADE_PREFIX):
@@ -225,6 +232,8 @@ class Books:
             self._rolled_back(self.user(record.key), record.seq)
         elif isinstance(record, Topics):
             self.user(record.key).taken.rolled_back()
+        elif isinstance(record, Profiled):
+            self.user(record.key).wishes.rolled_back()
         elif isinstance(record, Counted | Ended):
             user = self.user(record.key)
             self._blaming(user, user.windows.rolled_back, record)
@@ -284,6 +293,7 @@ class Books:
         user.seq_of[record.id] = user.head = record.seq
         self._now()
         self.seen["limited"] += self._blaming(user, user.limits.count, record, self.set_back_ms)
+        self.seen["not in quiet hours"] += self._blaming(user, user.wishes.check, record)
         if record.supersedes:
             self._stands_for(user, message)
         if record.timer:
@@ -414,6 +424,11 @@ class Books:
         if not self.broadcasts.has(topic, id):
             raise Violation(f"[1] the broadcast {id} is answered 202, and is not in the log", key)
         self.seen["announced"] += 1
+
+    def profiled(self, key: str) -> None:
+        """204: the user's profile is kept."""
+        if not self.user(key).wishes.wanted:
+            raise Violation(f"[1] the profile of {key} was taken, and the journal does not have it", key)
 
     # -- Delayed messages. --------------------------------------------------------------------------------------------
     def scheduled(self, key: str, sid: str, due_ms: int) -> None:

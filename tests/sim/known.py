@@ -7,6 +7,7 @@ from collections import Counter
 from engine.core.checkpoint import Stored
 from tests.sim.broadcastbook import Taken
 from tests.sim.limitbook import Limits
+from tests.sim.quietbook import Wishes
 from tests.sim.windowbook import Windows
 
 
@@ -57,6 +58,7 @@ class User:
         self.unavailable: set[str] = set()  # answered 503 or 429, "nothing was accepted"
         self.windows = Windows()
         self.limits = Limits()
+        self.wishes = Wishes()
         self.taken = Taken()
 
     def has_handled(self, seq: int) -> bool:

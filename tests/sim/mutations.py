@@ -19,19 +19,22 @@ from engine.core.admission import Admission
 from engine.core.adoption import Adopter
 from engine.core.batch import OVERLOADED, UNAVAILABLE, Gap
 from engine.core.cabinet import Cabinet
-from engine.core.checkpoint import Handled, Spill
+from engine.core.checkpoint import Handled, Profiled, Spill
 from engine.core.commit import Pending
 from engine.core.conflation import Verdict
 from engine.core.courier import Courier
+from engine.core.fired import Fired
 from engine.core.firing import Firing
 from engine.core.flight import Connection
 from engine.core.horizon import Horizon
 from engine.core.mailbox import Mailbox
 from engine.core.scheduler import SchedulerCore
 from engine.core.shard import ShardCore
+from engine.core.slots import timer_id
 from engine.core.wheel import Wheel
 from engine.core.window import Item, Windows
 from engine.gateway import Gateway
+from engine.requests import Requests
 from engine.store import journal, pages, timers
 from engine.store.journal import Journal
 from engine.store.script import Script
@@ -514,3 +517,29 @@ def what_is_delivered_does_not_count() -> Any:
 @mutation
 def a_page_forgets_what_counted() -> Any:
     return restored_without(person=None)
+
+
+# -- Quiet hours. ------------------------------------------------------------------------------------------------------
+@mutation
+def what_is_put_off_is_not_scheduled() -> Any:
+    async def schedule(self: Requests, drafts: Any, call: Any, results: list[Any]) -> None:
+        for draft, result in zip(drafts, results, strict=True):
+            if result.status == outcomes.PUT_OFF:
+                result.status, result.scheduled_id, result.scheduled_at = "scheduled", timer_id(draft.key, draft.id), draft.expires_ms
+
+    return patched(Requests, "_schedule", schedule)
+
+
+@mutation
+def a_profile_is_not_replayed() -> Any:
+    replay = Cabinet.replay
+
+    def forgetful(self: Cabinet, records: Any, now_ms: int) -> None:
+        replay(self, [record for record in records if not isinstance(record, Profiled)], now_ms)
+
+    return patched(Cabinet, "replay", forgetful)
+
+
+@mutation
+def a_timer_that_is_to_come_again_counts_as_done() -> Any:
+    return patched(Fired, "again", lambda self, moves: self.done([sid for sid, _ in moves]))

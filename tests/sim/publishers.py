@@ -24,6 +24,7 @@ from tests.sim.books import Books
 from tests.sim.cluster import Cluster
 from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
+from tests.sim.quietbook import SLEEPER
 
 TOPIC: Final = "news"
 _WIRE_S: Final = 0.001
@@ -39,19 +40,22 @@ class Manners(Struct, frozen=True):
     conflation: bool
     broadcasts: bool
     categories: bool
+    sleepers: bool = False  # users with quiet hours; what they hold back is a delayed message from then on
 
 
 class Item:
     """What is published, and what became of it. `topic` is that of a broadcast, None for a message to one user."""
 
-    def __init__(self, key: str, id: str, named: bool, fields: dict[str, Any], topic: str | None = None) -> None:
+    def __init__(
+        self, key: str, id: str, named: bool, fields: dict[str, Any], topic: str | None = None, *, deferrable: bool = False
+    ) -> None:
         self.key = key
         self.id = id  # the publisher's, or empty
         self.named = named
         self.topic = topic
         whom = {"user": key.partition(":")[2]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
         self.body = msgspec.json.encode({**whom, "type": "sim.item", **({"id": id} if named else {}), **fields})
-        self.delayed = "delay" in fields
+        self.delayed = "delay" in fields or deferrable
         self.retain = bool(fields.get("retain", True))
         self.category = str(fields.get("category", ""))
         self.done = False
@@ -85,6 +89,9 @@ class Publisher:
         self._past: list[Item] = []
         self.open: dict[Item, None] = {}  # in order: a set's depends on addresses
         self._later(self._rng.random() * manners.interval_s, self._act)
+        if manners.sleepers and number == 0:
+            for key in keys:
+                self._later(0.01, self._wish, key)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         self._loop.call_later(delay_s, act, *args, context=self._loop.outside)
@@ -128,6 +135,8 @@ class Publisher:
             pass
         elif way < 0.25 and self._manners.delays:
             fields["delay"] = rng.choice((0.01, 0.05, 0.2, 0.5, 1.5))
+        elif self._manners.sleepers:
+            pass  # what does not last would be gone when quiet hours end
         elif way < 0.3:
             fields["retain"] = False
         elif way < 0.35:
@@ -136,7 +145,7 @@ class Publisher:
         at_once = topic is None and "delay" not in fields and "window" not in fields.get("collapse", {})
         if self._manners.categories and at_once and rng.random() < 0.5:
             fields["category"] = rng.choice(("few", "few", "once"))
-        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic)
+        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.sleepers)
         self.open[item] = None
         if named and topic is None:
             self._past.append(item)
@@ -254,6 +263,24 @@ class Publisher:
         if answer.status not in {OK, ALREADY_FIRED, OVERLOADED, UNAVAILABLE} and not self._books.timers[item.sid].cancels:
             self._loop.call_soon(self._books.fail, f"moving {item.sid}: {answer.status}", item.key, context=self._loop.outside)
 
+    # -- Profiles. ----------------------------------------------------------------------------------------------------
+    def _wish(self, key: str) -> None:
+        """A user's profile is to be kept; asked for until somebody says that it is."""
+        edges = self._cluster.edges()
+        if edges and not self._books.user(key).wishes.wanted:
+            process, edge = self._rng.choice(edges)
+            self._loop.call_later(_WIRE_S, self._begin, self._set_profile, key, edge.gateway, context=process.context)
+        if not self._books.user(key).wishes.wanted:
+            self._later(0.05, self._wish, key)
+
+    async def _set_profile(self, key: str, gateway: Any) -> None:
+        with contextlib.suppress(EngineError):
+            answer = await gateway.requests.set_profile(key, SLEEPER)
+            self._tell(key, f"{self._name} is told {answer.status} about the profile of {key}")
+            if answer.status == OK:
+                self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)
+
+    # -- Subscriptions. -----------------------------------------------------------------------------------------------
     def _subscribe(self, key: str) -> None:
         """Somebody looks after a user's subscriptions."""
         edges = self._cluster.edges()

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.config import Config
 from engine.core.batch import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
@@ -168,6 +169,10 @@ class World:
             broadcasts=rng.random() < 0.4,
             categories=Random(f"{options.seed}:categories").random() < 0.4,
         )
+        sleep = Random(f"{options.seed}:sleep")
+        if not (manners.windows or manners.broadcasts or manners.categories) and sleep.random() < 0.5:
+            manners = replace(manners, sleepers=True)
+            self.cluster.clock_offset_ms = -sleep.choice((400, 1000, 1800))
         self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False
 
