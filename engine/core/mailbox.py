@@ -367,9 +367,9 @@ class Mailbox:
         while self.floor + 1 in self.acked:
             self.floor += 1
             self.acked.discard(self.floor)
+        self._warm(self.floor)
         if self.gone and self.gone[0][0] <= self.floor:
-            floor = self.floor
-            self.gone = [(max(first, floor + 1), last) for first, last in self.gone if last > floor]
+            self.gone = [(max(first, self.floor + 1), last) for first, last in self.gone if last > self.floor]
 
     # -- sending ------------------------------------------------------------------------------------------------------
 

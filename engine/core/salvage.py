@@ -139,6 +139,8 @@ def read_page(blob: bytes) -> Page:
         raise CorruptRecord(str(error)) from error
     if not 0 <= page.floor <= page.head <= SEQ_MAX:
         raise CorruptRecord(f"floor {page.floor} and head {page.head}")
+    if page.cold and page.cold[0] <= page.floor <= page.cold[1]:  # until this was mended, an ACK by ids left it so
+        page.cold = (page.floor + 1, page.cold[1]) if page.floor < page.cold[1] else None
     ranges = [*page.gone, *([page.cold] if page.cold else [])]
     if any(not page.floor < first <= last <= page.head for first, last in ranges):
         raise CorruptRecord("numbers outside of the mailbox's")
