@@ -17,7 +17,7 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [5] numbers only grow; one id has one number
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
-    windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `quietbook`
+    windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
 """

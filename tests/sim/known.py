@@ -7,8 +7,8 @@ from collections import Counter
 from engine.core.checkpoint import Stored
 from tests.sim.broadcastbook import Taken
 from tests.sim.limitbook import Limits
-from tests.sim.quietbook import Wishes
 from tests.sim.windowbook import Windows
+from tests.sim.wishbook import Wishes
 
 
 class Violation(AssertionError):

@@ -18,13 +18,14 @@ from engine import publishing
 from engine.auth import Principal
 from engine.core.batch import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
 from engine.core.conditions import Conditions
+from engine.core.profile import Profile
 from engine.errors import EngineError, Unavailable
 from engine.problems import Problem
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
 from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
-from tests.sim.quietbook import SLEEPER
+from tests.sim.wishbook import COLLECTOR, SLEEPER
 
 TOPIC: Final = "news"
 _WIRE_S: Final = 0.001
@@ -40,7 +41,7 @@ class Manners(Struct, frozen=True):
     conflation: bool
     broadcasts: bool
     categories: bool
-    sleepers: bool = False  # users with quiet hours; what they hold back is a delayed message from then on
+    wishes: bool = False  # users with a profile; what quiet hours hold back is a delayed message from then on
 
 
 class Item:
@@ -89,9 +90,10 @@ class Publisher:
         self._past: list[Item] = []
         self.open: dict[Item, None] = {}  # in order: a set's depends on addresses
         self._later(self._rng.random() * manners.interval_s, self._act)
-        if manners.sleepers and number == 0:
+        if manners.wishes and number == 0:
             for key in keys:
-                self._later(0.01, self._wish, key)
+                wishes = COLLECTOR if Random(f"{seed}:wishes of {key}").random() < 0.4 else SLEEPER
+                self._later(0.01, self._wish, key, wishes)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         self._loop.call_later(delay_s, act, *args, context=self._loop.outside)
@@ -135,7 +137,7 @@ class Publisher:
             pass
         elif way < 0.25 and self._manners.delays:
             fields["delay"] = rng.choice((0.01, 0.05, 0.2, 0.5, 1.5))
-        elif self._manners.sleepers:
+        elif self._manners.wishes:
             pass  # what does not last would be gone when quiet hours end
         elif way < 0.3:
             fields["retain"] = False
@@ -145,7 +147,7 @@ class Publisher:
         at_once = topic is None and "delay" not in fields and "window" not in fields.get("collapse", {})
         if self._manners.categories and at_once and rng.random() < 0.5:
             fields["category"] = rng.choice(("few", "few", "once"))
-        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.sleepers)
+        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.wishes)
         self.open[item] = None
         if named and topic is None:
             self._past.append(item)
@@ -264,18 +266,18 @@ class Publisher:
             self._loop.call_soon(self._books.fail, f"moving {item.sid}: {answer.status}", item.key, context=self._loop.outside)
 
     # -- Profiles. ----------------------------------------------------------------------------------------------------
-    def _wish(self, key: str) -> None:
-        """A user's profile is to be kept; asked for until somebody says that it is."""
+    def _wish(self, key: str, wishes: Profile) -> None:
+        """A user's profile is to be kept; asked for until the journal has it."""
         edges = self._cluster.edges()
         if edges and not self._books.user(key).wishes.wanted:
             process, edge = self._rng.choice(edges)
-            self._loop.call_later(_WIRE_S, self._begin, self._set_profile, key, edge.gateway, context=process.context)
+            self._loop.call_later(_WIRE_S, self._begin, self._set_profile, key, wishes, edge.gateway, context=process.context)
         if not self._books.user(key).wishes.wanted:
-            self._later(0.05, self._wish, key)
+            self._later(0.05, self._wish, key, wishes)
 
-    async def _set_profile(self, key: str, gateway: Any) -> None:
+    async def _set_profile(self, key: str, wishes: Profile, gateway: Any) -> None:
         with contextlib.suppress(EngineError):
-            answer = await gateway.requests.set_profile(key, SLEEPER)
+            answer = await gateway.requests.set_profile(key, wishes)
             self._tell(key, f"{self._name} is told {answer.status} about the profile of {key}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.core.checkpoint import Record, Stored
-from engine.core.window import Counted, Ended
+from engine.core.window import DIGEST, DIGEST_TYPE, Counted, Ended
 
 
 class Broken(AssertionError):
@@ -103,4 +103,5 @@ class Windows:
 
 def _count_told(sent: Stored, collapse: str) -> int:
     members = msgspec.json.decode(b"{%b}" % sent.body)
-    return int(members.get("count", 0)) if sent.id.startswith("window-") and members.get("collapse") == collapse else 0
+    is_of_it = members["type"] == DIGEST_TYPE if collapse == DIGEST else members.get("collapse") == collapse
+    return int(members.get("count", 0)) if sent.id.startswith("window-") and is_of_it else 0

@@ -101,6 +101,7 @@ def sizes(rng: Random) -> Config:
         sweep_ms=700,
         checkpoint_ms=rng.choice((100, 400, 1500)),
         checkpoint_mailboxes=2,
+        digest_ms=300,
         ack_journal_ms=rng.choice((20, 100)),
         commit_retry_ms=rng.choice((60, 300)),
         redis_timeout_ms=rng.choice((50, 150)),
@@ -171,7 +172,7 @@ class World:
         )
         sleep = Random(f"{options.seed}:sleep")
         if not (manners.windows or manners.broadcasts or manners.categories) and sleep.random() < 0.5:
-            manners = replace(manners, sleepers=True)
+            manners = replace(manners, wishes=True)
             self.cluster.clock_offset_ms = -sleep.choice((400, 1000, 1800))
         self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False

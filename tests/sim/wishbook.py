@@ -1,4 +1,4 @@
-"""The book of quiet hours: which users want them, as the journal says, and that nobody is given a number in them.
+"""The book of wishes: which users want quiet hours, as the journal says, and that they are given no number in them; others want a digest.
 
 A profile counts from the group after the one that brings it: what stands in the same group was judged before. Quiet hours end soon after
 a world begins, so that what they held back is delivered while everything goes wrong; a clock that is set back begins them anew.
@@ -23,6 +23,10 @@ assert START_MS % 60_000 == 0, "quiet hours end with a minute"
 
 SLEEPER: Final = Profile(zone="UTC", quiet=(Quiet(_END_MIN - _LENGTH_MIN, _END_MIN),))
 """Who sleeps until the world's clock, had it not been set back at the beginning, would start."""
+
+
+COLLECTOR: Final = Profile(digest_types=("sim.*",))
+"""Who wants everything in a digest. What is in it the book of windows knows."""
 
 
 class Wishes:
@@ -53,7 +57,8 @@ class Wishes:
 
     def check(self, record: Stored) -> bool:
         """A message has a number. Returns whether quiet hours were looked at. Raises Broken when they are now."""
-        if self._profiles[-2 if self._fresh else -1] is None or record.priority == HIGH:
+        profile = self._profiles[-2 if self._fresh else -1]
+        if profile is None or not profile.quiet or record.priority == HIGH:
             return False
         if _is_quiet(record.accepted_ms):
             raise Broken(f"{record.id} is {record.seq} at {record.accepted_ms}, in quiet hours")
@@ -61,7 +66,8 @@ class Wishes:
 
     def sleeps(self, now_ms: int) -> bool:
         """Does the user want to be left alone now?"""
-        return self.wanted and _is_quiet(now_ms)
+        profile = self._profiles[-1]
+        return profile is not None and bool(profile.quiet) and _is_quiet(now_ms)
 
 
 def _is_quiet(at_ms: int) -> bool:
