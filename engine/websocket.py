@@ -100,8 +100,12 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         if self.handshake_initiated and not self.handshake_complete:
             self._early += data
             self.transport.pause_reading()
-        else:
-            super().data_received(data)
+            return
+        super().data_received(data)
+        if not self.handshake_initiated:
+            # The request is complete, and the library could not read it: a line beyond its limit, a body. uvicorn says nothing then.
+            self.transport.write(b"".join(self.conn.data_to_send()) or _UNREADABLE)
+            self.transport.close()
 
     async def receive(self) -> Any:
         """The next ASGI event, for applications that do not take over."""
@@ -343,6 +347,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
 
 
 _NOWHERE: Final = _NoTransport()
+
+_UNREADABLE: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 _INCOMPLETE: Final = -1
 _BROKEN: Final = -2

@@ -155,6 +155,8 @@ OTHERS: list[dict[str, Any]] = [
     {"line": "Upgrade: websocket"},
     {"line": "Connection: close"},
     {"line": "Cookie: a=b\r\nCookie: c=d"},
+    {"line": "Content-Length: 1"},
+    {"line": "Transfer-Encoding: chunked"},
     {"Origin": "https://evil.example"},
     {"Origin": "http://127.0.0.1"},
     {"line": "Origin: http://127.0.0.1\r\nOrigin: https://evil.example"},
@@ -171,6 +173,20 @@ async def test_any_other_request_gets_the_answer_of_the_long_way() -> None:
             assert answers[0] == answers[1], options
         assert short.gateway.metrics.refused == long.gateway.metrics.refused
         assert len(short.shard.of(batch.Attach)) == len(long.shard.of(batch.Attach)) < len(OTHERS) / 2
+
+
+async def test_what_the_library_cannot_read_is_refused_and_does_not_stay() -> None:
+    async with edge_world() as world:
+        assert (await told(world, asked(world.token(), line="Content-Length: 1"))).startswith(b"HTTP/1.1 400 ")
+        assert (await told(world, asked(world.token(), Cookie="a" * 9000, Upgrade="WebSocket", line="X: 1\r\nX: 2"))).startswith(
+            b"HTTP/1.1 431 "
+        )
+        await until(lambda: not world.server.server_state.connections)
+
+
+async def test_a_plain_request_may_have_lines_as_long_as_any_other() -> None:
+    async with edge_world() as world:
+        assert (await told(world, asked(world.token(), Cookie="a" * 9000))).startswith(b"HTTP/1.1 101 ")
 
 
 async def test_a_refusal_is_counted_once() -> None:
