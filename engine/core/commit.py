@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -74,17 +75,21 @@ class Group(Struct):
     notes: Sequence[Note] = ()  # to be written down about users
     posts: list[Pending] = []  # whose effect the records are
 
-    def take(self, pending: Pending, seq: int) -> None:
-        """The group has the effect of this post, and with it the number `seq`, 0 for none."""
+    def take(self, pending: Pending, seq: int, reason: str = "") -> None:
+        """The group has the effect of this post, and with it the number `seq`: 0 for none, `NEVER` and why for what is suppressed."""
         if pending.post.idempotent or pending.timer:
             self.ids.append((pending.post.key, pending.dedupe_id))
-            self.values.append(idempotency_value(pending.post.digest, seq, pending.timer))
+            self.values.append(idempotency_value(pending.post.digest, seq, reason or pending.timer))
             self.owners.append(len(self.posts))
         self.posts.append(pending)
 
 
+NEVER: Final = -1
+"""As a sequence number: the message was suppressed, and so is every repeat of it."""
+
+
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
-    """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`."""
+    """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`, where `seq` is `NEVER` the reason instead of the last."""
     return b"%b|%d|%b" % (digest.hex().encode(), seq, timer.encode())
 
 
@@ -250,7 +255,8 @@ class Intake:
                 answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
                 continue
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
-        followers = [answer.pending for answer in group.answers if answer.status not in (ACCEPTED, MERGED)]
+        posts = {id(pending) for pending in group.posts}
+        followers = [answer.pending for answer in group.answers if id(answer.pending) not in posts]
         again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes, group.closing, group.notes)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
@@ -318,7 +324,7 @@ class _Particular:
         """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
         post, facts, digested = pending.post, None, None
         if pending.unmet is not None:
-            self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
+            self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)), given)
             return 0
         if post.judging is not None or mailbox.person is not None:
             facts = facts_of(post.body, post.priority, post.judging)
@@ -326,7 +332,7 @@ class _Particular:
             if verdict is not None and verdict.decision is Decision.DIGEST:
                 digested, post = verdict, for_digest(post, self._digest_ms)
             elif verdict is not None and verdict.decision is not Decision.DELIVER:
-                self._turn_away(pending, verdict)
+                self._turn_away(pending, verdict, given)
                 return 0
         merged = ALONE if post.merge is None else self._merging.offer(mailbox, post, pending.timer)
         if merged.status == DUPLICATE:
@@ -344,11 +350,16 @@ class _Particular:
         seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
         return seq
 
-    def _turn_away(self, pending: Pending, verdict: Verdict) -> None:
-        """A message that is not taken now: why is written down with the group, and then answered."""
-        self._group.records.append(decided(pending.post.key, pending.post.id, verdict, self._now_ms))
-        status = DEFERRED if verdict.decision is Decision.DEFER else SUPPRESSED
-        self._group.answers.append(Answer(pending, status, 0, said(verdict), until_ms=verdict.until_ms))
+    def _turn_away(self, pending: Pending, verdict: Verdict, given: dict[tuple[str, str], tuple[int, bytes]]) -> None:
+        """A message that is not taken now, or never: why is written down with the group, and then answered."""
+        post, reason = pending.post, said(verdict)
+        self._group.records.append(decided(post.key, post.id, verdict, self._now_ms))
+        if verdict.decision is Decision.DEFER:
+            self._group.answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
+            return
+        given[(post.key, pending.dedupe_id)] = (NEVER, post.digest)
+        self._group.take(pending, NEVER, reason)
+        self._group.answers.append(Answer(pending, SUPPRESSED, 0, reason))
 
 
 def apply_stored(
@@ -383,5 +394,7 @@ def apply_stored(
 def repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
     """The answer to a post whose id was used before, with this number and payload."""
     if digest != pending.post.digest:
-        return Answer(pending, CONFLICT, seq, "the same id was used with a different payload")
+        return Answer(pending, CONFLICT, max(seq, 0), "the same id was used with a different payload")
+    if seq == NEVER:
+        return Answer(pending, SUPPRESSED, 0, detail or "repeated: it was suppressed under this id before")
     return Answer(pending, DUPLICATE, seq, detail)

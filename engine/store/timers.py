@@ -37,6 +37,7 @@ from engine.core.batch import (
     OK,
     OVERLOADED,
     SCHEDULED,
+    SUPPRESSED,
     UNAVAILABLE,
     UNREADABLE,
     Cancel,
@@ -48,7 +49,7 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
-from engine.core.commit import idempotency_value
+from engine.core.commit import NEVER, idempotency_value
 from engine.core.timers import Page, PageRead, Request, StoreDone, StoreRequest, StoreWork
 from engine.core.wheel import AT_MAX_MS
 from engine.errors import CorruptRecord, StorageUnavailable
@@ -247,12 +248,14 @@ class TimerStore:
 
 
 def _redirect(ask: _Ask, timer: Timer, value: bytes) -> None:
-    """The id is taken: conflict, duplicate of an immediate publish, or the scheduled id under which the timer belongs."""
+    """The id is taken: conflict, what became of an immediate publish, or the scheduled id under which the timer belongs."""
     parts = value.split(b"|", 2)
     if len(parts) != 3:
         ask.settle(CONFLICT, detail="the id is taken by a record that cannot be read")
     elif parts[0] != timer.digest.hex().encode():
         ask.settle(CONFLICT)
+    elif parts[1] == b"%d" % NEVER:
+        ask.settle(SUPPRESSED, detail=parts[2].decode(errors="replace"))
     elif not parts[2]:
         ask.settle(DUPLICATE, detail=f"seq={parts[1].decode()}")
     elif parts[2] == timer.sid.encode():

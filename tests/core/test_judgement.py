@@ -12,6 +12,7 @@ from engine.core import rescue
 from engine.core.asking import GetProfile, ProfileIs, SetProfile, Settle
 from engine.core.batch import (
     ACCEPTED,
+    CONFLICT,
     DEFERRED,
     DUPLICATE,
     HIGH,
@@ -403,6 +404,44 @@ def test_a_timer_beyond_its_cap_has_had_its_effect_which_is_none() -> None:
     assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
     assert world.core.mailboxes["t:u"].head == 2
     assert timeline(world) == [("late", "suppressed", "cap")]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_repeat_of_what_was_suppressed_gets_the_first_answer_also_when_it_would_be_delivered_now(how: str) -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    first = told(world, CAPPED, id="third")
+    assert (first.status, first.detail.partition(":")[0]) == (SUPPRESSED, "cap")
+    later_core(world, how)
+    world.now_ms += 30 * 24 * HOUR_MS
+    assert told(world, CAPPED, id="fourth").status == ACCEPTED, "the cap's time is over"
+    again = told(world, CAPPED, id="third")
+    assert (again.status, again.detail) == (SUPPRESSED, first.detail)
+    assert told(world, CAPPED, id="third", digest=b"another!").status == CONFLICT
+
+
+def test_of_two_of_one_id_in_one_group_both_are_suppressed_once() -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
+    assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED]
+    assert timeline(world) == [("x", "suppressed", "cap")]
+    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
+    assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED], "storage knows the id, and everyone is answered"
+
+
+def test_a_timer_that_was_suppressed_has_had_its_effect_for_ever() -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
+    world.now_ms += 30 * 24 * HOUR_MS
+    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])], "its scheduler had died before it heard that"
+    assert world.core.mailboxes["t:u"].head == 2
 
 
 def test_who_has_been_active_since_is_not_touched() -> None:

@@ -18,6 +18,7 @@ from engine.core.batch import (
     OK,
     OVERLOADED,
     SCHEDULED,
+    SUPPRESSED,
     UNAVAILABLE,
     Cancel,
     CancelAll,
@@ -28,7 +29,7 @@ from engine.core.batch import (
     Timer,
     TimerAnswer,
 )
-from engine.core.commit import idempotency_value
+from engine.core.commit import NEVER, idempotency_value
 from engine.core.slots import TIMER_PARTITIONS, partition_of, partition_of_timer, timer_id
 from engine.core.timers import BEGINNING, Page, PageRead, StoreDone, StoreRequest, StoreWork
 from engine.errors import Fenced, StorageUnavailable
@@ -319,6 +320,11 @@ async def test_the_same_id_of_another_user_is_another_id(hold: Hold) -> None:
 async def test_an_id_used_by_an_immediate_publish_is_a_duplicate_of_it(hold: Hold, redis_client: Redis) -> None:
     await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, 42, ""))
     assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, DUPLICATE, [], "seq=42")]
+
+
+async def test_an_id_whose_immediate_publish_was_suppressed_is_suppressed_for_its_reason(hold: Hold, redis_client: Redis) -> None:
+    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, NEVER, "cap: 2 | are allowed"))
+    assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, SUPPRESSED, [], "cap: 2 | are allowed")]
 
 
 async def test_the_idempotency_record_is_what_immediate_publishing_reads(hold: Hold, redis_client: Redis) -> None:
