@@ -87,6 +87,9 @@ class Group(Struct):
 NEVER: Final = -1
 """As a sequence number: the message was suppressed, and so is every repeat of it."""
 
+Given = dict[tuple[str, str], tuple[int, bytes] | tuple[int, bytes, str]]
+"""What a group has for a (mailbox key, id): the sequence number and the digest, and why for `NEVER`."""
+
 
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
     """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`, where `seq` is `NEVER` the reason instead of the last."""
@@ -180,7 +183,7 @@ class Intake:
         """Number these posts and put them into a group that so far has what rides along."""
         at_once: list[Answer] = []
         heads: dict[str, int] = {}
-        given: dict[tuple[str, str], tuple[int, bytes]] = {}
+        given: Given = {}
         newest: dict[tuple[str, str], Collapsing] = {}
         judge = Judge(self._zone_of, self._judging.counted_max, now_ms)
         merging = Merging(group.records, heads, self._windows_max, now_ms, judge)
@@ -196,8 +199,8 @@ class Intake:
             if known is not None:
                 at_once.append(repeated(pending, known[0], known[1]))
                 continue
-            if given and (known := given.get((key, dedupe_id))) is not None:
-                group.answers.append(repeated(pending, known[0], known[1]))
+            if given and (before := given.get((key, dedupe_id))) is not None:
+                group.answers.append(repeated(pending, *before))
                 continue
             if not post.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
@@ -320,7 +323,7 @@ class _Particular:
         self._digest_ms = digest_ms
         self._now_ms = now_ms
 
-    def take(self, pending: Pending, mailbox: Mailbox, given: dict[tuple[str, str], tuple[int, bytes]]) -> int:
+    def take(self, pending: Pending, mailbox: Mailbox, given: Given) -> int:
         """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
         post, facts, digested = pending.post, None, None
         if pending.unmet is not None:
@@ -350,14 +353,14 @@ class _Particular:
         seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
         return seq
 
-    def _turn_away(self, pending: Pending, verdict: Verdict, given: dict[tuple[str, str], tuple[int, bytes]]) -> None:
+    def _turn_away(self, pending: Pending, verdict: Verdict, given: Given) -> None:
         """A message that is not taken now, or never: why is written down with the group, and then answered."""
         post, reason = pending.post, said(verdict)
         self._group.records.append(decided(post.key, post.id, verdict, self._now_ms))
         if verdict.decision is Decision.DEFER:
             self._group.answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
             return
-        given[(post.key, pending.dedupe_id)] = (NEVER, post.digest)
+        given[(post.key, pending.dedupe_id)] = (NEVER, post.digest, reason)
         self._group.take(pending, NEVER, reason)
         self._group.answers.append(Answer(pending, SUPPRESSED, 0, reason))
 
@@ -396,5 +399,5 @@ def repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Ans
     if digest != pending.post.digest:
         return Answer(pending, CONFLICT, max(seq, 0), "the same id was used with a different payload")
     if seq == NEVER:
-        return Answer(pending, SUPPRESSED, 0, detail or "repeated: it was suppressed under this id before")
+        return Answer(pending, SUPPRESSED, 0, detail)
     return Answer(pending, DUPLICATE, seq, detail)

@@ -320,15 +320,16 @@ async def test_a_drained_client_comes_back_when_it_was_told_to(page: Page, scrip
 
 
 async def test_a_silent_server_is_left_after_its_timeout(page: Page, scripted: ScriptedEngine) -> None:
-    scripted.welcome |= {"heartbeat_ms": 200, "timeout_ms": 500}
+    scripted.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
     await start(page, scripted)
     await wait(page, "client.state === 'open'")
-    await scripted.until(lambda: sum(frame["type"] == "ping" for frame in scripted.frames) >= 4)  # pings keep it open
+    await scripted.until(lambda: sum(frame["type"] == "ping" for frame in scripted.frames) >= 5)  # pings keep it open
     assert len(scripted.connects) == 1
     scripted.mute = True
     await wait(page, "client.state === 'reconnecting'")
-    assert (await events(page, "state"))[-1]["reason"] == "server silent"
+    assert "server silent" in [state.get("reason") for state in await events(page, "state")]
     scripted.mute = False
+    scripted.cut()  # on a busy machine the next attempt may have met the silence already, and waits
     await wait(page, "client.state === 'open'")
 
 
