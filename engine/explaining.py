@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,8 +52,7 @@ async def timeline(requests: Requests, key: str, id: str) -> dict[str, Any]:
         Problem: 404, nothing is known.
         Unavailable: one of them did not answer.
     """
-    traced = await requests.trace(key, id)
-    listed = await requests.list_timers(key)
+    traced, listed = await asyncio.gather(requests.trace(key, id), requests.list_timers(key))
     if listed.status != OK:
         raise Unavailable(listed.detail or "durable storage did not answer")
     steps, state = list(traced.steps), traced.state

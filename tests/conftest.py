@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -47,7 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Speed is measured in bench/; a busy machine must not fail a property by its deadline of 200 ms.
-    calm = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # And explaining a failure takes minutes of tracing, more than a test may take: the shrunk example has to do.
+    phases = [phase for phase in Phase if phase is not Phase.explain]
+    calm = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=phases)
     settings.register_profile("calm", calm)
     settings.register_profile("quick", calm, max_examples=QUICK_EXAMPLES)
     settings.load_profile("quick" if config.getoption("--quick") else "calm")
@@ -246,6 +248,19 @@ class RunningEngine:
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = answer.json()
         return body
+
+    def status_when(self, holds: Callable[[dict[str, Any]], bool], within_s: float = 90) -> dict[str, Any]:
+        """The status once it is as wanted; there is none while the edge is down, or another part does not answer it."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                found = self.status()
+                if holds(found):
+                    return found
+            except (httpx.HTTPError, AssertionError):
+                found = {}
+            assert time.monotonic() < deadline, f"the status stays {found}"
+            time.sleep(0.1)
 
 
 @contextmanager

@@ -213,13 +213,15 @@ class ActorPeer:
         self._name = name
         self._namespace = namespace
         self._handle: Any = None
-        self._calling: _Calling | None = None
+        self._calling: _Calling | None = None  # when it is on this node
+        self._through_ray = RayPeer(None)
 
     async def open(self) -> float:
         """See `Peer`. Waits until the actor exists and serves."""
         self.close()
         if self._handle is None:
             self._handle = await await_actor(self._name, self._namespace)
+            self._through_ray = RayPeer(self._handle)
         try:
             node, path = await self._handle.address.remote()
         except RayActorError:
@@ -236,10 +238,7 @@ class ActorPeer:
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
         """See `Peer`."""
-        if self._calling is not None:
-            return self._calling.exchange(session, seq, batch)
-        reply: Awaitable[bytes] = self._handle.exchange.remote(session, seq, batch)
-        return reply
+        return (self._calling or self._through_ray).exchange(session, seq, batch)
 
     def close(self) -> None:
         """End the connection, if there is one: the callee ends the session at once."""

@@ -5,17 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.conftest import RunningEngine, running_engine
-
-DEADLINE_S = 90
-"""Silence is noticed after 3 s here; starting a process takes as long as the machine is busy."""
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +19,8 @@ def fragile() -> Iterator[RunningEngine]:
         yield running
 
 
-def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        try:
-            found = engine.status()
-            if holds(found):
-                return found
-        except (httpx.HTTPError, AssertionError):
-            found = {}
-        assert time.monotonic() < deadline, f"the status stays {found}"
-        time.sleep(0.1)
-
-
 def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
-    found = status_when(engine, lambda status: bool(status["ready"]))
+    found = engine.status_when(lambda status: bool(status["ready"]))
     assert [len(found[kind]) for kind in ("shards", "schedulers", "edges")] == [2, 1, 1]
     rows = [*found["shards"], *found["schedulers"], *found["edges"], found["controller"]]
     for row in rows:
@@ -56,14 +37,14 @@ def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
 
 
 async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngine) -> None:
-    before = status_when(engine, lambda status: bool(status["ready"]))["totals"]
+    before = engine.status_when(lambda status: bool(status["ready"]))["totals"]
     async with engine.connect("controller-status") as socket:
         await engine.publish(*({"user": "controller-status", "type": "test.message", "data": n} for n in range(20)))
         last = 0
         while last < 20:
             last = (await engine.receive(socket, "messages"))["messages"][-1]["seq"]
         await socket.send('{"type":"ack","seq":20}')
-        found = status_when(engine, lambda status: status["totals"]["acknowledged"] >= before["acknowledged"] + 20)
+        found = engine.status_when(lambda status: status["totals"]["acknowledged"] >= before["acknowledged"] + 20)
     assert found["totals"]["published"] >= before["published"] + 20
     assert found["totals"]["p50_ms"] is not None
     assert found["totals"]["p50_ms"] <= found["totals"]["p95_ms"] <= found["totals"]["p99_ms"]
@@ -73,12 +54,12 @@ async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngi
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["schedulers", "shards"])
 def test_an_actor_that_is_there_but_silent_is_replaced(fragile: RunningEngine, kind: str) -> None:
-    before = status_when(fragile, lambda status: bool(status["ready"]))
+    before = fragile.status_when(lambda status: bool(status["ready"]))
     row = before[kind][0]
     others = {part["pid"] for name in ("shards", "schedulers", "edges") if name != kind for part in before[name]}
     os.kill(row["pid"], signal.SIGSTOP)
     try:
-        after = status_when(fragile, lambda status: status["ready"] and status[kind][0]["pid"] != row["pid"])
+        after = fragile.status_when(lambda status: status["ready"] and status[kind][0]["pid"] != row["pid"])
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(row["pid"], signal.SIGKILL)
@@ -89,8 +70,8 @@ def test_an_actor_that_is_there_but_silent_is_replaced(fragile: RunningEngine, k
 @pytest.mark.slow
 @pytest.mark.engine
 def test_a_controller_that_dies_comes_back_and_disturbs_nobody(fragile: RunningEngine) -> None:
-    before = status_when(fragile, lambda status: bool(status["ready"]))
+    before = fragile.status_when(lambda status: bool(status["ready"]))
     pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
     os.kill(before["controller"]["pid"], signal.SIGKILL)
-    after = status_when(fragile, lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+    after = fragile.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -25,21 +25,10 @@ def two_edges() -> Iterator[RunningEngine]:
         yield running
 
 
-def edges(engine: RunningEngine) -> list[dict[str, Any]]:
-    return list(engine.status()["edges"])
-
-
-async def until_edges(engine: RunningEngine, condition: Any, deadline_s: float = 40) -> list[dict[str, Any]]:
-    end = time.monotonic() + deadline_s
-    while True:
-        try:
-            rows = edges(engine)
-        except (httpx.HTTPError, AssertionError):
-            rows = []
-        if rows and condition(rows):
-            return rows
-        assert time.monotonic() < end, rows
-        await asyncio.sleep(0.1)
+async def until_edges(engine: RunningEngine, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    """The edges' rows of the status, once they are as wanted."""
+    status = await asyncio.to_thread(engine.status_when, lambda status: condition(status["edges"]))
+    return list(status["edges"])
 
 
 async def test_two_edges_share_a_port_and_both_get_connections(two_edges: RunningEngine) -> None:

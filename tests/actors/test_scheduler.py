@@ -158,8 +158,8 @@ async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server
 async def test_a_cancelled_message_never_fires(redis_server: RedisServer, redis_client: Redis) -> None:
     async with world(redis_server) as engine:
         edge, shard = await engine.connect()
-        sid = await engine.schedule(edge, "a", now_ms() + 300)
-        later = await engine.schedule(edge, "b", now_ms() + 600)
+        sid = await engine.schedule(edge, "a", now_ms() + 1000)
+        later = await engine.schedule(edge, "b", now_ms() + 1200)
         assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", sid))).status == batch.OK
         await until(lambda: shard.fired() != [])
         assert [fired.sid for _, fired in shard.fired()] == [later]

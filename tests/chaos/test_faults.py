@@ -49,17 +49,7 @@ def assert_whole(books: dict[str, Any]) -> None:
 
 
 async def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The engine's status once it is as wanted; while the edge is down there is none."""
-    deadline = now_s() + LATE_S
-    while True:
-        try:
-            status = await asyncio.to_thread(engine.status)
-            if holds(status):
-                return status
-        except Exception:  # connection refused, reset, 503: the edge may be the victim
-            status = {}
-        assert now_s() < deadline, f"the status stays {status}"
-        await asyncio.sleep(0.1)
+    return await asyncio.to_thread(engine.status_when, holds, LATE_S)
 
 
 async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:

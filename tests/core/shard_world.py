@@ -303,6 +303,16 @@ class World:
         return self.settle()
 
 
+class Client:
+    """One connection as its user sees it, for the stateful tests."""
+
+    def __init__(self, user: str, topics: tuple[str, ...] = ()) -> None:
+        self.user = user
+        self.topics = topics
+        self.newest = 0  # highest number seen or announced
+        self.unacked: set[int] = set()
+
+
 def delivered(records: list[Any], conn: int = 1) -> list[tuple[int, int]]:
     """(seq, attempt) of everything delivered to the connection."""
     return [

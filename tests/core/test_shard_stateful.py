@@ -11,21 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.core.batch import ACCEPTED, DUPLICATE, HIGH, LOW, MERGED, NORMAL, OVERLOADED, Deliver, Gap, Hangup, Merge, Posted, Welcome
 from engine.core.commit import Group
 from engine.core.pressure import MESSAGE_BYTES
-from tests.core.shard_world import World
+from tests.core.shard_world import Client, World
 
 USERS = ("ann", "bob")
 WINDOW = 4
 NEVER_MS = 10**12
 MERGE_MS = 400
-
-
-class Client:
-    """One connection as its user sees it."""
-
-    def __init__(self, user: str) -> None:
-        self.user = user
-        self.newest = 0  # highest number seen or announced
-        self.unacked: set[int] = set()
 
 
 class ShardMachine(RuleBasedStateMachine):
