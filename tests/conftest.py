@@ -57,13 +57,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        machine = getattr(item, "cls", None)
-        chosen = getattr(machine, "settings", None)
-        if config.getoption("--quick") and isinstance(chosen, settings) and chosen.max_examples > QUICK_EXAMPLES:
-            machine.settings = settings(chosen, max_examples=QUICK_EXAMPLES)  # type: ignore[union-attr]
+        if config.getoption("--quick"):
+            _take_few_examples(getattr(item, "cls", None), "settings")
+            _take_few_examples(getattr(item, "obj", None), "_hypothesis_internal_use_settings")  # where `@settings` leaves them
         for fixture, marker in MARKER_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
+
+
+def _take_few_examples(owner: Any, name: str) -> None:
+    """For a first answer: settings of a state machine or a property that want more."""
+    chosen = getattr(owner, name, None)
+    if isinstance(chosen, settings) and chosen.max_examples > QUICK_EXAMPLES:
+        setattr(owner, name, settings(chosen, max_examples=QUICK_EXAMPLES))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
