@@ -120,10 +120,10 @@ async def pour(port: int, token: str, wave: Wave, start: float, seconds: float) 
     sent = 0
     await asyncio.sleep(max(start - now_s(), 0))
     async with asyncio.TaskGroup() as requests:
-        while (elapsed := now_s() - start) < seconds:
-            due = int(elapsed * wave.rate)
-            if due - sent < wave.size:
-                await asyncio.sleep(min((wave.size - (due - sent)) / wave.rate, seconds - elapsed))
+        # A request leaves when its last message is due; the others have waited for it, as they would at a publisher.
+        while (due_s := (sent + wave.size - 1) / wave.rate) < seconds and (elapsed := now_s() - start) < seconds:
+            if elapsed < due_s:
+                await asyncio.sleep(due_s - elapsed)
                 continue
             poster = await free.get()
             requests.create_task(send(poster, [start + n / wave.rate for n in range(sent, sent + wave.size)]))
