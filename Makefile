@@ -26,7 +26,7 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), under 12 minutes
 	@$(BIN)/python -m pytest -q --durations=10
 
-check: static ## format, lint, types and the fast tests, under a minute
+check: static ## format, lint, types and the fast tests, a minute or two
 	@$(BIN)/python -m pytest -q --quick -m "not engine and not browser and not slow"
 
 sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
