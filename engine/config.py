@@ -80,7 +80,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
     publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %
     publish_rate_initial_per_s: Positive = 10_000  # items an edge believes it can publish before it has measured it; 1 KB each
-    publish_window_items: Positive = 250  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs
+    publish_window_items: Positive = 250  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs,
+    # and shrinks to half while high ones are not answered within three times the shortest time an item took, and
+    publish_high_ms: Positive = 10  # two commits on a good disk
 
     # -- delivery -----------------------------------------------------------------------------------------------------
     window: Positive = 256  # unacknowledged messages in flight per connection

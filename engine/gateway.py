@@ -148,7 +148,7 @@ class Gateway:
         config = self.config
         rate_per_ms = config.publish_rate_initial_per_s / 1000
         deliver = partial(self._send, route)
-        return Lanes(config.publish_window_items, rate_per_ms, config.publish_delay_target_ms, deliver, self.clock)
+        return Lanes(config.publish_window_items, config.publish_high_ms, rate_per_ms, config.publish_delay_target_ms, deliver, self.clock)
 
     def set_slots(self, slots: SlotMap) -> None:
         """A slot map was read. A newer one re-routes connections and whatever waited for it; an older one is ignored."""

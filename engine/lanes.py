@@ -1,6 +1,6 @@
 """What an edge sends to a shard or scheduler, and in which order: a lane per priority in front of every route.
 
-High goes out at once. Normal and low go out while fewer than a window of items are under way on the route, normal first; the others wait
+High goes out at once. Normal and low go out while fewer than a window of them are under way on the route, normal first; the others wait
 here, where high can still pass them, and not in the link, where nothing can pass anything. Before anything of a request is sent, every
 route it concerns is asked whether it is open for its priorities: it is closed to low when who enters now would wait for half of
 `delay_target_ms`, to normal at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the
@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from engine.core.batch import HIGH, PRIORITIES
-from engine.core.flow import Flow, Latency
+from engine.core.flow import Flow, Stopwatch, Window
 from engine.errors import Overloaded
 
 SHARES: Final = (1.0, 0.8, 0.5)
@@ -30,7 +30,8 @@ class Lanes:
     """One route. `closed_ms` tells whether it takes more, `send` and `over` what is on its way.
 
     Args:
-        window_floor: items under way at least, see `engine.core.flow`.
+        window_floor: items below high under way at least, see `engine.core.flow`.
+        bearable_ms: while high ones take longer than this, and than is to be expected, fewer of the others are under way.
         rate_per_ms: believed before it is measured.
         delay_target_ms: the longest anyone is let wait.
         deliver: puts a record on the link.
@@ -40,19 +41,21 @@ class Lanes:
     def __init__(
         self,
         window_floor: int,
+        bearable_ms: int,
         rate_per_ms: float,
         delay_target_ms: int,
         deliver: Callable[[Struct], None],
         clock: Callable[[], int],
     ) -> None:
-        self._window_floor = window_floor
-        self._window = window_floor
         self._target_ms = delay_target_ms
         self._deliver = deliver
         self._clock = clock
         self._waiting: tuple[OrderedDict[int, tuple[Struct, int]], ...] = tuple(OrderedDict() for _ in PRIORITIES)
-        self._under_way = 0
-        self._latency = Latency(clock())
+        self._under_way = 0  # of normal and low
+        self._urgent: set[int] = set()  # the high ones under way
+        self._window = Window(window_floor, bearable_ms, clock())
+        self._any = Stopwatch()
+        self._high = Stopwatch()
         self.flow = Flow(rate_per_ms, clock())
         self.queued = 0
 
@@ -67,16 +70,21 @@ class Lanes:
     def send(self, ref: int, record: Struct, priority: int) -> None:
         """An item, to leave now or when its turn comes."""
         self.flow.waiting += 1
-        if priority == HIGH or (not self.queued and self._under_way < self._window):
+        if priority == HIGH:
+            self._urgent.add(ref)
+            if self._high.timed < 0:
+                self._high.start(ref, self._clock())
+            self._go(ref, record)
+        elif not self.queued and self._under_way < self._window.size:
+            self._under_way += 1
             self._go(ref, record)
         else:
             self._waiting[priority][ref] = (record, self._clock())
             self.queued += 1
 
     def _go(self, ref: int, record: Struct) -> None:
-        self._under_way += 1
-        if self._latency.timed < 0:
-            self._latency.sent(ref, self._clock())
+        if self._any.timed < 0:
+            self._any.start(ref, self._clock())
         self._deliver(record)
 
     def has(self, ref: int) -> bool:
@@ -94,19 +102,34 @@ class Lanes:
                 if lane.pop(ref, None) is not None:
                     self.queued -= 1
                     return
-        self._under_way -= 1
-        if ref == self._latency.timed:
-            self._latency.over(self._clock(), answered=answered)
-        while self.queued and self._under_way < self._window:
+        if ref in self._urgent:
+            self._urgent.discard(ref)
+        else:
+            self._under_way -= 1
+        if ref in (self._any.timed, self._high.timed):
+            self._time(ref, answered=answered)
+        while self.queued and self._under_way < self._window.size:
             lane = next(lane for lane in self._waiting if lane)
             self.queued -= 1
             waiting_ref, (record, _) = lane.popitem(last=False)
+            self._under_way += 1
             self._go(waiting_ref, record)
+
+    def _time(self, ref: int, *, answered: bool) -> None:
+        """The watch is on this item, whose end tells how long it took when it was answered."""
+        now_ms = self._clock()
+        if ref == self._any.timed:
+            took_ms = self._any.stop(now_ms)
+            if answered:
+                self._window.took(took_ms, now_ms)
+        if ref == self._high.timed:
+            took_ms = self._high.stop(now_ms)
+            if answered:
+                self._window.urgent_took(took_ms)
 
     def again(self, ref: int, record: Struct) -> None:
         """An item under way is sent once more."""
-        if ref == self._latency.timed:
-            self._latency.over(self._clock(), answered=False)
+        self._time(ref, answered=False)
         self._deliver(record)
 
     def adopt(self, record: Struct) -> None:
@@ -123,7 +146,7 @@ class Lanes:
     def look(self, now_ms: int) -> None:
         """Measure; to be called some ten times a second."""
         self.flow.look(now_ms)
-        self._window = self._latency.window(self.flow.rate_per_ms, self._window_floor)
+        self._window.look(self.flow.rate_per_ms)
 
 
 def _until_younger(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:

@@ -5,7 +5,10 @@ nothing can leave faster than it is worked off; a sample below it counts only wh
 is not a slow one.
 
 How much to have under way at once is found as BBR does it (Cardwell et al. 2016): twice the rate times the shortest time an item has
-taken lately. More would only wait elsewhere, where nobody can put a more important item before it."""
+taken lately. More would only wait elsewhere, where nobody can put a more important item before it. And even that is too much when urgent
+items come to wait for it, in queues that have no order of importance: a group commit, a batch on a link, a turn of an event loop, the
+processor. So while urgent items take longer than a few times the shortest time, the window of the others shrinks, to a half at most, in
+the manner of Vegas (Brakmo 1995); it grows back when urgent items are quick again, or gone."""
 
 from __future__ import annotations
 
@@ -18,6 +21,15 @@ _BUSY_MS: Final = 20.0
 
 _LATENCY_WINDOW_MS: Final = 10_000
 _WINDOW_GAIN: Final = 2.0
+
+_BEARABLE_GAIN: Final = 3.0
+"""How long urgent items may take, in shortest times."""
+
+_SHRINK: Final = 0.7
+_GROW: Final = 1.1
+_ROOM_MIN: Final = 0.5
+"""By how much the window changes at most in one look, and what is left of it in the end: with a fifth, urgent items were hardly quicker,
+and a third fewer of the others were accepted."""
 
 
 class Flow:
@@ -70,30 +82,68 @@ class Flow:
         self._since_ms, self._passed, self._low = now_ms, 0, self.waiting
 
 
-class Latency:
-    """The shortest time an item has taken in the last ten to twenty seconds, of which one at a time is timed."""
+class Stopwatch:
+    """Times one item at a time, from when it is sent to its answer."""
 
-    __slots__ = ("_best", "_previous", "_sent_ms", "_since_ms", "timed")
+    __slots__ = ("_sent_ms", "timed")
 
-    def __init__(self, now_ms: int) -> None:
-        self._best = self._previous = float("inf")
-        self._since_ms = now_ms
+    def __init__(self) -> None:
         self.timed = -1  # the item that is timed now
         self._sent_ms = 0
 
-    def sent(self, ref: int, now_ms: int) -> None:
+    def start(self, ref: int, now_ms: int) -> None:
         """An item leaves, and none is timed: time this one."""
         self.timed, self._sent_ms = ref, now_ms
 
-    def over(self, now_ms: int, *, answered: bool) -> None:
-        """The timed item was answered, or given up, or sent again: then nobody can tell what was answered (Karn's algorithm)."""
+    def stop(self, now_ms: int) -> int:
+        """The timed item was answered: how long that took. Also to be called when it is given up, or sent again: then nobody can tell
+        what was answered (Karn's algorithm), and the time is nobody's."""
         self.timed = -1
+        return now_ms - self._sent_ms
+
+
+class Window:
+    """How many items to have under way at once; `size`, after a `look`.
+
+    Args:
+        floor: at least so many, while nothing urgent suffers.
+        bearable_ms: how long urgent items may take in any case.
+        now_ms: the time it begins.
+    """
+
+    __slots__ = ("_bearable_ms", "_best", "_floor", "_previous", "_room", "_since_ms", "_urgent_count", "_urgent_ms", "size")
+
+    def __init__(self, floor: int, bearable_ms: int, now_ms: int) -> None:
+        self.size = self._floor = floor
+        self._bearable_ms = bearable_ms
+        self._room = 1.0  # the part of the window that what is urgent leaves to the others
+        self._best = self._previous = float("inf")
+        self._since_ms = now_ms
+        self._urgent_count = self._urgent_ms = 0
+
+    def took(self, took_ms: int, now_ms: int) -> None:
+        """An item was answered after so long."""
         if now_ms - self._since_ms >= _LATENCY_WINDOW_MS:
             self._previous, self._best, self._since_ms = self._best, float("inf"), now_ms
-        if answered:
-            self._best = min(self._best, now_ms - self._sent_ms)
+        self._best = min(self._best, took_ms)
 
-    def window(self, rate_per_ms: float, floor: int) -> int:
-        """How many items to have under way at this rate; `floor` at least."""
-        shortest_ms = min(self._best, self._previous)
-        return floor if shortest_ms == float("inf") else max(floor, int(_WINDOW_GAIN * rate_per_ms * max(shortest_ms, 1)))
+    def urgent_took(self, took_ms: int) -> None:
+        """An item that nobody should have had to wait for was answered after so long."""
+        self._urgent_count += 1
+        self._urgent_ms += took_ms
+
+    def look(self, rate_per_ms: float) -> None:
+        """Decide anew, at this rate. Call it some ten times a second."""
+        best_ms = min(self._best, self._previous)
+        if best_ms == float("inf"):
+            return
+        bearable_ms = max(_BEARABLE_GAIN * best_ms, self._bearable_ms)
+        if self._urgent_count:
+            change = bearable_ms / max(self._urgent_ms / self._urgent_count, 1.0)
+            self._room *= min(max(change, _SHRINK), _GROW)
+        else:
+            self._room *= _GROW
+        self._room = min(max(self._room, _ROOM_MIN), 1.0)
+        self._urgent_count = self._urgent_ms = 0
+        whole = max(self._floor, _WINDOW_GAIN * rate_per_ms * max(best_ms, 1))
+        self.size = max(int(self._room * whole), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.flow import Flow, Latency
+from engine.core.flow import Flow, Stopwatch, Window
 
 TICK_MS = 100
 
@@ -68,27 +68,66 @@ def test_the_rate_stays_between_what_was_believed_and_what_was_seen(steps: list[
 
 
 def test_the_window_is_twice_what_the_shortest_time_needs_and_never_below_its_floor() -> None:
-    latency = Latency(0)
-    assert latency.window(10.0, 500) == 500
-    for ref, (sent_ms, answered_ms) in enumerate(((0, 80), (100, 140), (200, 290))):
-        latency.sent(ref, sent_ms)
-        latency.over(answered_ms, answered=True)
-    assert latency.window(10.0, 500) == 2 * 10 * 40
-    assert latency.window(1.0, 500) == 500
-
-
-def test_an_item_that_was_sent_again_or_given_up_tells_no_time() -> None:
-    latency = Latency(0)
-    latency.sent(1, 0)
-    latency.over(5, answered=False)
-    assert latency.window(10.0, 7) == 7
+    window = Window(500, 10, 0)
+    window.look(10.0)
+    assert window.size == 500
+    for took_ms, now_ms in ((80, 80), (40, 140), (90, 290)):
+        window.took(took_ms, now_ms)
+    window.look(10.0)
+    assert window.size == 2 * 10 * 40
+    window.look(1.0)
+    assert window.size == 500
 
 
 def test_a_time_is_forgotten_after_twenty_seconds() -> None:
-    latency = Latency(0)
-    latency.sent(1, 0)
-    latency.over(10, answered=True)
+    window = Window(1, 10, 0)
+    window.took(10, 10)
     for second in (11, 22, 33):
-        latency.sent(2, second * 1000)
-        latency.over(second * 1000 + 200, answered=True)
-    assert latency.window(10.0, 1) == 2 * 10 * 200
+        window.took(200, second * 1000 + 200)
+    window.look(10.0)
+    assert window.size == 2 * 10 * 200
+
+
+def test_the_window_shrinks_while_urgent_items_wait_and_grows_back_when_they_do_not() -> None:
+    window = Window(400, 10, 0)
+    window.took(5, 0)
+    sizes = []
+    for urgent_ms in [100] * 20 + [4] * 60:
+        window.urgent_took(urgent_ms)
+        window.look(1.0)
+        sizes.append(window.size)
+    assert sizes[0] < 400
+    assert sizes[19] == 200, "half of it is left to the others"
+    assert sizes[:20] == sorted(sizes[:20], reverse=True)
+    assert sizes[19:] == sorted(sizes[19:])
+    assert sizes[-1] == 400
+
+
+def test_the_window_grows_back_when_nothing_is_urgent_any_more() -> None:
+    window = Window(400, 10, 0)
+    window.took(5, 0)
+    for _ in range(20):
+        window.urgent_took(1000)
+        window.look(1.0)
+    for _ in range(60):
+        window.look(1.0)
+    assert window.size == 400
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.lists(st.integers(0, 10_000), max_size=3), st.floats(0.001, 1000)), max_size=40))
+def test_the_window_never_closes(looks: list[tuple[int, list[int], float]]) -> None:
+    window = Window(250, 10, 0)
+    for number, (took_ms, urgent, rate_per_ms) in enumerate(looks):
+        window.took(took_ms, number * TICK_MS)
+        for urgent_ms in urgent:
+            window.urgent_took(urgent_ms)
+        window.look(rate_per_ms)
+        assert window.size >= 250 // 2
+
+
+def test_one_item_is_timed_at_a_time() -> None:
+    watch = Stopwatch()
+    watch.start(7, 100)
+    assert watch.timed == 7
+    assert watch.stop(130) == 30
+    assert watch.timed == -1

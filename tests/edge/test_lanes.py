@@ -33,7 +33,7 @@ class Edge:
 
         def lanes(route: int) -> Lanes:
             sent = self.sent.setdefault(route, [])
-            return Lanes(window, rate_per_ms, TARGET_MS, sent.append, self.clock)
+            return Lanes(window, 10, rate_per_ms, TARGET_MS, sent.append, self.clock)
 
         self.calls = Calls(50_000, 8000, self.clock, lambda record: int(record.key) if record.key else self.owner, lanes)
 
@@ -78,6 +78,42 @@ async def test_high_passes_everything_that_waits_and_normal_passes_low() -> None
     assert edge.refs() == [0, 3, 2, 1]
 
 
+async def test_while_high_ones_take_long_fewer_of_the_others_are_under_way() -> None:
+    edge = Edge(window=100)
+
+    def under_way(high_takes_ms: int) -> int:
+        for _ in range(40):
+            for ref in edge.post(HIGH):
+                edge.clock.now_ms += high_takes_ms
+                edge.answer(ref)
+            edge.calls.expire(edge.clock.now_ms)
+        before = len(edge.refs())
+        refs = edge.post(*[LOW] * 200)
+        sent = len(edge.refs()) - before
+        for ref in refs:
+            edge.answer(ref)
+        return sent
+
+    edge.post(NORMAL)
+    edge.answer(0)
+    assert under_way(high_takes_ms=2) == 100
+    assert under_way(high_takes_ms=80) == 50
+    assert under_way(high_takes_ms=2) >= 100
+
+
+async def test_an_item_that_was_sent_again_tells_no_time() -> None:
+    edge = Edge(window=100)
+    for _ in range(40):
+        (ref,) = edge.post(HIGH)
+        edge.calls.repeat(0)
+        edge.clock.now_ms += 80
+        edge.answer(ref)
+        edge.calls.expire(edge.clock.now_ms)
+    before = len(edge.refs())
+    edge.post(*[LOW] * 200)
+    assert len(edge.refs()) == before + 100
+
+
 async def test_a_route_that_does_not_answer_stops_nobody_else() -> None:
     edge = Edge(window=1)
     edge.post(*[NORMAL] * 3, route=0)
@@ -86,7 +122,7 @@ async def test_a_route_that_does_not_answer_stops_nobody_else() -> None:
 
 
 async def test_low_is_refused_first_then_normal_then_high_and_nothing_of_a_refused_request_is_sent() -> None:
-    edge = Edge(rate_per_ms=1.0)
+    edge = Edge(window=1, rate_per_ms=1.0)
     waiting = 0
     for priority in (LOW, NORMAL, HIGH):
         limit = round(SHARES[priority] * TARGET_MS)
@@ -98,7 +134,7 @@ async def test_low_is_refused_first_then_normal_then_high_and_nothing_of_a_refus
             edge.post(HIGH, priority)
         assert raised.value.backlog_ms == waiting
         assert len(edge.calls) == before
-    assert {post.priority for post in edge.sent[0]} == {HIGH}, "the others wait for their window"
+    assert [post.priority for post in edge.sent[0] if post.priority != HIGH] == [LOW], "the normal one waits behind it"
 
 
 async def test_a_lane_that_is_passed_all_the_time_closes() -> None:
@@ -169,11 +205,13 @@ async def test_an_expired_request_makes_room_whether_it_was_sent_or_waited() -> 
     edge.clock.now_ms = 8000
     edge.calls.expire(8000)
     assert edge.refs() == [0, 2]
-    edge.post(NORMAL)
-    assert edge.refs() == [0, 2], "the high one is under way, and the window is one"
+    edge.post(NORMAL, NORMAL)
+    assert edge.refs() == [0, 2, 3], "the high one is under way, and takes no room of the others"
     edge.answer(2)
     assert edge.refs() == [0, 2, 3]
     edge.answer(3)
+    assert edge.refs() == [0, 2, 3, 4]
+    edge.answer(4)
     assert len(edge.calls) == 0
     assert edge.calls.shards_ms == 0
 
@@ -185,27 +223,30 @@ STEPS = st.one_of(st.tuples(st.just("post"), st.sampled_from([HIGH, NORMAL, LOW]
 def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     sent: list[int] = []
-    lanes = Lanes(2, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
-    under_way: list[int] = []
+    lanes = Lanes(2, 10, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
+    under_way: list[tuple[int, int]] = []  # (priority, ref)
     waiting: list[tuple[int, int]] = []
     ref = 0
+
+    def others() -> int:
+        return sum(priority != HIGH for priority, _ in under_way)
+
     for what, value in steps:
         if what == "post":
             lanes.send(ref, ref, value)  # type: ignore[arg-type]
-            if value == HIGH or (not waiting and len(under_way) < 2):
-                under_way.append(ref)
+            if value == HIGH or (not waiting and others() < 2):
+                under_way.append((value, ref))
             else:
                 waiting.append((value, ref))
             ref += 1
         elif under_way:
-            done = under_way.pop(value % len(under_way))
+            _, done = under_way.pop(value % len(under_way))
             lanes.over(done, answered=True)
-            while waiting and len(under_way) < 2:
+            while waiting and others() < 2:
                 chosen = min(waiting)
                 waiting.remove(chosen)
-                under_way.append(chosen[1])
-        assert sorted(sent[-len(under_way) :] if under_way else []) != [] or not under_way
-        assert set(under_way) <= set(sent)
+                under_way.append(chosen)
+        assert {number for _, number in under_way} <= set(sent)
         assert {number for _, number in waiting}.isdisjoint(sent)
         assert len(sent) == len(set(sent)) == ref - len(waiting)
         assert lanes.flow.waiting == len(under_way) + len(waiting)
