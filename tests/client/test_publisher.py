@@ -117,13 +117,10 @@ def rejects(*bad: str, status: int = 422, tell: bool = True) -> Step:
 @asynccontextmanager
 async def running(*steps: Step) -> AsyncIterator[Engine]:
     engine = Engine(*steps)
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        await engine.serve(reader, writer)
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks[writer] = asyncio.create_task(engine.serve(reader, writer))
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -131,10 +128,20 @@ async def running(*steps: Step) -> AsyncIterator[Engine]:
         yield engine
     finally:
         server.close()
-        for task in tasks:
+        await _turns()  # who was accepted just now gets a task
+        for task in tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for writer in tasks:
+            writer.transport.abort()  # a task that was cancelled before its first step closes nothing
+        await _turns()
         await server.wait_closed()
+
+
+async def _turns() -> None:
+    """What was about to happen in the loop has happened."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def test_one_item_is_published_with_a_made_id_and_its_result_returned() -> None:
