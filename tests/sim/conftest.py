@@ -7,6 +7,7 @@ any other process.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -51,7 +52,9 @@ class Background:
         self.begin(work, argument)
         for process in multiprocessing.active_children():
             if process.pid is not None:
-                os.sched_setscheduler(process.pid, os.sched_getscheduler(0), os.sched_param(0))
+                # Only who may raise priorities may undo it (RLIMIT_NICE). For others the cores are free now in any case: this test waits.
+                with contextlib.suppress(PermissionError):
+                    os.sched_setscheduler(process.pid, os.sched_getscheduler(0), os.sched_param(0))
         return self._results[work, argument].get(WAIT_S)
 
     def end(self) -> None:
