@@ -195,7 +195,8 @@ class _Drafter:
         if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET:
             circumstances = self._circumstances(item)
             head = circumstances + head
-            said = _canonical(b"{%b}" % circumstances[:-1]) + said
+            if idempotent:
+                said = _canonical(b"{%b}" % circumstances[:-1]) + said
         collapse, merge, data_bytes_max = self._collapse(item.collapse)
         text = b"null" if data is UNSET else self._json(data, "data", data_bytes_max)
         payload = head + text

@@ -34,9 +34,10 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: JudgingLi
         reasons.append(("delay", "it is due later; the rest is as things are now, and is judged again then"))
     if not post.retain and not mailbox.connections:
         return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
-    before = [] if mailbox.person is None or not post.idempotent else [entry for entry in mailbox.person.timeline if entry.id == post.id]
-    if any(entry.event == "suppressed" for entry in before):
-        code, _, detail = next(entry.reason for entry in before if entry.event == "suppressed").partition(": ")
+    timeline = mailbox.person.timeline if mailbox.person is not None and post.idempotent else ()
+    suppressed = next((entry.reason for entry in timeline if entry.id == post.id and entry.event == "suppressed"), None)
+    if suppressed is not None:
+        code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
     judge = Judge(zone_of, limits.counted_max, at_ms)
     merging = Merging([], {}, windows_max, at_ms, judge)
