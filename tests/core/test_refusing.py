@@ -75,15 +75,20 @@ def test_an_edge_that_repeats_itself_while_the_message_is_on_its_way_is_told_too
     assert world.core.mailboxes["t:u"].floor == 2
 
 
-def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_is_acknowledged_behind_it() -> None:
+def announced_after_a_crash() -> World:
+    """The edge announces what outlived the shard: the connection had got all three messages, which only storage has now."""
     world = World(recent_ids=1)
     for id in ("a", "b", "c"):
         world.post(id=id)
     world.settle()
     world.checkpoint()
     world.crash()
-    # The edge announces what outlived the shard: the connection had got all three.
     world.attach(1, cursor=0, resume=True, sent=3)
+    return world
+
+
+def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_is_acknowledged_behind_it() -> None:
+    world = announced_after_a_crash()
     world.nack(1, "b")
     world.ack(1, 3)
     said = world.settle()
@@ -94,13 +99,7 @@ def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_
 
 
 def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothing_behind() -> None:
-    world = World(recent_ids=1)
-    for id in ("a", "b", "c"):
-        world.post(id=id)
-    world.settle()
-    world.checkpoint()
-    world.crash()
-    world.attach(1, cursor=0, resume=True, sent=3)
+    world = announced_after_a_crash()
     world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)
     world.nack(1, "b")
     world.ack(1, 3)

@@ -197,14 +197,18 @@ def a_number_is_given_again_after_a_restart() -> Any:
     return patched(cabinet, "restore", restore)
 
 
-@mutation
-def replay_forgets_acknowledgements() -> Any:
+def replaying_all_but(kind: type) -> Any:
     original = Cabinet.replay
 
     def replay(self: Cabinet, records: Any, now_ms: int) -> None:
-        original(self, [record for record in records if not isinstance(record, Handled)], now_ms)
+        original(self, [record for record in records if not isinstance(record, kind)], now_ms)
 
     return patched(Cabinet, "replay", replay)
+
+
+@mutation
+def replay_forgets_acknowledgements() -> Any:
+    return replaying_all_but(Handled)
 
 
 @mutation
@@ -532,12 +536,7 @@ def what_is_put_off_is_not_scheduled() -> Any:
 
 @mutation
 def a_profile_is_not_replayed() -> Any:
-    replay = Cabinet.replay
-
-    def forgetful(self: Cabinet, records: Any, now_ms: int) -> None:
-        replay(self, [record for record in records if not isinstance(record, Profiled)], now_ms)
-
-    return patched(Cabinet, "replay", forgetful)
+    return replaying_all_but(Profiled)
 
 
 @mutation
