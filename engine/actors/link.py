@@ -54,6 +54,51 @@ def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None, 
     )
 
 
+class _Alarm:
+    """One timer of an end of a session. It is only ever brought forward: ringing too early costs less than arming anew each time."""
+
+    __slots__ = ("_at_ms", "_handle", "_ring")
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._handle: asyncio.TimerHandle | None = None
+        self._at_ms = float("inf")
+
+    def arm(self, at_ms: float, now_ms: float) -> None:
+        """Ring at this moment, or before."""
+        if self._handle is not None:
+            if now_ms < self._at_ms <= at_ms:
+                return
+            self._handle.cancel()
+        self._at_ms = at_ms
+        self._handle = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._rang)
+
+    def _rang(self) -> None:
+        self._handle = None
+        self._ring()
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+def _taken(session: str, sender: str, batches: Iterable[bytes], decoder: Decoder[Any], take: Callable[[list[Any]], None]) -> bool:
+    """Decode batches and hand them over; False when the session must end, with nothing of a later batch applied."""
+    try:
+        for received in batches:
+            records = decoder.decode(received)
+            if records:
+                take(records)
+    except (*UNREADABLE, CorruptRecord) as error:
+        log.error("link %s: the %s sent what cannot be read: %s", session, sender, error)
+        return False
+    except Exception:
+        log.exception("link %s: a batch could not be applied", session)
+        return False
+    return True
+
+
 class LinkCaller:
     """The calling end of a link to one actor: opens sessions, one after another, for as long as `run` runs.
 
@@ -92,8 +137,7 @@ class LinkCaller:
         self._open_s = (config.link_timeout_ms + config.link_park_ms) / 1000
         self._caller: Caller | None = None
         self._calls: set[asyncio.Future[bytes]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._alarm = _Alarm(self._pump)
         self._scheduled = False
         self._ended = asyncio.Event()
         self.open = False  # a reply has arrived in this session
@@ -153,8 +197,7 @@ class LinkCaller:
             self._peer.close()
             for call in list(self._calls):
                 call.cancel()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._alarm.cancel()
 
     def _end(self, caller: Caller) -> None:
         caller.over = True
@@ -178,20 +221,7 @@ class LinkCaller:
             reply = asyncio.ensure_future(self._peer.exchange(caller.session, *call))
             self._calls.add(reply)
             reply.add_done_callback(partial(self._replied, caller, call[0]))
-        self._arm(caller.wake_at(now_ms), now_ms)
-
-    def _arm(self, at_ms: float, now_ms: float) -> None:
-        if self._timer is not None:
-            if self._timer_at <= at_ms and self._timer_at > now_ms:
-                return
-            self._timer.cancel()
-        self._timer_at = at_ms
-        self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._wake)
-
-    def _wake(self) -> None:
-        self._timer = None
-        self._timer_at = float("inf")
-        self._pump()
+        self._alarm.arm(caller.wake_at(now_ms), now_ms)
 
     def _replied(self, caller: Caller, seq: int, reply: asyncio.Future[bytes]) -> None:
         self._calls.discard(reply)
@@ -211,30 +241,20 @@ class LinkCaller:
             self._end(caller)
             return
         self.open = True
-        try:
-            for received in batches:
-                records = self._decoder.decode(received)
-                if records:
-                    self._on_records(records)
-        except (*UNREADABLE, CorruptRecord) as error:
-            log.error("link %s: the callee sent what cannot be read: %s", caller.session, error)
+        if not _taken(caller.session, "callee", batches, self._decoder, self._on_records):
             self._end(caller)
-        except Exception:
-            self._end(caller)
-            log.exception("link %s: a batch could not be applied", caller.session)
         self._pump()
 
 
 class _Session:
     """A callee session and how its parked calls are answered."""
 
-    __slots__ = ("callee", "scheduled", "timer", "timer_at", "waiting")
+    __slots__ = ("alarm", "callee", "scheduled", "waiting")
 
-    def __init__(self, callee: Callee) -> None:
+    def __init__(self, callee: Callee, pump: Callable[[_Session], None]) -> None:
         self.callee = callee
         self.waiting: dict[int, Callable[[bytes], object]] = {}
-        self.timer: asyncio.TimerHandle | None = None
-        self.timer_at = float("inf")
+        self.alarm = _Alarm(partial(pump, self))
         self.scheduled = False
 
 
@@ -290,17 +310,8 @@ class LinkServer:
                 return
             state = self._open(session, now_ms, call_ms)
         state.waiting[seq] = answer
-        try:
-            for received in state.callee.request(seq, batch, now_ms):
-                records = self._decoder.decode(received)
-                if records:
-                    self._on_records(session, records)
-        except (*UNREADABLE, CorruptRecord) as error:
-            log.error("link %s: the caller sent what cannot be read: %s", session, error)
+        if not _taken(session, "caller", state.callee.request(seq, batch, now_ms), self._decoder, partial(self._on_records, session)):
             self._close(state)
-        except Exception:
-            self._close(state)
-            log.exception("link %s: a batch could not be applied", session)
         self._pump(state)
 
     def lost(self, session: str) -> None:
@@ -345,7 +356,7 @@ class LinkServer:
             if other.partition("/")[0] == caller:
                 self._close(state)
         limits = link_limits(self._config, len(self._sessions) + 1, self._pacing_ms, call_ms)
-        state = _Session(Callee(session, limits, now_ms))
+        state = _Session(Callee(session, limits, now_ms), self._pump)
         self._sessions[session] = state
         self._on_open(session)
         return state
@@ -355,8 +366,7 @@ class LinkServer:
         if self._sessions.get(session) is not state:
             return
         del self._sessions[session]
-        if state.timer is not None:
-            state.timer.cancel()
+        state.alarm.cancel()
         waiting, state.waiting = state.waiting, {}
         for answer in waiting.values():
             answer(RESET)
@@ -375,18 +385,7 @@ class LinkServer:
         while (reply := state.callee.reply(now_ms)) is not None:
             seq, data = reply
             state.waiting.pop(seq)(data)
-        at_ms = state.callee.wake_at(now_ms)
-        if state.timer is not None:
-            if now_ms < state.timer_at <= at_ms:
-                return
-            state.timer.cancel()
-        state.timer_at = at_ms
-        state.timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._wake, state)
-
-    def _wake(self, state: _Session) -> None:
-        state.timer = None
-        state.timer_at = float("inf")
-        self._pump(state)
+        state.alarm.arm(state.callee.wake_at(now_ms), now_ms)
 
 
 def _resolve(reply: asyncio.Future[bytes], data: bytes) -> None:
