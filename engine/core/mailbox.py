@@ -145,11 +145,8 @@ class Mailbox:
 
     def reach(self, head: int, acked: Iterable[int]) -> None:
         """The numbers up to `head` were used; of those beyond the head so far, the ones not in `acked` are gone."""
-        settled = sorted(seq for seq in acked if self.head < seq <= head)
-        first = self.head + 1
-        for seq in (*settled, head + 1):
-            self.lose(first, seq - 1)
-            first = seq + 1
+        settled = {seq for seq in acked if self.head < seq <= head}
+        self.lose(self.head + 1, head, settled)
         self.acked.update(settled)
         self.head = max(self.head, head)
 
@@ -189,8 +186,11 @@ class Mailbox:
             self.tally.remove(1, size)
         return message
 
-    def lose(self, first: int, last: int) -> None:
-        """The numbers `first`..`last` are gone."""
+    def lose(self, first: int, last: int, kept: Iterable[int] = ()) -> None:
+        """The numbers `first`..`last` are gone, except those in `kept`."""
+        for seq in sorted(seq for seq in kept if first <= seq <= last):
+            self.lose(first, seq - 1)
+            first = seq + 1
         first = max(first, self.floor + 1)
         if first > last:
             return
@@ -218,7 +218,7 @@ class Mailbox:
         return message
 
     def trim(self, kept_max: int) -> list[Message]:
-        """Forget the oldest beyond `kept_max` numbers: they are gone. Returns those that were in memory."""
+        """Forget the oldest beyond `kept_max` numbers: they are gone, unless they are dying. Returns those that were in memory."""
         low = self.head - kept_max
         first = self.floor + 1
         if self.gone and self.gone[0][0] == first:
@@ -231,7 +231,7 @@ class Mailbox:
         self._absolve(low)
         self.acked = {seq for seq in self.acked if seq > low}
         self._warm(low)
-        self.lose(first, low)
+        self.lose(first, low, self.dying)
         return dropped
 
     def _warm(self, low: int) -> None:
