@@ -230,6 +230,8 @@ class Books:
                 self._rolled_back(self.user(key), seq)
         elif isinstance(record, Stored):
             self._rolled_back(self.user(record.key), record.seq)
+        elif isinstance(record, Handled):
+            self.user(record.key).acknowledgements_rolled_back()
         elif isinstance(record, Topics):
             self.user(record.key).taken.rolled_back()
         elif isinstance(record, Profiled):
@@ -349,9 +351,9 @@ class Books:
         for seq in [*range(user.accounted_floor + 1, floor + 1), *acked]:
             if not self.is_accounted(user, seq):
                 raise Violation(f"[3] {seq} of {user.key} is journalled as handled, and nobody acknowledged it", user.key)
-        for seq in (*range(1, floor + 1), *acked):
-            if seq <= user.acked_through or seq in user.acked:
-                user.durably_acked.setdefault(seq, epoch)
+        numbers = [seq for seq in (*range(1, floor + 1), *acked) if seq <= user.acked_through or seq in user.acked]
+        user.acked_by_last_group = [seq for seq in numbers if seq not in user.durably_acked]
+        user.durably_acked.update(dict.fromkeys(user.acked_by_last_group, epoch))
 
     def _left_journal(self, user: User, seq: int, id: str) -> None:
         """A checkpoint covers this number: the page must be past it, and the message kept or accounted for."""

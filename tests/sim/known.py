@@ -54,6 +54,7 @@ class User:
         self.refused: set[int] = set()
         self.accounted_floor = 0
         self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
+        self.acked_by_last_group: list[int] = []  # of them: what the last group of all that carried acknowledgements brought
         self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
         self.unavailable: set[str] = set()  # answered 503 or 429, "nothing was accepted"
         self.windows = Windows()
@@ -64,6 +65,12 @@ class User:
     def has_handled(self, seq: int) -> bool:
         """Did a client acknowledge or refuse it?"""
         return seq <= self.acked_through or seq in self.acked or seq in self.refused
+
+    def acknowledgements_rolled_back(self) -> None:
+        """The last group that carried some is no more: if the shard dies before the next one, they never were."""
+        for seq in self.acked_by_last_group:
+            del self.durably_acked[seq]
+        self.acked_by_last_group.clear()
 
 
 class Timer:
