@@ -29,9 +29,9 @@ from engine.store.keys import (
 from engine.store.script import NO_REPLICAS, Replicas, Script
 from engine.store.witness import Witness
 
-_APPEND = Script("journal_append")
-_ROLLBACK = Script("journal_rollback")
-_COVER = Script("journal_cover")
+_APPEND = Script("fenced/journal_append")
+_ROLLBACK = Script("fenced/journal_rollback")
+_COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
 _FENCE = Script("fence")
 

@@ -20,7 +20,7 @@ from engine.store.witness import Witness
 
 log = logging.getLogger(__name__)
 
-_CHECKPOINT = Script("slot_checkpoint")
+_CHECKPOINT = Script("fenced/slot_checkpoint")
 
 _SLOT_MESSAGES = 500
 """Messages of one script run: a few milliseconds during which Redis serves nobody else."""

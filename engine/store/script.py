@@ -3,6 +3,11 @@
 A script's first reply element is a word: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks what it had confirmed),
 or one of the script's own. Each script does all its refusing before its first write, so that it happens whole or not at all;
 Redis itself refuses (out of memory, read-only, disk full) at the first write of a script and never later.
+
+What one writer at a time may do is in `scripts/fenced`: each of these begins with `scripts/fenced.lua`.
+
+A server forgets its scripts when it restarts, when a replica takes over, and at SCRIPT FLUSH, which may come between two commands of a
+pipeline. It says so instead of running one; then it gets the text, and what it did not run is sent again.
 """
 
 from __future__ import annotations
@@ -68,8 +73,9 @@ class Script:
     """One script of the `scripts` folder, sent by its hash once the server knows it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self._text = (_FOLDER / f"{name}.lua").read_bytes()
+        folder, _, self.name = name.rpartition("/")
+        prologue = (_FOLDER / f"{folder}.lua").read_bytes() if folder else b""
+        self._text = prologue + (_FOLDER / f"{name}.lua").read_bytes()
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
@@ -94,24 +100,41 @@ class Script:
     async def run_many(
         self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas = NO_REPLICAS
     ) -> list[list[Any]]:
-        """Run it several times in one round trip, each run atomic by itself. Raises like `run`."""
+        """Run it several times, each run atomic by itself, in one round trip. Raises like `run`.
+
+        The runs must not build on each other: where the server has forgotten the script, those that it did not know it for come last.
+        """
         if not calls:
             return []
+        replies = await self._round_trip(client, calls, replicas)
+        unknown = [at for at in range(len(calls)) if isinstance(replies[at], NoScriptError)]
+        if unknown:
+            again = await self._round_trip(client, [calls[at] for at in unknown], replicas, load=True)
+            for at in unknown:
+                replies[at] = again.pop(0)
+            replies[len(calls) :] = again  # of the replicas: what they have now, they have with everything before it
+        for reply in replies[: len(calls)]:
+            if isinstance(reply, Exception):
+                raise StorageUnavailable(f"{self.name}: {reply}") from reply
+        checked = [self.checked(reply) for reply in replies[: len(calls)]]
+        replicas.check(replies, self.name)
+        return checked
+
+    async def _round_trip(
+        self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas, load: bool = False
+    ) -> list[Any]:
+        """A reply to each call, an error as itself, and the replies that `replicas.check` takes. Raises StorageUnavailable."""
         try:
             pipeline = client.pipeline(transaction=False)
-            pipeline.execute_command("SCRIPT LOAD", self._text)
+            if load:
+                pipeline.execute_command("SCRIPT LOAD", self._text)
             for keys, args in calls:
                 pipeline.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)
             replicas.ask(pipeline)
-            replies = await pipeline.execute(raise_on_error=False)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
-        for reply in replies[: len(calls) + 1]:
-            if isinstance(reply, Exception):
-                raise StorageUnavailable(f"{self.name}: {reply}") from reply
-        checked = [self.checked(reply) for reply in replies[1 : len(calls) + 1]]
-        replicas.check(replies, self.name)
-        return checked
+        return replies[1:] if load else replies
 
     def checked(self, reply: list[Any]) -> list[Any]:
         """The reply itself, unless it says FENCED or LOST."""

@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TAKE_OVER = Script("timers_take_over")
-_TURN = Script("timers_turn")
-_QUARANTINE = Script("timers_quarantine")
+_TURN = Script("fenced/timers_turn")
+_QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("idempotency_release")
 
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
@@ -147,6 +147,7 @@ class TimerStore:
 
         Raises:
             Fenced: this incarnation has been replaced; nothing was written in at least one partition.
+            DataLost: storage has lost that this incarnation owns a partition; nothing was written there.
             StorageUnavailable: no answer; it may have been applied in part: repeat it with `repeat` set.
         """
         asks = [[_Ask(item) for item in part.requests] for part in work]

@@ -6,6 +6,8 @@ One round trip is one request with one or several commands and one reply. What m
     refused         storage is down: nothing is applied, the client knows at once; replies that were on their way are lost
     cut             the connection breaks: none, some or all of the commands were applied, and the client cannot know which
     stuck           the client gives up after its timeout; the commands apply later all the same
+
+Between any two commands storage may forget its scripts.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class Storage:
         self.writer = process
         try:
             for command in commands[:applied]:
+                if self._faults.strikes("storage-forgets", 0.002):
+                    self.server.scripts.clear()
                 try:
                     replies.append(self.server.execute(*command))
                 except ResponseError as error:

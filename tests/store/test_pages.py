@@ -141,7 +141,7 @@ async def test_a_late_copy_of_a_checkpoint_does_not_bring_an_old_page_back(redis
     await pages.write([spill_of(mailbox(1))], NOW_MS)
     newer = spill_of(mailbox(2))
     await pages.write([newer], NOW_MS)
-    await run_many(Script("slot_checkpoint"), redis_client, copies[0])  # type: ignore[arg-type]
+    await run_many(Script("fenced/slot_checkpoint"), redis_client, copies[0])  # type: ignore[arg-type]
     assert await redis_client.hget(page_key(slot_of(KEY)), KEY) == newer.page
 
 

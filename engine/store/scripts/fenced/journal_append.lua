@@ -1,14 +1,7 @@
--- One group commit: fence, refuse what was applied, look up ids, append.
+-- One group commit: refuse what was applied, look up ids, append.
 -- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number, payload, ttl ms, expected head, values...
 -- head is "<epoch>-<number>" of the last append, with a "u" behind it when that was rolled back (undone).
--- Returns {"OK"}, {"FENCED", epoch}, {"LOST", what, found} or {"KNOWN", index, value, ...}.
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
-    return {'FENCED', epoch}
-  end
-  return {'LOST', 'the epoch', epoch or ''}
-end
+-- Returns {"OK"}, {"LOST", what, found} or {"KNOWN", index, value, ...}.
 local head = redis.call('GET', KEYS[2]) or ''
 local last = string.match(head, '^' .. ARGV[1] .. '%-(%d+)u?$')
 if last and tonumber(last) >= tonumber(ARGV[2]) then

@@ -4,13 +4,6 @@
 --   expires at ms (0 without entries), entries n, n x (seq, blob)
 -- mark is "<epoch>-<number>" of the last write. What this one brings is right behind the marks it expects, and no others: it leaves
 -- out what the streams have already.
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
-    return {'FENCED', epoch}
-  end
-  return {'LOST', 'the epoch', epoch or ''}
-end
 local mark = redis.call('GET', KEYS[2]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
 if last < tonumber(ARGV[3]) then

@@ -1,4 +1,4 @@
--- One turn of a timer partition: fence, remove what fired, move what is to come again, claim what is due soon, apply requests in order,
+-- One turn of a timer partition: remove what fired, move what is to come again, claim what is due soon, apply requests in order,
 -- read a page. Safe to repeat.
 -- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young (same hash tag)
 -- ARGV: epoch, now, claimed-before, forget-at, timers per user, claim-until or 0, number of fired, number of moved, number of requests,
@@ -10,18 +10,13 @@
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to spare joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
--- Returns {'FENCED', epoch}, or {'OK', timers in the partition, replies, page, more, moved, claimed-until or 0, young}; times are ms.
+-- Returns {'OK', timers in the partition, replies, page, more, moved, claimed-until or 0, young}; times are ms.
 --   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1 or, for a timer that is not there, 0; it ends where moving was refused
 --   young: of all these the sids due until claimed-before that were stored or moved under this epoch
-local epoch_key, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
+local _, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-
-local epoch = redis.call('GET', epoch_key)
-if epoch ~= ARGV[1] then
-  return {'FENCED', epoch or ''}
-end
 
 -- The mailbox key in a packed timer, nil when it cannot be read. A timer is an array of at most 15, the scheduled id and the
 -- key first; what follows is not looked at (this library cannot read binary fields).

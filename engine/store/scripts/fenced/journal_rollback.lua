@@ -1,12 +1,5 @@
 -- The publishers of this group were told that nothing was accepted: make that true, and keep a late copy from applying.
 -- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number, head before the group
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
-    return {'FENCED', epoch}
-  end
-  return {'LOST', 'the epoch', epoch or ''}
-end
 local id = ARGV[1] .. '-' .. ARGV[2]
 local head = redis.call('GET', KEYS[2]) or ''
 if head ~= ARGV[3] and head ~= id and head ~= id .. 'u' then

@@ -1,13 +1,6 @@
 -- A checkpoint is written: say so, and forget the groups that it covers.
 -- KEYS: epoch, journal, mark   ARGV: epoch, number of the checkpoint, lowest mark expected, first group to keep (0: trim nothing)
 -- mark is "<epoch>-<number>" of the last checkpoint.
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
-    return {'FENCED', epoch}
-  end
-  return {'LOST', 'the epoch', epoch or ''}
-end
 local mark = redis.call('GET', KEYS[3]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '-1')
 if last < tonumber(ARGV[3]) then

@@ -1,9 +1,5 @@
 -- Move timers that cannot be read aside, so that they stop nothing and can be looked at.
--- KEYS: epoch, due, timer, quarantine, collapse keys   ARGV: epoch, sid...   Returns {'OK'} or {'FENCED', epoch}. Safe to repeat.
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  return {'FENCED', epoch or ''}
-end
+-- KEYS: epoch, due, timer, quarantine, collapse keys   ARGV: epoch, sid...   Returns {'OK'}. Safe to repeat.
 for i = 2, #ARGV do
   local due = redis.call('ZSCORE', KEYS[2], ARGV[i])
   local packed = redis.call('HGET', KEYS[3], ARGV[i])
