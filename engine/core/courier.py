@@ -204,14 +204,12 @@ class Courier:
 
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
-                newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+                newest = self._newest(mailbox, connection, now_ms)
                 if newest is not None:
                     if type(newest.body) is SharedBody:
                         add(newest.body, connection.conn, newest.seq, newest.attempts + 1)
-                        if connection.retries:
-                            self.watch(mailbox, now_ms)
                     else:
-                        self._send_one(mailbox, connection, newest, now_ms)
+                        self._send_one(connection, newest)
                     continue
                 pumped = self._pump(mailbox, connection, now_ms)
                 if pumped is None:
@@ -231,13 +229,20 @@ class Courier:
 
     def pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
-        newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        newest = self._newest(mailbox, connection, now_ms)
         if newest is not None:
-            self._send_one(mailbox, connection, newest, now_ms)
+            self._send_one(connection, newest)
             return
         pumped = self._pump(mailbox, connection, now_ms)
         if pumped is not None:
             self._send(mailbox, connection, pumped, now_ms)
+
+    def _newest(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> Message | None:
+        """The newest message where it is all there is to send: it goes out now, and its retry timer is watched over."""
+        newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        if newest is not None and connection.retries:
+            self.watch(mailbox, now_ms)
+        return newest
 
     def _pump(self, mailbox: Mailbox, connection: Connection, now_ms: int) -> Pumped | None:
         if connection.stalled and connection.may_go_on(now_ms):
@@ -255,11 +260,9 @@ class Courier:
                 self._cabinet.mark(mailbox)
         self._sent(mailbox, connection, pumped, now_ms)
 
-    def _send_one(self, mailbox: Mailbox, connection: Connection, message: Message, now_ms: int) -> None:
+    def _send_one(self, connection: Connection, message: Message) -> None:
         self._counters["delivered"] += 1
         self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
-        if connection.retries:
-            self.watch(mailbox, now_ms)
 
     def _sent(self, mailbox: Mailbox, connection: Connection, pumped: Pumped, now_ms: int) -> None:
         self._counters["expired"] += pumped.expired
