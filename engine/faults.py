@@ -21,12 +21,11 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
     """Exception handlers for Starlette, by exception. Each refusal is counted under its status."""
 
     async def refuse(request: Request | WebSocket, error: Exception) -> Response | None:
-        problem = _problem(error)
-        refused[problem.status] += 1
+        response = refusal(error, refused)
         if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
             await request.close()  # before the upgrade: 403, all that such a server can say
             return None
-        return problem_response(problem)
+        return response
 
     async def answer_nobody(_request: Request, _error: Exception) -> Response:
         return Response(status_code=400)  # the client has left; the server throws this away
@@ -34,6 +33,13 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
     expected = (Problem, Overloaded, Unavailable, HTTPException)
     # Exception: a bug. uvicorn logs it with its traceback, the client learns nothing of it.
     return {**dict.fromkeys(expected, cast("Any", refuse)), ClientDisconnect: answer_nobody, Exception: refuse}
+
+
+def refusal(error: Exception, refused: Counter[int]) -> Response:
+    """The answer to a request that raised this, counted under its status."""
+    problem = _problem(error)
+    refused[problem.status] += 1
+    return problem_response(problem)
 
 
 def _problem(error: Exception) -> Problem:

@@ -1,7 +1,7 @@
 """Every endpoint of PROTOCOL.md, one short function each.
 
     uvicorn --> CrossOrigin --> Starlette routing --> an endpoint here --> Gateway
-       +--- plain WebSockets: `engine.handshake` ----------------------------^
+       +--- plain WebSockets and publish requests: `engine.handshake`, `engine.posting` --^
 
 An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is raised as `Problem` (or `Overloaded` or
 `Unavailable` by the gateway) and becomes `application/problem+json` in one place; before a WebSocket's upgrade too.
@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, bodies, explaining, metrics, openapi, profiles, publishing, subscriptions, timerviews
+from engine import assets, auth, bodies, explaining, metrics, openapi, posting, profiles, subscriptions, timerviews
 from engine.auth import Authenticator, Principal
 from engine.body import read_body
 from engine.config import Config
@@ -36,6 +36,7 @@ from engine.faults import handlers
 from engine.gateway import Gateway
 from engine.handshake import PATH, SUBPROTOCOL, Sockets
 from engine.outcomes import RETRY_AFTER_S
+from engine.posting import Publisher
 from engine.problems import (
     Problem,
     bad_request,
@@ -43,6 +44,7 @@ from engine.problems import (
     not_found,
     unavailable,
 )
+from engine.server import ShortWays
 from engine.session import AsgiWebSocket
 from engine.signals import Signals
 from engine.streams import EventStream, Poll
@@ -62,7 +64,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals) -> Starlette:
-    """The application of one edge. Its `state.open_socket` is for `engine.server.build`: the same WebSockets, the short way.
+    """The application of one edge. Its `state.short_ways` are for `engine.server.build`.
 
     Args:
         gateway: its state.
@@ -74,7 +76,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
     """
     api = _Api(gateway, authenticator, config, status, ready, signals)
     routes: list[BaseRoute] = [
-        Route("/v1/notifications", _Publish(api), methods=["POST"]),
+        Route(posting.PATH, _Publish(api.publisher, config), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
@@ -107,7 +109,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
-    application.state.open_socket = api.sockets.open
+    application.state.short_ways = ShortWays(api.sockets.open, api.publisher, gateway.metrics.refused)
     return application
 
 
@@ -124,8 +126,9 @@ class _Api:
         self._ready = ready
         self._signals = signals
         self.sockets = Sockets(gateway, authenticator, config)
-        self.book = RuleBook(config, gateway.clock)
-        self._events = Events(config, gateway.requests, self.book, gateway.wall_ms)
+        book = RuleBook(config, gateway.clock)
+        self.publisher = Publisher(gateway, authenticator, config, book)
+        self._events = Events(config, gateway.requests, book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
@@ -134,12 +137,6 @@ class _Api:
         if scope:
             auth.require(principal, scope)
         return principal
-
-    def parse(self, body: bytes, request: Request, principal: Principal) -> list[publishing.Draft]:
-        """The drafts of a publish request."""
-        gateway, categories = self.gateway, self.book.rules().categories
-        content_type = request.headers.get("content-type")
-        return publishing.parse(body, content_type, principal, self.config, gateway.wall_ms(), gateway.requests.new_id, categories)
 
     def device(self, request: Request) -> str:
         """The client's name for itself."""
@@ -260,7 +257,9 @@ class _Api:
         """`POST /v1/explain`: what would become of notifications, and why."""
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
-        return _json(await explaining.explain(self.gateway.requests, self.parse(body, request, principal)))
+        return _json(
+            await explaining.explain(self.gateway.requests, self.publisher.parse(body, request.headers.get("content-type"), principal))
+        )
 
     async def timeline(self, request: Request) -> Response:
         """`GET /v1/users/{user}/messages/{message}`."""
@@ -363,22 +362,18 @@ class _Api:
 
 
 class _Publish:
-    """`POST /v1/notifications`, as a plain ASGI application: the one endpoint that is called per message."""
+    """`POST /v1/notifications`, as a plain ASGI application."""
 
-    def __init__(self, api: _Api) -> None:
-        self._api = api
+    def __init__(self, publisher: Publisher, config: Config) -> None:
+        self._publisher = publisher
+        self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Authenticate, parse, post, answer."""
-        api = self._api
-        request = Request(scope)
-        principal = api.authenticate(request, "publish")
-        gateway = api.gateway
-        gateway.gate.check_unread()
-        body = await read_body(scope, receive, api.config)
-        await gateway.gate.enter(body, request.headers.get("content-type"))
-        answer = publishing.results_body(await gateway.requests.post(api.parse(body, request, principal)))
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        """Authenticate, read, publish, answer."""
+        principal = self._publisher.admit(scope["headers"], scope["query_string"])
+        body = await read_body(scope, receive, self._config)
+        answer = await self._publisher.publish(body, posting.content_type(scope["headers"]), principal)
+        headers = posting.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})
 

@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Iterator, MutableSet
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from engine import handshake
+from engine import faults, handshake, posting
+from engine.auth import Principal
 from engine.config import Config
-from engine.errors import Unavailable
+from engine.errors import Overloaded, Unavailable
 from engine.problems import Problem
 from engine.websocket import HandshakeProtocol
 
@@ -54,14 +56,23 @@ def bind(config: Config, port: int) -> socket.socket:
     return listener
 
 
+class ShortWays(NamedTuple):
+    """What plain requests are answered by without ASGI."""
+
+    open_socket: handshake.OpenSocket
+    publisher: posting.Publisher
+    refused: Counter[int]  # by status
+
+
 class EdgeHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a bounded head, which shows its transport to streams and leaves no cycle behind."""
+    """uvicorn's HTTP protocol with a bounded head, which shows its transport to streams, leaves no cycle behind and knows short ways."""
 
     limits: Config  # set by `build`
-    open_socket: handshake.OpenSocket | None  # likewise
+    short_ways: ShortWays | None  # likewise
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._plain: list[bytes] | None = None  # of a plain publish request: its body, as far as it is here
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -80,6 +91,8 @@ class EdgeHttpProtocol(HttpToolsProtocol):
         """Bytes of the client."""
         in_head = self._in_head
         super().data_received(data)
+        if self._plain is not None:
+            self._go_long_way()
         if self._in_head:
             if in_head:  # else it began somewhere in this read, which is bounded by itself
                 self._head_bytes += len(data)
@@ -99,7 +112,99 @@ class EdgeHttpProtocol(HttpToolsProtocol):
         """Its head is complete."""
         self._in_head = False
         self._stop_timer()
+        if self._may_publish():
+            self._plain = []
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body."""
+        if self._plain is not None:
+            self._plain.append(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """It is here as a whole."""
+        if self._plain is not None:
+            body, self._plain = b"".join(self._plain), None
+            self._publish(body)
+        else:
+            super().on_message_complete()
+
+    def _may_publish(self) -> bool:
+        return (
+            self.short_ways is not None
+            and posting.plain(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+            and self.parser.should_keep_alive()
+            and self._nothing_under_way()
+            and not self.flow.write_paused  # uvicorn knows how to wait for a client that does not read
+        )
+
+    def _nothing_under_way(self) -> bool:
+        earlier: RequestResponseCycle | None = self.cycle
+        return earlier is None or earlier.response_complete
+
+    def _go_long_way(self) -> None:
+        """Its body is still on the way: uvicorn knows how to wait for it."""
+        parts, self._plain = self._plain, None
         super().on_headers_complete()
+        for part in parts or ():
+            super().on_body(part)
+
+    def _publish(self, body: bytes) -> None:
+        """Answer a plain publish request."""
+        self._unset_keepalive_if_required()  # an answer within the same read may have armed it
+        # As in HttpToolsProtocol.on_headers_complete: what it asks of the request under way, it asks of this.
+        self.cycle = cycle = RequestResponseCycle(
+            self.scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=True,
+            on_response=self.on_response_complete,
+        )
+        assert self.short_ways is not None
+        try:
+            principal = self.short_ways.publisher.admit(self.headers, b"")
+        except (Problem, Overloaded) as error:
+            self._refuse(cycle, error)
+            return
+        task = self.loop.create_task(self._published(cycle, body, posting.content_type(self.headers), principal))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _published(self, cycle: RequestResponseCycle, body: bytes, content_type: str | None, principal: Principal) -> None:
+        assert self.short_ways is not None
+        try:
+            answer = await self.short_ways.publisher.publish(body, content_type, principal)
+        except Exception as error:
+            if not isinstance(error, Problem | Overloaded | Unavailable):
+                self.logger.error("a publish request failed", exc_info=error)  # a bug
+            self._refuse(cycle, error)
+        else:
+            self._answer(cycle, 202, posting.headers(answer), answer)
+
+    def _refuse(self, cycle: RequestResponseCycle, error: Exception) -> None:
+        assert self.short_ways is not None
+        refusal = faults.refusal(error, self.short_ways.refused)
+        self._answer(cycle, refusal.status_code, refusal.raw_headers, bytes(refusal.body))
+
+    def _answer(self, cycle: RequestResponseCycle, status: int, headers: posting.RawHeaders, body: bytes) -> None:
+        """In one write, where uvicorn needs two: a `send` of the kernel's less."""
+        cycle.response_started = cycle.response_complete = True
+        if cycle.disconnected:
+            return
+        close = not cycle.keep_alive
+        self.transport.write(posting.response(STATUS_LINE[status], [*cycle.default_headers, *headers], body, close=close))
+        if close:
+            self.transport.close()
+        cycle.on_response()
 
     def handle_websocket_upgrade(self) -> None:
         """It asks for a WebSocket: another protocol takes over."""
@@ -110,14 +215,13 @@ class EdgeHttpProtocol(HttpToolsProtocol):
 
     def _open_socket(self) -> bool:
         """Grant a plain request; `False` when it is not plain, or not granted (`engine.handshake`)."""
-        earlier: RequestResponseCycle | None = self.cycle
-        if self.open_socket is None or (earlier is not None and not earlier.response_complete):
+        if self.short_ways is None or not self._nothing_under_way():
             return False
         opening = handshake.plain(self.scope["method"], self.scope["http_version"], self.url, self.headers)
         if opening is None:
             return False
         try:
-            connection = self.open_socket(self.headers, opening.query_string, opening.subprotocols)
+            connection = self.short_ways.open_socket(self.headers, opening.query_string, opening.subprotocols)
         except (Problem, Unavailable):
             return False
         self.connections.discard(self)
@@ -140,17 +244,17 @@ class EdgeServer(uvicorn.Server):
         yield
 
 
-def build(application: ASGIApp, config: Config, open_socket: handshake.OpenSocket | None = None) -> EdgeServer:
+def build(application: ASGIApp, config: Config, short_ways: ShortWays | None = None) -> EdgeServer:
     """A server for the application; run it with `serve(sockets=[bind(...)])`. Ends within `drain_ms` of `should_exit`.
 
     Args:
         application: answers every request.
         config: the engine's settings.
-        open_socket: opens WebSockets the short way; without it the application is asked for every one.
+        short_ways: around the application; without them it answers every request.
     """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    bound = {"limits": config, "open_socket": open_socket and staticmethod(open_socket)}
+    bound = {"limits": config, "short_ways": short_ways}
     return EdgeServer(
         uvicorn.Config(
             application,

@@ -42,7 +42,7 @@ LAYERS = (
         "events",
     ),
     ("connection", "gateway", "session"),
-    ("websocket", "handshake", "server", "streams"),
+    ("websocket", "handshake", "posting", "server", "streams"),
     ("routes",),
     ("actors",),
     ("client", "statefile", "cluster"),

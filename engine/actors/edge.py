@@ -129,7 +129,7 @@ class Edge:
             await authenticator.prepare()
             self._gateway = self._make_gateway(await self._first_slots())
             application = self._app(authenticator)
-            self._server = server.build(application, self._config, application.state.open_socket)
+            self._server = server.build(application, self._config, application.state.short_ways)
             async with asyncio.TaskGroup() as self._tasks:
                 self._open_links()
                 self._tasks.create_task(self._slots_loop())

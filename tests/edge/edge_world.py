@@ -501,7 +501,7 @@ async def edge_world(
     **settings: Any,
 ) -> AsyncIterator[EdgeWorld]:
     """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's;
-    `wrap`: put something around the application; `short`: let plain WebSockets pass it by, as an edge does."""
+    `wrap`: put something around the application; `short`: let plain requests pass it by, as an edge does."""
     config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
     world = EdgeWorld(config, shards)
 
@@ -515,8 +515,8 @@ async def edge_world(
     listener = server.bind(config, 0)
     world.port = listener.getsockname()[1]
     application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
-    open_socket = application.state.open_socket if short and websocket_protocol is None else None
-    world.server = server.build(wrap(application), config, open_socket)
+    short_ways = application.state.short_ways if short and websocket_protocol is None else None
+    world.server = server.build(wrap(application), config, short_ways)
     if websocket_protocol is not None:
         world.server.config.ws = websocket_protocol
     ticker = asyncio.gather(world.gateway.run(), world.signals.run())
