@@ -325,7 +325,7 @@ class Courier:
             looked.append((key, mailbox))
         for key, mailbox in looked:
             del self._unarmed[key]
-            at_ms = mailbox.next_retry_ms(retry)
+            at_ms = mailbox.next_retry_ms(now_ms, retry)
             if at_ms > now_ms + ARM_AHEAD_MS:
                 self._unarmed[key] = (mailbox, now_ms)
             elif at_ms:

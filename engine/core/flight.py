@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from engine.core.batch import POLL, SSE
 from engine.core.message import Message
-from engine.core.retry import RetryPolicy
+from engine.core.retry import Path, RetryPolicy
 
 Conn = tuple[str, int]
 """A connection, as its link session and the number the edge gave it."""
@@ -27,6 +27,7 @@ class Connection:
         "flight",
         "flight_bytes",
         "kind",
+        "path",
         "retries",
         "rtt_ms",
         "sent",
@@ -36,8 +37,19 @@ class Connection:
         "topics",
     )
 
-    def __init__(self, conn: Conn, kind: int, session: str, device: str, sent: int, now_ms: int, topics: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        conn: Conn,
+        kind: int,
+        session: str,
+        device: str,
+        sent: int,
+        now_ms: int,
+        topics: Iterable[str] = (),
+        path: Path | None = None,
+    ) -> None:
         self.conn = conn
+        self.path = path or Path()  # to its edge, shared with the others there
         self.kind = kind
         self.retries = kind not in (SSE, POLL)  # is a message sent again? Not on plain SSE, and a poll ends with its first batch
         self.session = session
@@ -70,15 +82,21 @@ class Connection:
         flown = self.flight.get(seq)
         if flown is not None:
             sent_ms, tries = flown
-            self.rtt_ms = policy.smooth(self.rtt_ms, now_ms - sent_ms) if tries == 1 else policy.backed_off(self.rtt_ms, tries)
+            if tries == 1:
+                self.rtt_ms = policy.smooth(self.rtt_ms, now_ms - sent_ms)
+                self.path.sample(now_ms - sent_ms, now_ms)
+            else:
+                self.rtt_ms = policy.backed_off(self.rtt_ms, tries)
 
     def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
         """Messages to send again now. May stall the connection instead."""
         if self.stalled or not self.retries:
             return []
         again: list[tuple[int, int, bytes]] = []
+        waited_ms = 0
+        path_ms = self.path.rtt_ms(now_ms)
         for seq, (sent_ms, tries) in self.flight.items():
-            if sent_ms + policy.wait_ms(self.rtt_ms, tries) > now_ms:
+            if sent_ms + policy.wait_ms(self.rtt_ms, tries, path_ms) > now_ms:
                 continue
             if tries >= policy.tries:
                 self._stall(hot, policy)
@@ -86,6 +104,10 @@ class Connection:
             message = hot[seq]
             if message.expires_ms > now_ms:
                 again.append((seq, message.attempts + tries + 1, message.body))
+                if tries == 1:
+                    waited_ms = max(waited_ms, now_ms - sent_ms)
+        if waited_ms:
+            self.path.sample(min(waited_ms, policy.cap_ms), now_ms)
         for seq, _, _ in again:
             self.flight[seq] = (now_ms, self.flight[seq][1] + 1)
         return again
@@ -100,12 +122,12 @@ class Connection:
         """It is stalled, and what stalled it was settled elsewhere, is gone, or has expired."""
         return self.stalled and all(expires_ms <= now_ms for expires_ms in self.exhausted.values())
 
-    def next_retry_ms(self, policy: RetryPolicy) -> int:
+    def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
         """When the oldest message in flight is due again; 0 when nothing is."""
         if not self.flight or not self.retries or self.stalled:
             return 0
         sent_ms, tries = next(iter(self.flight.values()))
-        return int(sent_ms + policy.wait_ms(self.rtt_ms, tries)) + 1
+        return int(sent_ms + policy.wait_ms(self.rtt_ms, tries, self.path.rtt_ms(now_ms))) + 1
 
     def written(self, hot: Mapping[int, Message], seq: int) -> None:
         """The transport has taken everything up to `seq`: it makes room in the window, and acknowledges nothing.

@@ -29,6 +29,7 @@ from engine.core.flight import Conn, Connection
 from engine.core.mailbox import Mailbox, Settled
 from engine.core.parked import BEHIND_MAX
 from engine.core.plain import settle_newest
+from engine.core.retry import Path
 
 
 class _Unread(Struct):
@@ -58,6 +59,7 @@ class Hub:
         self._policy = policy
         self._data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Connection]]] = {}
+        self._paths: dict[str, Path] = {}  # of the same link sessions
         self._acked: dict[str, Mailbox] = {}  # settled since the last group
         self._acked_since_ms = 0
         self._unread: dict[str, _Unread] = {}  # by mailbox
@@ -68,6 +70,7 @@ class Hub:
     def opened(self, session: str) -> None:
         """An edge's link session began."""
         self._sessions[session] = {}
+        self._paths[session] = Path()
         self._courier.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
@@ -75,6 +78,7 @@ class Hub:
         for conn in list(self._sessions.get(session, ())):
             self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
+        self._paths.pop(session, None)
         self._courier.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
@@ -108,7 +112,8 @@ class Hub:
             if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
                 self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._policy.retry), None, now_ms)
-        connection = Connection((session, record.conn), record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics)
+        conn, path = (session, record.conn), self._paths[session]
+        connection = Connection(conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path)
         while len(mailbox.connections) >= self._policy.connections_per_user_max:
             oldest = next(iter(mailbox.connections))
             self._output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))

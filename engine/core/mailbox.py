@@ -383,9 +383,9 @@ class Mailbox:
         self.lose(first, seq - 1)
         return seq - first
 
-    def next_retry_ms(self, policy: RetryPolicy) -> int:
+    def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
         """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
-        moments = [connection.next_retry_ms(policy) for connection in self.connections.values() if connection.flight]
+        moments = [connection.next_retry_ms(now_ms, policy) for connection in self.connections.values() if connection.flight]
         return min(filter(None, moments), default=0) if moments else 0
 
     def rewind(self, connection: Connection) -> None:
