@@ -8,9 +8,9 @@ of being whatever the first sample says. And what had to be sent more than once 
 but the timeout that it took in the end is kept (RFC 6298, section 5.5; Karn and Partridge 1987): the estimate moves up to it, and slides
 down again with the next good samples. Otherwise a client that has become slow would never be measured, and each message be repeated.
 
-What the connections of one edge see together (`Path`) is a lower bound for each of them: when thousands return at once, nothing is known of any,
-and all wait in the same queues. Sharing an estimate between connections over the same path is TCP's control block sharing (RFC 9040). A first
-timeout is a sample too, "no answer within": in such a moment the first answers come when all timers are due.
+What the connections of one edge see together (`Path`) is a lower bound for each of them: when thousands return at once, nothing is known
+of any, and all wait in the same queues. Sharing an estimate between connections over the same path is TCP's control block sharing (RFC
+9040). A first timeout is a sample too, "no answer within": in such a moment the first answers come when all timers are due.
 """
 
 from __future__ import annotations
