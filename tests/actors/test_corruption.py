@@ -24,8 +24,8 @@ from engine.store.keys import journal_key, journal_quarantine_key, offline_key, 
 from engine.store.placement import place
 from engine.store.redis import claim_data_epoch, connect
 from tests.actors.peers import Nobody
+from tests.waiting import until
 
-DEADLINE_S = 20
 FAR_MS = int(time.time() * 1000) + 3_600_000
 ANN, BOB = "t:ann", "t:bob"
 
@@ -60,18 +60,11 @@ class Process:
 
     async def heard(self, holds: Callable[[Any], bool]) -> Any:
         """The first record for which this holds."""
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                for record in self.records:
-                    if holds(record):
-                        return record
-                await asyncio.sleep(0.005)
+        return await until(lambda: next(filter(holds, self.records), None))
 
     async def post(self, key: str, id: str) -> int:
         """Publish; the number the message got."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not self.link.open:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.link.open)
         self._refs += 1
         ref = self._refs
         self.link.send(Post(ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
@@ -80,9 +73,7 @@ class Process:
         return int(answer.seq)
 
     async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
-        async with asyncio.timeout(DEADLINE_S):
-            while not self.link.open:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.link.open)
         self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", ""))
         welcome: Welcome = await self.heard(lambda record: isinstance(record, Welcome) and record.conn == conn)
         return welcome
@@ -171,9 +162,7 @@ async def spilled(process: Process, redis_client: Redis, key: str) -> None:
     await process.attach(9, key)
     await process.heard(lambda record: isinstance(record, Deliver) and record.conn == 9)
     process.link.send(batch.Detach(9, 1006))
-    async with asyncio.timeout(DEADLINE_S):
-        while not await redis_client.hexists(page_key(slot_of(key)), key):
-            await asyncio.sleep(0.005)
+    await until(lambda: redis_client.hexists(page_key(slot_of(key)), key))
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -201,7 +190,5 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
 async def spilled_again(process: Process, redis_client: Redis) -> None:
     """What comes after the damage is written, not taken for written already."""
     process.link.send(batch.Detach(1, 1006))
-    async with asyncio.timeout(DEADLINE_S):
-        while await redis_client.xlen(offline_key(ANN)) != 4:
-            await asyncio.sleep(0.005)
+    await until(lambda: redis_client.xlen(offline_key(ANN)), holds=lambda length: length == 4)
     assert (await process.shard.stats())["quarantined"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,8 +24,8 @@ from engine.store.redis import claim_data_epoch, connect, replace_data_epoch
 from tests.actors.peers import Nobody
 from tests.conftest import RedisServer
 from tests.store.rewind import Moment
+from tests.waiting import until
 
-DEADLINE_S = 20
 FAR_MS = int(time.time() * 1000) + 3_600_000
 ANN, BOB = "t:ann", "t:bob"
 
@@ -63,12 +63,6 @@ class Process:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.aclose()
 
-    async def until(self, holds: Callable[[], Any]) -> Any:
-        async with asyncio.timeout(DEADLINE_S):
-            while not (found := holds()):
-                await asyncio.sleep(0.005)
-            return found
-
     def of(self, kind: type[Any]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
 
@@ -79,13 +73,13 @@ class Process:
 
     async def post(self, key: str, id: str) -> Posted:
         ref = self.send_post(key, id)
-        answers = await self.until(lambda: [record for record in self.of(Posted) if record.ref == ref])
+        answers = await until(lambda: [record for record in self.of(Posted) if record.ref == ref])
         answer: Posted = answers[0]
         return answer
 
     async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
         self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", "phone"))
-        answers = await self.until(lambda: [record for record in self.of(Welcome) if record.conn == conn])
+        answers = await until(lambda: [record for record in self.of(Welcome) if record.conn == conn])
         answer: Welcome = answers[0]
         return answer
 
@@ -104,7 +98,7 @@ async def config(redis_server: RedisServer, redis_client: Redis) -> Config:
 async def process(config: Config) -> AsyncIterator[Process]:
     running = Process(config)
     try:
-        await running.until(lambda: running.link.open)
+        await until(lambda: running.link.open)
         yield running
     finally:
         await running.close()
@@ -121,14 +115,14 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         await before.attach(2, BOB)
         await before.post(BOB, "other")
         await moment.come_back()
-        await before.until(before.ended.is_set)
+        await until(before.ended.is_set)
     async with process(config) as after:
         again = await after.attach(1, ANN, welcome.epoch, 2)
         assert again.epoch != welcome.epoch
         assert (again.resumed, again.head) == ("gap", 4)
-        await after.until(lambda: after.delivered(1) == [3, 4])
+        await until(lambda: after.delivered(1) == [3, 4])
         await after.attach(2, BOB)
-        await after.until(lambda: after.delivered(2) == [1])
+        await until(lambda: after.delivered(2) == [1])
         assert after.of(Gap) == []
         repeated = await after.post(ANN, "three")
         assert (repeated.status, repeated.seq) == (DUPLICATE, 3)
@@ -140,16 +134,15 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
         welcome = await before.attach(1, ANN)
         moment = await Moment.taken(redis_client)
         await before.post(BOB, "for someone offline")
-        async with asyncio.timeout(DEADLINE_S):
-            while not await redis_client.xlen(offline_key(BOB)) or await redis_client.xlen(journal_key(0)):
-                await asyncio.sleep(0.005)
+        await until(lambda: redis_client.xlen(offline_key(BOB)))
+        await until(lambda: redis_client.xlen(journal_key(0)), holds=lambda length: not length)
         await before.post(ANN, "a sign of life")  # so that the checkpoint is confirmed
         await moment.come_back()
-        await before.until(before.ended.is_set)
+        await until(before.ended.is_set)
     async with process(config) as after:
         again = await after.attach(2, BOB, welcome.epoch, 0)
         assert (again.resumed, again.head) == ("gap", 1)
-        await after.until(lambda: after.of(Gap))
+        await until(lambda: after.of(Gap))
         assert (after.of(Gap)[0].first, after.of(Gap)[0].last) == (1, 1)
         assert (await after.post(BOB, "next")).seq == 2
 
@@ -161,7 +154,7 @@ async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_s
         await before.post(ANN, "two")
         await moment.come_back()
         ref = before.send_post(ANN, "unanswered")
-        await before.until(before.ended.is_set)
+        await until(before.ended.is_set)
         assert [record for record in before.of(Posted) if record.ref == ref] == []
     async with process(config) as after:
         assert (await after.post(ANN, "unanswered")).seq == 3
@@ -174,11 +167,11 @@ async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(confi
             await before.post(ANN, id)
         before.link.send(Ack(1, 1))
         await redis_client.flushall()
-        await before.until(before.ended.is_set)
+        await until(before.ended.is_set)
     async with process(config) as after:
         again = await after.attach(1, ANN)
         assert again.epoch != welcome.epoch
-        await after.until(lambda: after.delivered(1) == [2, 3])
+        await until(lambda: after.delivered(1) == [2, 3])
 
 
 async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_data(config: Config, redis_client: Redis) -> None:
@@ -186,7 +179,7 @@ async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_da
         welcome = await running.attach(1, ANN)
         replaced = await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 10)
         assert await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 99) == replaced, "once, however many notice"
-        await running.until(lambda: running.of(Hangup))
+        await until(lambda: running.of(Hangup))
         assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 1012)
         assert (await running.attach(2, ANN, welcome.epoch, 0)).resumed == "gap"
         assert not running.ended.is_set()

@@ -19,6 +19,7 @@ from engine.actors.direct import DIRECT_CALL_MS, NOWHERE, RAY_CALL_MS, ActorPeer
 from engine.actors.link import LinkCaller, LinkServer
 from engine.config import Config
 from engine.core import batch
+from tests.waiting import until
 
 CONFIG = Config(link_park_ms=200, link_timeout_ms=20_000)
 NODE = "this-node"
@@ -101,12 +102,6 @@ async def running(edge: Edge) -> AsyncIterator[Edge]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_records_go_both_ways_over_the_socket_and_none_of_them_through_ray(actor: Actor) -> None:

@@ -13,6 +13,7 @@ from bench.books import now_s
 from bench.flood import Wave, pour
 from bench.overload import Reader
 from tests.conftest import RunningEngine, running_engine
+from tests.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -48,15 +49,12 @@ async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through
     assert set(high.http) <= {"202", "429"}
     assert shares[0] < shares[1] / 4, shares
 
-    async with asyncio.timeout(DEADLINE_S):
-        async with httpx.AsyncClient(trust_env=False, verify=False, headers={"Authorization": f"Bearer {token}"}) as client:
-            body = {"user": "u0", "type": "t", "priority": "low", "data": {"due": 0.0}}
-            while (await client.post(f"{pressed_engine.url}/v1/notifications", json=body)).status_code != 202:
-                await asyncio.sleep(0.05)
-        for reader in readers:
-            accepted = set(low.accepted.get(reader.user, [])) | set(high.accepted.get(reader.user, []))
-            while not accepted <= reader.seen:
-                await asyncio.sleep(0.05)
-            assert reader.out_of_order == 0
-            assert reader.gaps == 0
-            reader.drop()
+    async with httpx.AsyncClient(trust_env=False, verify=False, headers={"Authorization": f"Bearer {token}"}) as client:
+        url, body = f"{pressed_engine.url}/v1/notifications", {"user": "u0", "type": "t", "priority": "low", "data": {"due": 0.0}}
+        await until(lambda: client.post(url, json=body), DEADLINE_S, holds=lambda answer: answer.status_code == 202, look_s=0.05)
+    for reader in readers:
+        accepted = set(low.accepted.get(reader.user, [])) | set(high.accepted.get(reader.user, []))
+        await until(lambda reader=reader: reader.seen, DEADLINE_S, holds=accepted.issubset)
+        assert reader.out_of_order == 0
+        assert reader.gaps == 0
+        reader.drop()

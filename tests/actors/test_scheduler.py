@@ -22,10 +22,10 @@ from engine.config import Config
 from engine.core import batch
 from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.core.slots import spread, timer_id
-from engine.store.keys import slots_key
+from engine.store.keys import slots_key, timer_key
 from tests.conftest import RedisServer, start_redis
+from tests.waiting import until
 
-DEADLINE_S = 20
 KEY = "default:ann"
 
 
@@ -60,12 +60,6 @@ class Peer:
 
     def fired(self) -> list[tuple[int, Timer]]:
         return [(arrival, timer) for arrival, record in self.records if isinstance(record, Fire) for timer in record.timers]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class World:
@@ -148,9 +142,7 @@ async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server
         ((arrival, fired),) = shard.fired()
         assert fired.sid == sid
         assert due_ms <= arrival < due_ms + 1000
-        async with asyncio.timeout(DEADLINE_S):
-            while await redis_client.exists(f"{{t{sid.partition('-')[0]}}}timer"):
-                await asyncio.sleep(0.005)
+        await until(lambda: redis_client.exists(timer_key(int(sid.partition("-")[0]))), holds=lambda count: not count)
         assert await engine.status_of(edge, sid) == batch.ALREADY_FIRED
         assert len(shard.fired()) == 1
 
@@ -211,9 +203,8 @@ async def test_while_redis_is_away_requests_get_an_answer_and_claimed_timers_fir
             await until(lambda: engine.scheduler._core.lag_ms(now_ms()) > 0)
             assert len(shard.fired()) == 1, "the other one waits for its claim"
             server.start()
-            async with asyncio.timeout(DEADLINE_S):
-                while await engine.status_of(edge, far) != batch.ALREADY_FIRED or not engine.scheduler._core.idle:
-                    await asyncio.sleep(0.05)
+            await until(lambda: engine.status_of(edge, far), holds=lambda status: status == batch.ALREADY_FIRED)
+            await until(lambda: engine.scheduler._core.idle)
             await engine.scheduler.drain()
             assert [fired.sid for _, fired in shard.fired()] == [sid, far]
     finally:

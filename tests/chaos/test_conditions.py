@@ -4,7 +4,6 @@ Events that were answered count, whatever dies afterwards. The engine's clock is
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from bench.movable_clock import MovableClock
 from tests.chaos.test_faults import ask, status_when, victim_of
 from tests.conftest import RunningEngine
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -32,10 +32,9 @@ async def waiting(engine: RunningEngine, user: str) -> int:
 
 async def until_waiting(engine: RunningEngine, users: list[str], timers: int) -> None:
     """Until each of the users has so many armed."""
-    deadline = time.monotonic() + LATE_S
-    while {*await asyncio.gather(*(waiting(engine, user) for user in users))} != {timers}:
-        assert time.monotonic() < deadline, f"not all of them have {timers} timers left"
-        await asyncio.sleep(0.2)
+    await until(
+        lambda: asyncio.gather(*(waiting(engine, user) for user in users)), LATE_S, holds=lambda counts: {*counts} == {timers}, look_s=0.2
+    )
 
 
 @pytest.mark.parametrize("role", ["scheduler", "shard"])

@@ -20,6 +20,7 @@ from bench.chaos import PLACES, SCENARIOS, NotHere, Place, strike
 from bench.traffic import Traffic, now_s
 from bench.victim import Victim
 from tests.conftest import RunningEngine, missing
+from tests.waiting import until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 60
@@ -54,17 +55,15 @@ async def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], b
 
 async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
     """Until the engine answers well: parts of it may be dying."""
-    deadline = now_s() + LATE_S
-    while True:
-        try:
-            async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
-                headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
-                answer = await client.request(method, path, json=body, headers=headers)
-                answer.raise_for_status()
-                return answer.json()
-        except httpx.HTTPError:
-            assert now_s() < deadline, f"{method} {path} is not answered"
-            await asyncio.sleep(0.1)
+
+    async def once() -> Any:
+        async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
+            headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
+            answer = await client.request(method, path, json=body, headers=headers)
+            answer.raise_for_status()
+            return answer.json()
+
+    return await until_done(once, httpx.HTTPError, within_s=LATE_S, look_s=0.1)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -114,14 +113,8 @@ async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refu
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.headers["content-type"] == "application/problem+json"
     await status_when(victim, lambda status: status["ready"] and all(shard["storage"] == "ok" for shard in status["shards"]))
-    deadline = now_s() + LATE_S
-    while True:
-        try:
-            results = await victim.publish({"user": "refused", "type": "test.message", "id": "accepted-2"})
-            break
-        except AssertionError:
-            assert now_s() < deadline
-            await asyncio.sleep(0.2)
+    item = {"user": "refused", "type": "test.message", "id": "accepted-2"}
+    results = await until_done(lambda: victim.publish(item), AssertionError, within_s=LATE_S)
     assert results[0]["seq"] == 1, "the refused message must not have taken a number"
     async with victim.connect("refused") as socket:
         frame = await victim.receive(socket, "messages")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bench.movable_clock import MovableClock
+from tests.chaos.listening import Listener, listening
 from tests.chaos.test_faults import ask, status_when, victim_of
-from tests.chaos.test_timers import Receivers
 from tests.conftest import RunningEngine
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -47,30 +48,21 @@ async def night(victim: RunningEngine, clock: MovableClock, role: str, end_ms: i
         assert result["reason"].startswith("quiet_hours: ")
     # These become due in the middle of the night, and are moved.
     await victim.publish(*({"users": users, "type": "test.dreamt", "id": f"dream-{id}", "delay": 1} for id in ids[:3]))
-    deadline = time.monotonic() + 20
-    while (await ask(victim, "GET", f"/v1/users/{users[0]}/messages/dream-{ids[0]}"))["timeline"][-1]["event"] != "deferred":
-        assert time.monotonic() < deadline, "it did not fire"
-        await asyncio.sleep(0.1)
+    dream = f"/v1/users/{users[0]}/messages/dream-{ids[0]}"
+    await until(lambda: ask(victim, "GET", dream), holds=lambda told: told["timeline"][-1]["event"] == "deferred", look_s=0.1)
     await asleep.wait()
     victim_of(victim).kill(role)
     again = (await ask(victim, "POST", "/v1/notifications", items))["results"]
     assert {result["status"] for result in again} == {"duplicate"}
     await asleep.wait()  # the other repeats its messages in the night too
     clock.step_until(end_ms - MORNING_MS)
-    receivers = {user: Receivers(victim, [user], clock) for user in users}
-    tasks = [asyncio.create_task(receivers[user].run(user)) for user in users]
+    listeners = [Listener(victim, user, now_ms=clock.now_ms) for user in users]
     wanted = {*ids, *(f"dream-{id}" for id in ids[:3])}
-    try:
-        async with asyncio.timeout(LATE_S):
-            while any(one.seqs.keys() < wanted for one in receivers.values()):
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(1)  # what would come twice would come now
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for one in receivers.values():
-        assert all(len(one.seqs[id]) == 1 for id in wanted)
+    async with listening(listeners):
+        await until(lambda: all(one.messages.keys() >= wanted for one in listeners), LATE_S)
+        await asyncio.sleep(1)  # what would come twice would come now
+    for one in listeners:
+        assert not one.renumbered
         assert all(one.arrived_ms[id] >= end_ms for id in wanted)
 
 

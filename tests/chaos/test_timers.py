@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Any
-
 import pytest
 
 from bench.movable_clock import MovableClock
+from tests.chaos.listening import Listener, listening
 from tests.chaos.test_faults import ask, victim_of
 from tests.conftest import RunningEngine
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -18,33 +16,6 @@ LATE_S = 60
 MESSAGES = 1000
 USERS = 20
 SPREAD_MS = 4000
-
-
-class Receivers:
-    """Users that acknowledge everything, and reconnect with their cursor."""
-
-    def __init__(self, engine: RunningEngine, users: list[str], clock: MovableClock) -> None:
-        self.engine = engine
-        self.clock = clock
-        self.users = users
-        self.seqs: dict[str, set[int]] = {}  # message id -> numbers it came with
-        self.arrived_ms: dict[str, int] = {}  # by the engine's clock
-
-    async def run(self, user: str) -> None:
-        cursor = None
-        while True:
-            try:
-                async with self.engine.connect(user, cursor=cursor) as socket:
-                    async for text in socket:
-                        frame: dict[str, Any] = json.loads(text)
-                        if frame["type"] == "messages":
-                            for message in frame["messages"]:
-                                self.seqs.setdefault(message["id"], set()).add(message["seq"])
-                                self.arrived_ms.setdefault(message["id"], self.clock.now_ms())
-                                cursor = message["event_id"]
-                            await socket.send(json.dumps({"type": "ack", "seq": frame["messages"][-1]["seq"]}))
-            except Exception:  # whatever a dying engine answers: connect again
-                await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("role", ["scheduler", "shard", "redis"])
@@ -60,18 +31,11 @@ async def test_every_delayed_message_arrives_once_and_not_early(victim: RunningE
     for result in (await ask(victim, "POST", "/v1/notifications", items))["results"]:
         assert result["status"] in ("scheduled", "duplicate")
     clock.step_until(first_ms)
-    receivers = Receivers(victim, users, clock)
-    tasks = [asyncio.create_task(receivers.run(user)) for user in users]
-    try:
-        async with asyncio.timeout(LATE_S):
-            while len(receivers.seqs) < MESSAGES // 4:
-                await asyncio.sleep(0.01)
-            victim_of(victim).kill(role)
-            while len(receivers.seqs) < MESSAGES:
-                await asyncio.sleep(0.01)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(len(seqs) == 1 for seqs in receivers.seqs.values())
-    assert all(receivers.arrived_ms[id] >= due_ms[id] for id in due_ms)
+    listeners = [Listener(victim, user, now_ms=clock.now_ms) for user in users]
+    async with listening(listeners):
+        await until(lambda: sum(len(one.messages) for one in listeners) >= MESSAGES // 4, LATE_S)
+        victim_of(victim).kill(role)
+        await until(lambda: sum(len(one.messages) for one in listeners) >= MESSAGES, LATE_S)
+    assert not any(one.renumbered for one in listeners)
+    arrived_ms = {id: at_ms for one in listeners for id, at_ms in one.arrived_ms.items()}
+    assert all(arrived_ms[id] >= due_ms[id] for id in due_ms)

@@ -17,13 +17,6 @@ DEADLINE_S = 8.0
 Handler = Callable[["Peer"], Awaitable[None]]
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Return when `condition` holds; fail when it does not within the deadline."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 class Peer:
     """The server's side of one connection."""
 

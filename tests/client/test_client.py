@@ -16,7 +16,8 @@ from engine import Client, SyncClient
 from engine.client import Connected, Disconnected, Draining, Gap, Revoked
 from engine.client.messages import Message
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
-from tests.client.misbehaving import DEADLINE_S, Peer, misbehaving, stay, until
+from tests.client.misbehaving import DEADLINE_S, Peer, misbehaving, stay
+from tests.waiting import until
 
 
 async def take(client: Client, count: int) -> list[Message]:

@@ -10,7 +10,8 @@ import pytest
 from engine import Publisher, SyncPublisher
 from engine.core import asking, batch
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
-from tests.edge.edge_world import EdgeWorld, edge_world, until
+from tests.edge.edge_world import EdgeWorld, edge_world
+from tests.waiting import until
 
 
 @pytest.fixture

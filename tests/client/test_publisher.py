@@ -18,7 +18,7 @@ from engine import Publisher, SyncPublisher
 from engine.client import PublishError, Result
 from engine.client.answers import RETRY_CAP_S, retry_delay_s
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
-from tests.client.misbehaving import until
+from tests.waiting import until
 
 Items = list[dict[str, Any]]
 Step = Callable[["Engine", asyncio.StreamWriter, Items], Awaitable[None]]

@@ -34,6 +34,7 @@ from engine.metrics import EdgeMetrics
 from engine.routes import app
 from engine.signals import Signals
 from engine.store.broadcasts import Appended
+from tests.waiting import until
 
 SECRET = "a secret of the tests, long enough to be one"
 EPOCH = "e7"
@@ -531,15 +532,6 @@ async def edge_world(
         await asyncio.wait_for(serving, DEADLINE_S)
         ticker.cancel()
         await asyncio.gather(ticker, return_exceptions=True)
-
-
-async def until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not become true in time")
-        await asyncio.sleep(0.005)
 
 
 async def frame_of(socket: ClientConnection, kind: str = "messages") -> dict[str, Any]:

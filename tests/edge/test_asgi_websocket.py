@@ -10,7 +10,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidStatus
 
 from engine.core import batch
-from tests.edge.edge_world import DEADLINE_S, closed_with, edge_world, frame_of, until
+from tests.edge.edge_world import DEADLINE_S, closed_with, edge_world, frame_of
+from tests.waiting import until
 
 
 async def test_a_client_is_served_over_plain_asgi() -> None:

@@ -16,7 +16,8 @@ from websockets.server import ServerProtocol
 
 from engine import handshake
 from engine.core import batch
-from tests.edge.edge_world import EdgeWorld, client_frame, edge_world, until
+from tests.edge.edge_world import EdgeWorld, client_frame, edge_world
+from tests.waiting import until
 
 PLAIN = {
     "Host": "127.0.0.1",

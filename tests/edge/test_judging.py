@@ -11,7 +11,8 @@ import pytest
 from engine.core import asking, batch
 from engine.core.judging import Judging
 from engine.core.policy import TOUCH
-from tests.edge.edge_world import EdgeWorld, edge_world, until
+from tests.edge.edge_world import EdgeWorld, edge_world
+from tests.waiting import until
 
 HOUR_MS = 3_600_000
 

@@ -7,7 +7,8 @@ import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from tests.edge.edge_world import EdgeWorld, client_frame, edge_world, until
+from tests.edge.edge_world import EdgeWorld, client_frame, edge_world
+from tests.waiting import until
 
 ROUNDS = 60  # above what Python's own caches grow by once
 

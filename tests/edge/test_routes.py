@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from engine.core import batch
-from tests.edge.edge_world import DEADLINE_S, edge_world, until
+from tests.edge.edge_world import DEADLINE_S, edge_world
+from tests.waiting import until
 
 ITEM = {"user": "u1", "type": "test.event"}
 

@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 from engine.core.tally import Batch
 from engine.store.keys import signals_key
 from engine.store.signals import SignalStore
-from tests.edge.edge_world import EdgeWorld, edge_world, until
+from tests.edge.edge_world import EdgeWorld, edge_world
+from tests.waiting import until
 
 
 async def count(world: EdgeWorld, body: Any, status: int = 202, **claims: Any) -> Any:

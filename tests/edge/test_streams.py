@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from engine.core import batch
-from tests.edge.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of, until
+from tests.edge.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of
+from tests.waiting import until
 
 
 class Event(dict[str, str]):

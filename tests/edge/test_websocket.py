@@ -11,7 +11,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from engine.core import batch
-from tests.edge.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of, until
+from tests.edge.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of
+from tests.waiting import until
 
 
 async def test_a_client_is_welcomed_and_gets_what_is_published_in_one_frame_per_batch() -> None:

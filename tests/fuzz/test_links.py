@@ -25,6 +25,7 @@ from engine.errors import CorruptRecord
 from tests.core.shard_world import policy
 from tests.edge.edge_world import EdgeWorld
 from tests.fuzz.hostile import texts
+from tests.waiting import until
 
 CONFIG = Config(link_park_ms=20, link_timeout_ms=2000)
 
@@ -190,12 +191,6 @@ class Peer:
         if self.reply is not None and len(answer) > 13:
             answer, self.reply = answer[:8] + self.reply, None
         return answer
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 UNREADABLE_BATCHES = (

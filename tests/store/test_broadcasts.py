@@ -18,6 +18,7 @@ from engine.errors import StorageUnavailable
 from engine.store.broadcasts import BroadcastLog
 from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
 from tests.conftest import start_redis
+from tests.waiting import until
 
 DIGEST = b"digest.."
 
@@ -125,8 +126,7 @@ async def test_positions_grow_over_an_empty_log_and_a_clock_that_was_ahead(redis
 async def test_a_follower_waits_and_hears_what_comes(redis_client: Redis) -> None:
     log = log_of(redis_client, redis_timeout_ms=8000)
     waiting = asyncio.ensure_future(log.read(0, wait=True))
-    while not (await redis_client.info("clients"))["blocked_clients"]:
-        await asyncio.sleep(0.01)
+    await until(lambda: redis_client.info("clients"), holds=lambda info: info["blocked_clients"])
     appended = await append(log, "a")
     read, reached = await waiting
     assert [b.id for b in read] == ["a"]

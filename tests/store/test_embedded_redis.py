@@ -9,7 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from engine.errors import ConfigError, StorageUnavailable
 from engine.store.embedded import DataDirLock, EmbeddedRedis, find_server
 from engine.store.redis import connect
 from tests.conftest import missing
+from tests.waiting import until, until_done
 
 pytestmark = pytest.mark.redis
 
@@ -38,12 +39,6 @@ async def running(config: Config, server: Path | None = None) -> AsyncIterator[E
         supervisor.cancel()
         await asyncio.gather(supervisor, return_exceptions=True)
         await redis.stop()
-
-
-async def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def command(redis: EmbeddedRedis, config: Config, *words: str) -> object:
@@ -88,14 +83,8 @@ async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(c
         killed = redis.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        await eventually(lambda: redis.restarts == 1 and redis.pid not in (None, killed))
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    assert await command(redis, config, "GET", "before") == b"1"
-                    break
-                except (RedisError, OSError):
-                    await asyncio.sleep(0.01)
+        await until(lambda: redis.restarts == 1 and redis.pid not in (None, killed))
+        assert await until_done(lambda: command(redis, config, "GET", "before"), RedisError, OSError) == b"1"
 
 
 async def test_a_stop_and_a_start_keep_the_data(config: Config) -> None:
@@ -173,7 +162,7 @@ async def test_it_dies_with_a_killed_engine_and_the_next_one_starts_at_once(conf
     async with running(config) as redis:
         assert redis.pid != pid
         assert await command(redis, config, "PING") in (b"PONG", True)
-    await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     lock.release()
 
 
@@ -207,13 +196,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, s
                                 refused += 1
                                 await asyncio.sleep(0.05)
                     assert bool(redis.restarts) == (fsync == "always")
-                async with asyncio.timeout(20):
-                    while True:
-                        try:
-                            await write()
-                            break
-                        except (RedisError, OSError):
-                            await asyncio.sleep(0.05)
+                await until_done(write, RedisError, OSError)
                 entries = await command(redis, config, "XRANGE", "log", "-", "+")
                 assert isinstance(entries, list)
                 found = [int(entry_id.partition(b"-")[2]) for entry_id, _ in entries]

@@ -27,6 +27,7 @@ from tests.conftest import RedisServer, start_redis
 from tests.store.rewind import Moment
 from tests.store.test_journal import Writer
 from tests.store.test_pages import KEY, mailbox
+from tests.waiting import until
 
 DEADLINE_S = 20
 NOW_MS = int(time.time() * 1000)
@@ -57,9 +58,7 @@ async def snapshots_fail(client: Redis) -> AsyncIterator[None]:
     in_the_way.mkdir()
     await client.config_set("save", "3600 1")
     await client.bgsave()
-    async with asyncio.timeout(DEADLINE_S):
-        while (await client.info("persistence"))["rdb_last_bgsave_status"] != "err":
-            await asyncio.sleep(0.01)
+    await until(lambda: client.info("persistence"), holds=lambda info: info["rdb_last_bgsave_status"] == "err")
     yield
     in_the_way.rmdir()
     await client.config_set("save", "")

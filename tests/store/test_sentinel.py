@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import tempfile
 import time
@@ -25,6 +24,7 @@ from engine.store.sentinel import parse
 from engine.store.timers import TimerStore
 from tests.conftest import RedisServer
 from tests.store.test_journal import Writer
+from tests.waiting import until, until_done
 
 ONE_REPLICA = Replicas(1, 300)
 DEADLINE_S = 30
@@ -93,14 +93,8 @@ async def opened(client: Redis, replicas: Replicas) -> Writer:
 async def until_written(writer: Writer, id: str) -> None:
     """As a shard does: the same group again until it is durable."""
     group = writer.group(id)
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                assert await writer.journal.append(group) == {}
-                writer.intake.committed()
-                return
-            except StorageUnavailable:
-                await asyncio.sleep(0.05)
+    assert await until_done(lambda: writer.journal.append(group), StorageUnavailable, within_s=DEADLINE_S) == {}
+    writer.intake.committed()
 
 
 @pytest.mark.slow
@@ -115,13 +109,7 @@ async def test_a_write_that_replicas_have_survives_the_death_of_the_master(group
     with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
         await writer.journal.append(unsure)  # a copy that finds its work done has to wait for the replicas all the same
     replica.signal(signal.SIGCONT)
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                await writer.journal.append(unsure)
-                break
-            except StorageUnavailable:
-                await asyncio.sleep(0.05)
+    await until_done(lambda: writer.journal.append(unsure), StorageUnavailable, within_s=DEADLINE_S)
     writer.intake.committed()
     group.settled()
     master = group.master()
@@ -137,9 +125,7 @@ async def test_a_fail_over_to_a_replica_that_lagged_is_noticed(group: SentinelGr
     writer = await opened(client, NO_REPLICAS)
     replica, master = group.replica(), group.master()
     with replica.client() as other:
-        deadline = time.monotonic() + DEADLINE_S
-        while other.get("{shard-3}head") is None:
-            assert time.monotonic() < deadline
+        await until(lambda: other.get("{shard-3}head"), DEADLINE_S)
     replica.signal(signal.SIGSTOP)
     await client.set("ballast", bytes(BALLAST_BYTES))
     await until_written(writer, "lost")
@@ -168,6 +154,4 @@ async def test_a_timer_is_scheduled_when_the_replicas_have_it(group: SentinelGro
         await store.apply(work("3-b"), now_ms)
     replica.signal(signal.SIGCONT)
     with replica.client() as other:
-        deadline = time.monotonic() + DEADLINE_S
-        while other.zcard(timer_due_key(3)) != 2:
-            assert time.monotonic() < deadline
+        await until(lambda: other.zcard(timer_due_key(3)), DEADLINE_S, holds=lambda count: count == 2)

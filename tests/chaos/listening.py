@@ -1,0 +1,70 @@
+"""Users of an engine that is being broken: they acknowledge everything, reconnect with their cursor, and book what came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bench.traffic import now_s
+from tests.conftest import RunningEngine
+
+
+class Listener:
+    """One user.
+
+    Args:
+        now_ms: the clock that `arrived_ms` is by.
+    """
+
+    def __init__(
+        self, engine: RunningEngine, user: str, tenant: str = "default", now_ms: Callable[[], float] = lambda: now_s() * 1000
+    ) -> None:
+        self.user = user
+        self.messages: dict[str, dict[str, Any]] = {}  # by id, as they came first
+        self.arrived_ms: dict[str, float] = {}
+        self.renumbered: list[dict[str, Any]] = []  # came again under another number
+        self._engine = engine
+        self._tenant = tenant
+        self._now_ms = now_ms
+
+    @property
+    def seqs(self) -> list[int]:
+        """The numbers, in the order of their first arrival."""
+        return [message["seq"] for message in self.messages.values()]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        cursor = None
+        while True:
+            try:
+                async with self._engine.connect(self.user, cursor=cursor, tenant=self._tenant) as socket:
+                    async for text in socket:
+                        frame: dict[str, Any] = json.loads(text)
+                        if frame["type"] == "messages":
+                            for message in frame["messages"]:
+                                self._book(message)
+                            cursor = frame["messages"][-1]["event_id"]
+                            await socket.send(json.dumps({"type": "ack", "seq": frame["messages"][-1]["seq"]}))
+            except Exception:  # whatever a dying engine answers: connect again
+                await asyncio.sleep(0.1)
+
+    def _book(self, message: dict[str, Any]) -> None:
+        if message["id"] not in self.messages:
+            self.arrived_ms[message["id"]] = self._now_ms()
+        if self.messages.setdefault(message["id"], message)["seq"] != message["seq"]:
+            self.renumbered.append(message)
+
+
+@asynccontextmanager
+async def listening(listeners: Iterable[Listener]) -> AsyncIterator[None]:
+    """They listen for the time of the `with`."""
+    tasks = [asyncio.create_task(listener.run()) for listener in listeners]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
