@@ -3,11 +3,11 @@
 An actor takes everything that is not computation from its `Surroundings`: clocks, the connection to Redis, the handles of other
 actors, names for link sessions, and how its process ends. The simulator gives it others.
 
-States of a `Server`:
+States of a `Process`:
     created    nothing runs: Ray gives an actor its event loop only with the first call
     starting   the first call began `_serve`; what others ask waits, `stats` says "not ready"
-    serving    `_recover` is through; the tasks of `_tasks` run until one of them ends
-    ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and a new
+    serving    it is ready; what it runs never ends by itself
+    ended      something failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and a new
                incarnation recovers everything
 
 Clocks. What is promised in wall-clock time (`ttl`, `at`) is kept by the wall clock. Set forward, it makes things due or expired,
@@ -118,8 +118,8 @@ class LinkEnd(Exchanging, Protocol):
         """One request and its reply."""
 
 
-class Server:
-    """An actor that serves links: its start, its wait for storage, its end. Subclasses say what they recover and run.
+class Process:
+    """An actor's start, its wait for storage, its end. Subclasses say what it does in between.
 
     Args:
         config: the engine's settings.
@@ -138,14 +138,55 @@ class Server:
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
-        self._address = NOWHERE
-        self._links: LinkEnd
 
     def _now_ms(self) -> int:
         """Milliseconds since the epoch, rounded down: a timer is never seen as due early."""
         now_ms = self._surroundings.wall_ns() // 1_000_000
         self._latest_ms = max(self._latest_ms, now_ms)
         return now_ms
+
+    # -- Start and end. ------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Start serving, if that has not begun. To be called from the event loop."""
+        if self._serving is None:
+            self._serving = asyncio.ensure_future(self._serve())
+
+    def _vitals(self) -> dict[str, Any]:
+        """The common part of `stats()`. Starts serving, because it is the first thing anyone asks."""
+        self.begin()
+        return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
+
+    async def _run(self) -> None:
+        """Start, set `_ready`, and serve. Never returns."""
+        raise NotImplementedError
+
+    async def _serve(self) -> None:
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)
+            self._surroundings.end_process()
+            raise
+
+    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The action's result, however long storage is away."""
+        while True:
+            try:
+                return await action()
+            except StorageUnavailable as error:
+                log.warning("%s %d waits for storage: %s", self.role, self._index, error)
+                await asyncio.sleep(RETRY_S)
+
+
+class Server(Process):
+    """An actor that serves links. Subclasses say what they recover and run."""
+
+    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+        super().__init__(config, index, surroundings)
+        self._address = NOWHERE
+        self._links: LinkEnd
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
@@ -158,6 +199,12 @@ class Server:
         await self._started()
         return self._address
 
+    async def _started(self) -> None:
+        """Wait until it serves."""
+        self.begin()
+        if not self._ready.is_set():
+            await self._ready.wait()
+
     # -- For subclasses to implement. ----------------------------------------------------------------------------------
     async def _recover(self) -> str:
         """Fence older incarnations, rebuild the state; returns what the log says about it. May wait for storage for ever."""
@@ -167,42 +214,19 @@ class Server:
         """What runs while it serves. None of them ever returns."""
         raise NotImplementedError
 
-    # -- Start and end. ------------------------------------------------------------------------------------------------
-    def begin(self) -> None:
-        """Start serving, if that has not begun. To be called from the event loop."""
-        if self._serving is None:
-            self._serving = asyncio.ensure_future(self._serve())
-
-    async def _started(self) -> None:
-        """Wait until it serves."""
-        self.begin()
-        if not self._ready.is_set():
-            await self._ready.wait()
-
-    def _vitals(self) -> dict[str, Any]:
-        """The common part of `stats()`. Starts serving, because it is the first thing anyone asks."""
-        self.begin()
-        return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
-
-    async def _serve(self) -> None:
-        try:
-            recovered = await self._recover()
-            self._surroundings.tune_memory()
-            self._address = await self._surroundings.listen(
-                f"{self.role}-{self._index}", self._config.namespace, lambda: Served(lambda: self._links, self._ready.is_set)
-            )
-            self._ready.set()
-            log.info("%s %d serves: %s", self.role, self._index, recovered)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch_clock())
-                for task in self._tasks():
-                    tasks.create_task(task)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)
-            self._surroundings.end_process()
-            raise
+    # -- Start. --------------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        recovered = await self._recover()
+        self._surroundings.tune_memory()
+        self._address = await self._surroundings.listen(
+            f"{self.role}-{self._index}", self._config.namespace, lambda: Served(lambda: self._links, self._ready.is_set)
+        )
+        self._ready.set()
+        log.info("%s %d serves: %s", self.role, self._index, recovered)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_clock())
+            for task in self._tasks():
+                tasks.create_task(task)
 
     async def _watch_clock(self) -> None:
         """Raises ClockSetBack, also when the clock was set forward before, and what was done meanwhile lies in the future now."""
@@ -211,12 +235,3 @@ class Server:
             back_ms = self._latest_ms - self._now_ms()
             if back_ms > STEP_BACK_MS:
                 raise ClockSetBack(f"the wall clock was set back by {back_ms} ms")
-
-    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The action's result, however long storage is away."""
-        while True:
-            try:
-                return await action()
-            except StorageUnavailable as error:
-                log.warning("%s %d waits for storage: %s", self.role, self._index, error)
-                await asyncio.sleep(RETRY_S)

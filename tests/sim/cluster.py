@@ -7,24 +7,21 @@ handle to the name.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from engine.actors.direct import NOWHERE, Address, RayPeer
-from engine.actors.link import LinkCaller
+from engine.actors.process import Process as ActorProcess
 from engine.actors.process import Surroundings
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
+from engine.actors.uplinks import Uplinks
 from engine.config import Config
-from engine.core import batch
 from engine.core.slots import SlotMap, slot_of
-from engine.errors import ClockSetBack, Fenced, StorageUnavailable
+from engine.errors import ClockSetBack, Fenced
 from engine.gateway import Gateway
 from engine.metrics import EdgeMetrics
 from engine.store.broadcasts import BroadcastLog
@@ -44,8 +41,6 @@ MADE_PREFIX = "made-"
 """Of ids that edges make for messages whose publisher gave none."""
 
 START_MS = 1_800_000_000_000
-_RETRY_S = 0.1
-_SLOTS_POLL_S = 1.0
 
 
 async def _nowhere(_name: str, _namespace: str, _served: Any) -> Address:
@@ -53,89 +48,36 @@ async def _nowhere(_name: str, _namespace: str, _served: Any) -> Address:
     return NOWHERE
 
 
-class EdgeActor:
-    """An edge without its HTTP server: the gateway, the links and the slot map of engine/actors/edge.py."""
+class EdgeActor(ActorProcess):
+    """An edge without its HTTP server: the gateway and the links of engine/actors/edge.py."""
+
+    role = "edge"
 
     def __init__(self, config: Config, index: int, incarnation: str, surroundings: Surroundings, new_id: Callable[[], str]) -> None:
-        self._config = config
-        self._index = index
+        super().__init__(config, index, surroundings)
         self._incarnation = incarnation
-        self._surroundings = surroundings
         self._new_id = new_id
-        self._links: dict[str, LinkCaller] = {}
-        self._slots_wanted = asyncio.Event()
         self.gateway: Gateway | None = None
-        self._redis: Any = surroundings.connect(config)
 
-    async def serve(self) -> None:
-        """As the real one: the end of any part ends the process."""
-        try:
-            await self._serve()
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            self._surroundings.end_process()
-            raise
-
-    async def _serve(self) -> None:
+    async def _run(self) -> None:
+        client = self._surroundings.connect(self._config)
+        uplinks = Uplinks(self._config, self._index, client, self._surroundings)
         self.gateway = Gateway(
             self._config,
-            await self._first_slots(),
+            await self._patiently(lambda: placed(client)),
             incarnation=self._incarnation,
             wall_ms=lambda: self._surroundings.wall_ns() // 1_000_000,
             clock=lambda: int(self._surroundings.monotonic_ms()),
-            send_shard=self._send_shard,
-            send_scheduler=lambda index, record: self._links[f"scheduler-{index}"].send(record),
-            need_slots=lambda _version: self._slots_wanted.set(),
+            send_shard=uplinks.send_shard,
+            send_scheduler=uplinks.send_scheduler,
+            need_slots=uplinks.need_slots,
             new_id=self._new_id,
             metrics=EdgeMetrics(f"edge-{self._index}"),
-            broadcasts=BroadcastLog(self._redis, self._config),
+            broadcasts=BroadcastLog(client, self._config),
         )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.gateway.run())
-            tasks.create_task(self._slots_loop())
-            for shard in range(self._config.shards):
-                on_records, on_reset = partial(self.gateway.from_shard, shard), partial(self.gateway.shard_reset, shard)
-                tasks.create_task(self._link(f"shard-{shard}", batch.from_shard, on_records, on_reset, self._config.shards).run())
-            for scheduler in range(self._config.schedulers):
-                on_records, on_reset = partial(self.gateway.from_scheduler, scheduler), partial(self.gateway.scheduler_reset, scheduler)
-                link = self._link(f"scheduler-{scheduler}", batch.scheduler_to_edge, on_records, on_reset, self._config.schedulers)
-                tasks.create_task(link.run())
-
-    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int) -> LinkCaller:
-        link = LinkCaller(
-            self._surroundings.peer(peer, ""),
-            f"edge-{self._index}",
-            decoder,
-            self._config,
-            on_records=on_records,
-            on_reset=on_reset,
-            peers=peers,
-            surroundings=self._surroundings,
-        )
-        self._links[peer] = link
-        return link
-
-    def _send_shard(self, index: int, record: Struct, eager: bool) -> None:
-        self._links[f"shard-{index}"].send(record, eager=eager)
-
-    async def _first_slots(self) -> SlotMap:
-        while True:
-            try:
-                return await placed(self._redis)
-            except StorageUnavailable:
-                await asyncio.sleep(_RETRY_S)
-
-    async def _slots_loop(self) -> None:
-        assert self.gateway is not None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SLOTS_POLL_S):
-                    await self._slots_wanted.wait()
-            self._slots_wanted.clear()
-            with contextlib.suppress(StorageUnavailable):
-                self.gateway.set_slots(await placed(self._redis))
-            await asyncio.sleep(_RETRY_S)
+            for task in (*uplinks.tasks(self.gateway), self.gateway.run()):
+                tasks.create_task(task)
 
 
 class Cluster:
@@ -198,11 +140,11 @@ class Cluster:
         return process
 
     def _make(self, role: str, index: int, number: int, surroundings: Surroundings) -> Any:
+        actor: ActorProcess
         if role == "edge":
-            edge = EdgeActor(self.config, index, f"e{index}-{number}", surroundings, self._new_id)
-            self.loop.create_task(edge.serve())
-            return edge
-        actor = Shard(self.config, index, surroundings) if role == "shard" else Scheduler(self.config, index, surroundings)
+            actor = EdgeActor(self.config, index, f"e{index}-{number}", surroundings, self._new_id)
+        else:
+            actor = Shard(self.config, index, surroundings) if role == "shard" else Scheduler(self.config, index, surroundings)
         actor.begin()
         return actor
 
