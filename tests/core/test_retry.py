@@ -65,7 +65,7 @@ def test_a_path_is_forgotten_when_nobody_has_been_heard_for_a_while() -> None:
 
 
 def storm(users: int, answer_ms: int, spread_ms: int) -> int:
-    """All return in one moment, 3 missed messages each; the first ACK comes after `answer_ms`, the last `spread_ms` later: how many repeats?"""
+    """All return in one moment, 3 missed messages each; the first ACK comes after `answer_ms`, the last `spread_ms` later: repeats?"""
     world = World()
     for user in range(users):
         for _ in range(3):
