@@ -74,7 +74,10 @@ class Message(Struct, kw_only=True, dict=True):
         return self._settle(None)
 
     def nack(self, reason: str) -> Awaitable[None]:
-        """This message cannot be handled: it goes to the dead-letter queue with `reason` and is not tried again."""
+        """This message cannot be handled: it goes to the dead-letter queue with `reason` and is not tried again.
+
+        The client says it until the engine has confirmed it, on later connections too; the cursor waits for that.
+        """
         return self._settle(reason or "refused")
 
     def _settle(self, reason: str | None) -> Awaitable[None]:
@@ -126,6 +129,12 @@ class GapFrame(Struct, tag="gap"):
     to: int
 
 
+class NackedFrame(Struct, tag="nacked"):
+    """What was refused by these ids is in the dead-letter queue, or was settled before."""
+
+    ids: list[str]
+
+
 class PongFrame(Struct, tag="pong"):
     """Answer to a ping; that it came is all there is to know."""
 
@@ -143,14 +152,14 @@ class ErrorFrame(Struct, tag="error"):
     detail: str = ""
 
 
-Frame = WelcomeFrame | MessagesFrame | RevokeFrame | GapFrame | PongFrame | DrainFrame | ErrorFrame
+Frame = WelcomeFrame | MessagesFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame
 
 
 class _Typed(Struct):
     type: str
 
 
-_KNOWN: Final = frozenset({"welcome", "messages", "revoke", "gap", "pong", "drain", "error"})
+_KNOWN: Final = frozenset({"welcome", "messages", "revoke", "gap", "nacked", "pong", "drain", "error"})
 _frames: Final = msgspec.json.Decoder(Frame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 

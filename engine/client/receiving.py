@@ -169,9 +169,7 @@ class Client:
         """Acknowledge a message, or refuse it with a reason; `message.ack()` and `message.nack()` come here."""
         self._session.settle(message, reason, self._now_ms())
         self._writable.set()
-        if not self._report_due and self._on_cursor is not None:
-            self._report_due = True
-            asyncio.get_running_loop().call_soon(self._report)
+        self._report_soon()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _now_ms(self) -> int:
@@ -181,6 +179,11 @@ class Client:
         if self._handling is not None:
             message, self._handling = self._handling, None
             self.settle(message, None)
+
+    def _report_soon(self) -> None:
+        if self._on_cursor is not None and not self._report_due:
+            self._report_due = True
+            asyncio.get_running_loop().call_soon(self._report)
 
     def _tell_cursor(self) -> None:
         cursor = self._session.cursor
@@ -267,6 +270,8 @@ class Client:
                 else:
                     session.receive(frame, self._now_ms())
                     self._readable.set()
+                    if session.cursor != self._cursor_told:
+                        self._report_soon()  # a refusal was confirmed, or what held the cursor was handled on another device
                 self._tell_events()
                 self._writable.set()
         finally:

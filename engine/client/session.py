@@ -16,6 +16,9 @@ promises that every number it skipped was settled elsewhere or announced by `gap
 Duplicates. An id that is being handled is ignored. An id that is settled is dropped and acknowledged again, because a
 repeat means the acknowledgement was lost. Settled ids are kept for as long as the engine keeps idempotency keys: later,
 the same key is a new message.
+
+Refusals. A message that was refused stays open until the server says `nacked`: what the connection loses before is said
+again on the next one, and a cursor beyond the message would say that it was handled.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from engine.client.messages import (
     GapFrame,
     Message,
     MessagesFrame,
+    NackedFrame,
     Reconnect,
     RevokeFrame,
     WelcomeFrame,
@@ -141,7 +145,8 @@ class Session:
         self._order: list[int] = []
         self._settled: dict[str, tuple[int, str | None]] = {}  # id -> when, and the reason if it was refused
         self._ack_ids: list[str] = []
-        self._nacks: list[tuple[Message, str]] = []
+        self._refused: dict[str, str] = {}  # id -> reason, until the server confirms it
+        self._nacks: dict[str, None] = {}  # of them: to be said
         self._frames: list[bytes] = []
         self._events: list[Event] = []
         self._reconnect = Reconnect()
@@ -271,6 +276,8 @@ class Session:
             case DrainFrame():
                 self._drain_at = now_ms + frame.after_ms
                 self._events.append(Draining(frame.after_ms))
+            case NackedFrame():
+                self._confirm(frame.ids, now_ms)
             case ErrorFrame():
                 self._events.append(ServerError(frame.code, frame.detail))
 
@@ -290,17 +297,22 @@ class Session:
             self._epoch, self._seq = frame.epoch, 0
         epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
         self._acked = seq if epoch == frame.epoch and frame.resumed != "gap" else 0
+        self._nacks = dict.fromkeys(self._refused)
         self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_))
 
     def _take(self, message: Message, now_ms: int) -> None:
-        if message.id in self._unsettled or self.closing is not None:
+        if self.closing is not None:
             return
         known = self._settled.get(message.id)
-        if known is not None and now_ms - known[0] < SETTLED_IDS_MS:
+        if message.id in self._refused:
+            self._nacks[message.id] = None
+        elif message.id in self._unsettled:
+            return
+        elif known is not None and now_ms - known[0] < SETTLED_IDS_MS:
             if known[1] is None:
                 self._ack_ids.append(message.id)
             else:
-                self._nacks.append((message, known[1]))
+                self._refuse(message.id, known[1])
         elif message.seq <= self._seq:
             self._ack_ids.append(message.id)
         elif len(self._unsettled) >= UNSETTLED_MAX:
@@ -313,12 +325,21 @@ class Session:
 
     def _revoke(self, ids: list[str], now_ms: int) -> None:
         for id_ in ids:
+            self._refused.pop(id_, None)
             message = self._unsettled.get(id_)
             if message is not None:
                 self._close_out(message, now_ms, None)
         revoked = set(ids)
         self._queue = deque(message for message in self._queue if message.id not in revoked)
         self._events.append(Revoked(ids))
+
+    def _confirm(self, ids: list[str], now_ms: int) -> None:
+        """The dead-letter queue has what was refused, or it was settled before."""
+        for id_ in ids:
+            reason = self._refused.pop(id_, None)
+            message = self._unsettled.get(id_)
+            if reason is not None and message is not None:
+                self._close_out(message, now_ms, reason)
 
     # -- what the application says -----------------------------------------------------------------------------------
     def next_message(self) -> Message | None:
@@ -327,16 +348,18 @@ class Session:
 
     def settle(self, message: Message, reason: str | None, now_ms: int) -> None:
         """A message is handled, or with `reason` refused. Settling it again, or after it was revoked, changes nothing."""
-        if self._unsettled.get(message.id) is not message:
+        if self._unsettled.get(message.id) is not message or message.id in self._refused:
             return
         if reason is not None:
-            # Open until it is written: a cursor beyond it would tell the server that it was handled.
-            if all(message is not refused for refused, _ in self._nacks):
-                self._nacks.append((message, reason[:REASON_CHARS_MAX]))
+            self._refuse(message.id, reason[:REASON_CHARS_MAX])
             return
         self._close_out(message, now_ms, None)
         if message.event_id != f"{self._epoch}-{message.seq}" or message.seq > self._seq:
             self._ack_ids.append(message.id)
+
+    def _refuse(self, id_: str, reason: str) -> None:
+        self._refused[id_] = reason
+        self._nacks[id_] = None
 
     def _close_out(self, message: Message, now_ms: int, reason: str | None) -> None:
         del self._unsettled[message.id]
@@ -358,7 +381,7 @@ class Session:
             self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
-        """Frames to write now, in this order: refusals before the cumulative ACK that would cover them.
+        """Frames to write now.
 
         Empty while there is no welcomed connection; what is settled then is said after the next welcome.
         """
@@ -366,10 +389,9 @@ class Session:
             return []
         frames, self._frames = self._frames, []
         by_reason: dict[str, list[str]] = {}
-        for message, reason in self._nacks:
-            by_reason.setdefault(reason, []).append(message.id)
-            if self._unsettled.get(message.id) is message:
-                self._close_out(message, now_ms, reason)
+        for id_ in self._nacks:
+            if id_ in self._refused:  # else confirmed, or revoked, meanwhile
+                by_reason.setdefault(self._refused[id_], []).append(id_)
         self._nacks.clear()
         for reason, ids in by_reason.items():
             frames += [msgspec.json.encode({"type": "nack", "ids": some, "reason": reason}) for some in _chunks(ids)]

@@ -74,12 +74,14 @@ export class Backoff {
 /**
  * What this client knows of one user's messages. Pure: no clock, no I/O.
  *
- * A message is *open* from when it is shown until it is settled: acknowledged, refused, or handled on another device.
+ * A message is *open* from when it is shown until it is settled: acknowledged, refused, or handled on another device. A refusal settles
+ * when the server confirms it; until then it is said again on every connection, and the cursor does not pass the message.
  */
 export class Ledger {
   /** @type {Map<string, number>} id -> seq, shown and not settled */ #open = new Map();
   /** @type {Set<string>} oldest first, bounded */ #settled = new Set();
   /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
+  /** @type {Map<string, string>} id -> reason, not confirmed yet */ #refused = new Map();
   #high = 0; // newest sequence number shown or known to be gone
   /** @type {string | null} */ epoch = null;
   floor = 0;
@@ -101,7 +103,7 @@ export class Ledger {
   welcome({ epoch, resumed, from }) {
     if (epoch !== this.epoch) this.#open.clear(); // sequence numbers of another epoch mean nothing here
     if (epoch !== this.epoch || resumed === "gap") this.#restart(epoch, from - 1);
-    const gone = [...this.#open].filter(([, seq]) => seq < from).map(([id]) => id);
+    const gone = [...this.#open].filter(([id, seq]) => seq < from && !this.#refused.has(id)).map(([id]) => id);
     this.#high = Math.max(this.#high, from - 1);
     this.revoke(gone);
     return gone;
@@ -113,9 +115,9 @@ export class Ledger {
     if (epoch !== this.epoch) this.welcome({ epoch, resumed: "new", from: seq });
     this.#high = Math.max(this.#high, seq);
     if (this.#open.has(id)) return "open";
-    if (!this.#settled.has(id)) {
+    if (this.#refused.has(id) || !this.#settled.has(id)) {
       this.#open.set(id, seq);
-      return "new";
+      return this.#refused.has(id) ? "open" : "new";
     }
     this.#untold.set(id, seq); // it comes again because the server has not heard: acknowledge again
     this.#advance();
@@ -124,6 +126,7 @@ export class Ledger {
 
   /** The message is handled. @param {string} id */
   settle(id) {
+    if (this.#refused.has(id)) return;
     const seq = this.#open.get(id);
     if (seq !== undefined) this.#untold.set(id, seq);
     this.revoke([id]);
@@ -134,9 +137,20 @@ export class Ledger {
     for (const [id, at] of [...this.#open]) if (at <= seq) this.settle(id);
   }
 
-  /** Settled without a word of ours: refused, or handled on another device. @param {string[]} ids */
+  /** These cannot be handled. @param {string[]} ids @param {string} reason */
+  refuse(ids, reason) {
+    for (const id of ids) this.#refused.set(id, reason);
+  }
+
+  /** What to tell the server of refusals that it has not confirmed, of these ids or of all. @param {string[]} [ids] */
+  nacks(ids = [...this.#refused.keys()]) {
+    return ids.filter((id) => this.#refused.has(id)).map((id) => ({ type: "nack", ids: [id], reason: this.#refused.get(id) }));
+  }
+
+  /** Settled without a word of ours: a refusal confirmed, or handled on another device. @param {string[]} ids */
   revoke(ids) {
     for (const id of ids) {
+      this.#refused.delete(id);
       this.#open.delete(id);
       this.#settled.add(id);
       if (this.#settled.size > this.settledMax) this.#settled.delete(this.#settled.values().next().value ?? "");
@@ -357,11 +371,11 @@ export class NotifyClient extends EventTarget {
   }
 
   /** Say that messages cannot be handled: no retry, they go to the dead-letter queue. Only a WebSocket can say it: false means that it
-   * could not be said and they stay pending. @param {string[]} ids @param {string} [reason] */
+   * could not be said and they stay pending. It is said until the engine confirms it. @param {string[]} ids @param {string} [reason] */
   nack(ids, reason = "refused by the client") {
     if (this.transport !== "websocket") return false;
-    this.#link?.send({ type: "nack", ids, reason });
-    this.#ledger.revoke(ids);
+    this.#ledger.refuse(ids, reason);
+    for (const frame of this.#ledger.nacks(ids)) this.#link?.send(frame);
     return true;
   }
 
@@ -551,7 +565,8 @@ export class NotifyClient extends EventTarget {
     if (link !== this.#link && link !== this.#candidate) return;
     this.#heardMs = Date.now();
     if (frame.type === "welcome") this.#welcomed(link, frame);
-    else if (frame.type === "messages") for (const message of frame.messages) this.#deliver(message);
+    else if (frame.type === "messages") for (const message of frame.messages) this.#deliver(link, message);
+    else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "revoke") {
       this.#ledger.revoke(frame.ids);
       this.#emit("revoke", frame);
@@ -575,13 +590,17 @@ export class NotifyClient extends EventTarget {
     const gone = this.#ledger.welcome(frame);
     this.#alive(link, frame.connection);
     this.#emit("welcome", frame);
+    for (const nack of this.#ledger.nacks()) link.send(nack);
     if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
     if (gone.length) this.#emit("revoke", { ids: gone });
   }
 
-  /** @param {Message} message */
-  #deliver(message) {
-    if (this.#ledger.receive(message) !== "new") return this.#emit("duplicate", message);
+  /** @param {Link} link @param {Message} message */
+  #deliver(link, message) {
+    if (this.#ledger.receive(message) !== "new") {
+      for (const nack of this.#ledger.nacks([message.id])) link.send(nack); // it comes again because the server has not heard
+      return this.#emit("duplicate", message);
+    }
     if (message.replaces) this.#ledger.settle(message.replaces); // the new one stands for it: nobody will acknowledge it any more
     if (this.#emit("message", message) && this.options.ack === "auto") this.#ledger.settle(message.id);
   }

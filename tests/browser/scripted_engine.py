@@ -53,6 +53,7 @@ class ScriptedEngine:
         # What shall go wrong.
         self.refuse: dict[str, int] = {}  # transport -> HTTP status of its requests
         self.token: str | None = None  # the only good one; None takes any
+        self.confirms = True  # refusals
         self.mute = False  # nothing is said any more, the socket stays open
         self.status_code = 200
         # How it is tuned.
@@ -164,6 +165,9 @@ class ScriptedEngine:
         self.frames.append(frame)
         if frame["type"] == "ack":
             self.acknowledge(frame)
+        elif frame["type"] == "nack" and self.confirms:
+            self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in frame["ids"]}
+            self.say({"type": "nacked", "ids": frame["ids"]})
         elif frame["type"] == "ping":
             self.say({"type": "pong", "ts": frame["ts"]})
 

@@ -222,7 +222,42 @@ async def test_a_refused_message_goes_to_the_server_as_a_nack(page: Page, script
     await wait(page, "events.some(([type]) => type === 'message')")
     assert await page.evaluate("client.nack(['m1'], 'no such post')") is True
     await scripted.until(lambda: {"type": "nack", "ids": ["m1"], "reason": "no such post"} in scripted.frames)
-    assert await page.evaluate("client.lastEventId") == "7-1"
+    await wait(page, "client.lastEventId === '7-1'")
+
+
+async def test_a_refusal_is_said_on_every_connection_until_it_is_confirmed_and_the_cursor_waits_for_that(
+    page: Page, scripted: ScriptedEngine
+) -> None:
+    nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
+    scripted.confirms = False
+    await start(page, scripted, ack="manual")
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 2")
+    await page.evaluate("client.nack(['m1'], 'no such post'); client.ack(2)")
+    await scripted.until(lambda: list(scripted.pending) == [1])
+    scripted.cut()
+    await scripted.until(lambda: scripted.frames.count(nack) >= 2)
+    assert scripted.connects[-1] == ("websocket", "7-0"), "a later cursor would say that it was handled"
+    said = scripted.frames.count(nack)
+    scripted.again(1)
+    await scripted.until(lambda: scripted.frames.count(nack) == said + 1)
+    scripted.confirms = True
+    scripted.cut()
+    await wait(page, "client.lastEventId === '7-2'")
+    assert not any(ack.get("seq") == 1 or "m1" in ack.get("ids", ()) for ack in scripted.acks)
+    assert len(await events(page, "message")) == 2, "it is shown once"
+
+
+async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    await page.evaluate("client.addEventListener('message', ({ detail }) => client.nack([detail.id], 'no'))")
+    scripted.publish()
+    await wait(page, "client.lastEventId === '7-1'")
+    assert {"type": "nack", "ids": ["m1"], "reason": "no"} in scripted.frames
+    assert scripted.acks == []
 
 
 async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: ScriptedEngine) -> None:

@@ -102,10 +102,13 @@ async def test_explicit_acks_go_out_by_id_in_any_order_and_refusals_with_their_r
         await first.ack()
         await first.ack()
         await until(lambda: len(server.peers[0].frames) == 3)
+        await server.peers[0].say("nacked", ids=["m2"])
+        await until(lambda: len(server.peers[0].frames) == 4)
         frames = server.peers[0].frames
         assert frames[0]["ids"] == ["m3"]
         assert frames[1] == {"type": "nack", "ids": ["m2"], "reason": "cannot show this"}
-        assert frames[2] == {"type": "ack", "seq": 3}
+        assert frames[2] == {"type": "ack", "seq": 1}
+        assert frames[3] == {"type": "ack", "seq": 3}
 
 
 async def test_a_silent_server_is_left_and_the_next_connection_goes_on() -> None:
@@ -361,6 +364,9 @@ async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:
     async def script(peer: Peer) -> None:
         await peer.welcome()
         await peer.send(1, 2)
+        while (await peer.hear())["type"] != "nack":
+            pass
+        await peer.say("nacked", ids=["m1"])
         await stay(peer)
 
     def program(url: str) -> None:
@@ -368,6 +374,8 @@ async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:
             first, second = client.receive(5), client.receive(5)
             second.ack()
             first.nack("no")
+            while client.cursor != "7-2":
+                time.sleep(0.001)
 
     async with misbehaving(script) as server:
         await asyncio.to_thread(program, server.url)

@@ -124,7 +124,11 @@ def test_an_id_that_comes_again_after_a_day_is_another_message() -> None:
     assert [one.seq for one in handed(session)] == [3]
 
 
-def test_a_refused_message_holds_the_cursor_until_the_refusal_is_written() -> None:
+def nacked(*ids: str) -> str:
+    return json.dumps({"type": "nacked", "ids": ids})
+
+
+def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed() -> None:
     session = open_session()
     session.receive(messages(1, 2), NOW)
     first, second = handed(session)
@@ -135,18 +139,76 @@ def test_a_refused_message_holds_the_cursor_until_the_refusal_is_written() -> No
     assert sent(session) == [
         {"type": "nack", "ids": ["m1"], "reason": "cannot"},
         {"type": "ack", "ids": ["m2"], "ts": NOW},
-        {"type": "ack", "seq": 2},
     ]
+    assert session.cursor is None
+    session.receive(nacked("m1", "of somebody else"), NOW)
     assert session.cursor == "7-2"
+    assert sent(session) == [{"type": "ack", "seq": 2}]
 
 
-def test_a_refused_message_that_comes_again_is_refused_again() -> None:
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_refused_message_that_comes_again_is_refused_again(confirmed: bool) -> None:
     session = open_session()
     session.receive(messages(1), NOW)
     session.settle(handed(session)[0], "cannot", NOW)
     sent(session)
+    if confirmed:
+        session.receive(nacked("m1"), NOW)
+        sent(session)
     session.receive(messages(1), NOW)
     assert handed(session) == []
+    assert sent(session) == [{"type": "nack", "ids": ["m1"], "reason": "cannot"}]
+
+
+def test_a_refusal_that_its_connection_may_have_lost_is_said_again_on_the_next_one_before_the_cursor_passes_it() -> None:
+    session = open_session()
+    session.receive(messages(1, 2, 3), NOW)
+    first, second, third = handed(session)
+    session.settle(first, None, NOW)
+    session.settle(second, "cannot", NOW)
+    sent(session)
+    session.closed(1006, "", NOW)
+    session.settle(third, None, NOW)
+    assert session.present() == "7-1"
+    session.opened(NOW)
+    session.receive(welcome(resumed="ok", seq=3, from_=2), NOW)
+    assert sent(session) == [{"type": "nack", "ids": ["m2"], "reason": "cannot"}, {"type": "ack", "ids": ["m3"], "ts": NOW}]
+    session.receive(nacked("m2"), NOW)
+    assert sent(session) == [{"type": "ack", "seq": 3}]
+    session.closed(1006, "", NOW)
+    assert session.present() == "7-3"
+    session.opened(NOW)
+    session.receive(welcome(resumed="ok", seq=3, from_=4), NOW)
+    assert sent(session) == []
+
+
+def test_a_refusal_is_kept_over_a_change_of_the_epoch_and_made_again_under_the_new_number() -> None:
+    session = open_session()
+    session.receive(messages(5), NOW)
+    session.settle(handed(session)[0], "cannot", NOW)
+    session.closed(1006, "", NOW)
+    session.opened(NOW)
+    session.receive(welcome(epoch="8", resumed="gap"), NOW)
+    assert sent(session) == [{"type": "nack", "ids": ["m5"], "reason": "cannot"}]
+    session.receive(json.dumps({"type": "messages", "messages": [message(1, "8", "m5")]}), NOW)
+    assert handed(session) == []
+    assert sent(session) == [{"type": "nack", "ids": ["m5"], "reason": "cannot"}]
+
+
+def test_what_was_refused_here_and_handled_on_another_device_is_refused_no_more() -> None:
+    session = open_session()
+    session.receive(messages(1), NOW)
+    session.settle(handed(session)[0], "cannot", NOW)
+    session.receive(json.dumps({"type": "revoke", "ids": ["m1"]}), NOW)
+    assert sent(session) == [{"type": "ack", "seq": 1}]
+
+
+def test_an_acknowledgement_behind_a_refusal_changes_nothing() -> None:
+    session = open_session()
+    session.receive(messages(1), NOW)
+    (one,) = handed(session)
+    session.settle(one, "cannot", NOW)
+    session.settle(one, None, NOW)
     assert sent(session) == [{"type": "nack", "ids": ["m1"], "reason": "cannot"}]
 
 
@@ -431,6 +493,7 @@ class AgainstAServer(RuleBasedStateMachine):
         self.settled: set[str] = set()
         self.refused: set[str] = set()
         self.dead: set[str] = set()
+        self.to_confirm: list[str] = []  # refusals heard on this connection
         self.connected = False
         self.presented: list[str | None] = []
 
@@ -465,6 +528,7 @@ class AgainstAServer(RuleBasedStateMachine):
     def _lose(self) -> None:
         if self.connected:
             self.connected = False
+            self.to_confirm.clear()
             self.session.closed(1006, "", self.now)
 
     @rule(count=st.integers(1, 5))
@@ -505,10 +569,17 @@ class AgainstAServer(RuleBasedStateMachine):
         for frame in frames:
             if frame["type"] == "nack":
                 self.dead |= set(frame["ids"]) & set(self.pending.values())
+                self.to_confirm += frame["ids"]
             if "seq" in frame:
                 self._acknowledge_up_to(frame["seq"])
             for id_ in frame.get("ids", ()):
                 self.pending.pop(int(id_[1:]), None)
+
+    @precondition(lambda self: self.to_confirm)
+    @rule()
+    def confirm(self) -> None:
+        ids, self.to_confirm = self.to_confirm, []
+        self.session.receive(nacked(*ids), self.now)
 
     def _send(self, seqs: list[int]) -> None:
         self.now += 1
@@ -541,7 +612,11 @@ class AgainstAServer(RuleBasedStateMachine):
             self.settled.add(one.id)
             self.session.settle(one, None, self.now)
         self._transmit(lost=False)
+        self.confirm()
+        self._transmit(lost=False)
         assert not self.pending
+        assert self.dead == self.refused, "what was refused is among the dead letters, and nothing else is"
+        assert self.session.cursor == (f"7-{self.published}" if self.delivered else None)
         assert self.delivered == [f"m{seq}" for seq in range(1, self.published + 1)]
 
 
