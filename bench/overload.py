@@ -1,11 +1,12 @@
 """Overload: three times the capacity for a minute, slow clients, and the way back.
 
 First the capacity: acknowledged, durable messages a second at full load, closed loop. Then the latency of a few high-priority messages
-beside nothing, beside half of the capacity, and beside half of the capacity with clients that never read or never acknowledge: by
-turns, several times, and the median of each quantile counts, because one stall of the machine decides a 99th percentile. Then an open
-loop of several times the capacity, 70 % low, 20 % normal, 10 % high, one user in eight away, the slow clients still there. Then nothing:
-how long until a low-priority publish is taken again, until everything accepted has arrived. At last the users who were away come, and
-every accepted number must have been delivered or announced as gone, in order.
+beside nothing, beside half of the capacity, and beside half of the capacity with clients that never read or never acknowledge; and of
+as many high ones as the overload has, beside nothing. These phases take turns, and the median of each quantile over the turns counts,
+because one stall of the machine decides a 99th percentile. Then an open loop of several times the capacity, 70 % low, 20 % normal, 10 %
+high, one user in eight away, the slow clients still there; its latencies are medians over slices as long as the phases before, beside
+those of the whole run. Then nothing: how long until a low-priority publish is taken again, until everything accepted has arrived. At
+last the users who were away come, and every accepted number must have been delivered or announced as gone, in order.
 
 Latency counts from when a message was meant to be sent. It is taken by this process, which does nothing else but receive; the flood comes
 from a process of the lowest priority. What it leaves out: TLS, networks; everything shares one machine, so the engine's capacity under
@@ -18,7 +19,7 @@ import statistics
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +43,7 @@ HIGH_SHARE: Final = 0.1
 HIGH_RATE_ALONE: Final = 200.0
 HIGH_CONNECTIONS: Final = 96
 SLOW: Final = ("never-reads", "never-acks")
-_SLOW_RATE: Final = 400.0
+SLOW_WAVE: Final = Wave("normal", 400.0, 20, 8, list(SLOW))
 _CAPACITY_MESSAGES: Final = 40_000
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -75,7 +76,7 @@ class Reader(WSListener):
         self.seen: set[int] = set()  # delivered, or announced as gone
         self.newest = 0
         self.out_of_order = self.repeated = self.gaps = 0
-        self.high_s: list[float] = []
+        self.high_s: list[tuple[float, float]] = []  # (when a message was due, how long it took)
         self.closed: tuple[int, str] | None = None
         self.welcomed = asyncio.get_running_loop().create_future()
         self._acknowledges = acknowledges
@@ -119,7 +120,7 @@ class Reader(WSListener):
             self.newest = max(self.newest, message.seq)
             self.seen.add(message.seq)
             if message.priority == "high":
-                self.high_s.append(now - message.data.due)
+                self.high_s.append((message.data.due, now - message.data.due))
 
     async def connect(self, system: Engine) -> Reader:
         """Returns when it is welcomed."""
@@ -198,58 +199,74 @@ class Memory:
         }
 
 
+class Floods:
+    """Pours high-priority messages and others beside them, and keeps what became of them."""
+
+    def __init__(self, system: Engine, readers: Sequence[Reader]) -> None:
+        self.token = system.token("bench", "publish")
+        self.reports: list[Outcome] = []
+        self.cpu_s: list[float] = []  # of the others' process
+        self._port = system.port
+        self._readers = readers
+
+    async def pour(self, seconds: float, high_rate: float, waves: list[Wave]) -> list[tuple[float, float]]:
+        """Latencies of the high ones: (seconds since the start when the message was due, how long it took)."""
+        for reader in self._readers:
+            reader.high_s.clear()
+        start = now_s() + 2.0
+        high = Wave("high", high_rate, max(1, round(high_rate / 500)), HIGH_CONNECTIONS, [reader.user for reader in self._readers])
+        mine = flood.pour(self._port, self.token, high, start, seconds)
+        others = flood.flood_elsewhere(Flood(self._port, self.token, start, seconds, waves)) if waves else asyncio.sleep(0)
+        outcome, theirs = await asyncio.gather(mine, others)
+        self.reports.append(outcome)
+        if theirs is not None:
+            self.reports.extend(theirs.outcomes)
+            self.cpu_s.append(theirs.cpu_s)
+        return [(due - start, took) for reader in self._readers for due, took in reader.high_s]
+
+
+async def _calm(system: Engine, floods: Floods, capacity: float, args: Namespace, phases: Phases) -> dict[str, list[dict[str, float]]]:
+    """The phases before the overload: latencies of the high ones, by phase, one row per turn."""
+    half = [Wave("normal", capacity / 2, 50, 32, [f"on{n}" for n in range(ONLINE)])]
+    few, many = HIGH_RATE_ALONE, capacity * args.times * HIGH_SHARE
+    kinds: tuple[tuple[str, float, list[Wave]], ...] = (
+        ("alone", few, []),
+        ("same_rate_alone", many, []),
+        ("beside_half", few, half),
+        ("beside_half_and_slow", few, [*half, SLOW_WAVE]),
+    )
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in kinds}
+    for turn in range(args.calm_turns):
+        for name, rate, waves in kinds:
+            with phases.phase(f"high {name.replace('_', ' ')}, turn {turn + 1} of {args.calm_turns}"):
+                async with slow_clients(system) if SLOW_WAVE in waves else nullcontext():
+                    samples = await floods.pour(args.calm_seconds, rate, waves)
+            rows[name].append(latency_ms([took for _, took in samples]))
+    return rows
+
+
 async def measure(system: Engine, capacity: float, args: Namespace, phases: Phases) -> dict[str, Any]:
     """Everything but the capacity."""
     online = [f"on{n}" for n in range(ONLINE)]
     away = [f"away{n}" for n in range(AWAY)]
     readers = [await Reader(user).connect(system) for user in online]
-    token = system.token("bench", "publish")
-    reports: list[Outcome] = []
-
-    async def phase(seconds: float, high_rate: float, waves: list[Wave]) -> dict[str, float]:
-        """High-priority latency beside these waves."""
-        for reader in readers:
-            reader.high_s.clear()
-        start = now_s() + 2.0
-        high = Wave("high", high_rate, max(1, round(high_rate / 500)), HIGH_CONNECTIONS, online)
-        running = [flood.pour(system.port, token, high, start, seconds)]
-        others = flood.flood_elsewhere(Flood(system.port, token, start, seconds, waves)) if waves else asyncio.sleep(0)
-        *mine, theirs = await asyncio.gather(*running, others)
-        reports.extend(mine)
-        if theirs is not None:
-            reports.extend(theirs.outcomes)
-            cpu_s.append(theirs.cpu_s)
-        return latency_ms([sample for reader in readers for sample in reader.high_s])
-
-    cpu_s: list[float] = []
-    half = [Wave("normal", capacity / 2, 50, 32, online)]
-    slow = Wave("normal", _SLOW_RATE, 20, 8, list(SLOW))
-    calm: dict[str, list[dict[str, float]]] = {"alone": [], "beside_half": [], "beside_half_and_slow": []}
-    for turn in range(args.calm_turns):
-        of = f"turn {turn + 1} of {args.calm_turns}"
-        with phases.phase(f"high alone, {of}"):
-            calm["alone"].append(await phase(args.calm_seconds, HIGH_RATE_ALONE, []))
-        with phases.phase(f"beside half of the capacity, {of}"):
-            calm["beside_half"].append(await phase(args.calm_seconds, HIGH_RATE_ALONE, half))
-        async with slow_clients(system):
-            with phases.phase(f"beside half of the capacity and slow clients, {of}"):
-                calm["beside_half_and_slow"].append(await phase(args.calm_seconds, HIGH_RATE_ALONE, [*half, slow]))
-    high_ms = {name: _medians(rows) for name, rows in calm.items()}
+    floods = Floods(system, readers)
+    calm = await _calm(system, floods, capacity, args, phases)
+    rate = capacity * args.times
     async with slow_clients(system) as deaf:
-        before = len(reports)
+        before = len(floods.reports)
         memory = Memory(system)
         watching = asyncio.create_task(memory.watch())
-        rate = capacity * args.times
         waves = [Wave(name, rate * share, size, connections, online + away) for name, share, size, connections in MIX]
         meter, own = CpuMeter(system.processes), time.process_time()
         with phases.phase(f"{args.times:g} times the capacity"):
-            under_load = await phase(args.seconds, rate * HIGH_SHARE, [*waves, slow])
+            loaded = await floods.pour(args.seconds, rate * HIGH_SHARE, [*waves, SLOW_WAVE])
         ended = now_s()
         cores = {role: round(spent / args.seconds, 2) for role, spent in meter.spent_s().items()}
         cores["receivers"] = round((time.process_time() - own) / args.seconds, 2)
-        cores["flood"] = round(cpu_s[-1] / args.seconds, 2)
-        drain_s = await _until_low_is_taken(system, token) - ended
-        accepted = _accepted(reports)
+        cores["flood"] = round(floods.cpu_s[-1] / args.seconds, 2)
+        drain_s = await _until_low_is_taken(system, floods.token) - ended
+        accepted = _accepted(floods.reports)
         with phases.phase("recovering"):
             recovered = await _until(lambda: all(accepted.get(reader.user, set()) <= reader.seen for reader in readers))
         recovered_s = now_s() - ended
@@ -263,7 +280,11 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
     status = await system.status()
     for reader in everyone:
         reader.drop()
-    *flooded, _slow = reports[before:]
+    *flooded, _slow = floods.reports[before:]
+    slices = _slices(loaded, args.calm_seconds)
+    by_turn = {**calm, "under_load": slices}
+    high_ms = {name: _medians(rows) for name, rows in by_turn.items()}
+    p99 = {name: figures["p99"] for name, figures in high_ms.items()}
     return {
         "bench": "overload",
         "system": system.name,
@@ -271,9 +292,10 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
         "capacity_per_s": round(capacity),
         "offered_per_s": round(rate),
         "by_priority": {outcome.priority: _figures(outcome, args.seconds) for outcome in flooded},
-        "high_ms": {**high_ms, "under_load": under_load},
-        "high_p99_ms_by_turn": {name: [row["p99"] for row in rows] for name, rows in calm.items()},
-        "high_p99_of_alone": round(under_load["p99"] / high_ms["alone"]["p99"], 2),
+        "high_ms": {**high_ms, "under_load_whole_run": latency_ms([took for _, took in loaded])},
+        "high_p99_ms_by_turn": {name: [row["p99"] for row in rows] for name, rows in by_turn.items()},
+        "high_p99_of_alone": round(p99["under_load"] / p99["alone"], 2),
+        "high_p99_of_same_rate_alone": round(p99["under_load"] / p99["same_rate_alone"], 2),
         "retry_after_s": _spread([retry for outcome in flooded for retry in outcome.retry_after_s]),
         "low_taken_again_s": round(drain_s, 2),
         "recovered": recovered,
@@ -300,6 +322,14 @@ def _accepted(reports: Sequence[Outcome]) -> dict[str, set[int]]:
         for user, seqs in outcome.accepted.items():
             accepted.setdefault(user, set()).update(seqs)
     return accepted
+
+
+def _slices(samples: Sequence[tuple[float, float]], seconds: float) -> list[dict[str, float]]:
+    """Latencies of slices of so many seconds."""
+    slices: dict[int, list[float]] = {}
+    for due, took in samples:
+        slices.setdefault(int(due / seconds), []).append(took)
+    return [latency_ms(slices[index]) for index in sorted(slices)]
 
 
 def _medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
