@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from engine.client import Client
 from engine.store.keys import dead_letter_key
-from tests.client.misbehaving import until
 from tests.conftest import RunningEngine
+from tests.waiting import until
 
 TENANT = "refusing"
 
