@@ -28,13 +28,11 @@ from redis.exceptions import RedisError
 from engine.actors.follower import Follower
 from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.process import REAL, RETRY_S, Server, Surroundings
+from engine.actors.recall import Recall
 from engine.config import Config
 from engine.core import batch
-from engine.core.batch import UNREADABLE
-from engine.core.checkpoint import decode_journal, keys_of
 from engine.core.commit import Group
 from engine.core.courier import ShardPolicy
-from engine.core.salvage import salvage_journal
 from engine.core.shard import ShardCore
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import DataLost, StorageUnavailable
@@ -44,7 +42,6 @@ from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.offline import Offline
 from engine.store.pages import Pages
 from engine.store.placement import placed
-from engine.store.redis import replace_data_epoch
 from engine.store.rescue import put_back
 from engine.store.script import Replicas
 from engine.store.streams import write_dead_letters, write_session_events
@@ -54,9 +51,6 @@ log = logging.getLogger(__name__)
 
 _SESSION_EVENTS_MAX = 100_000
 """Session events held while storage is away; older ones are dropped and counted: they are a log, not a promise."""
-
-_PAGES_READ = 500
-"""Pages read at once at the start: some megabytes when they are full of windows."""
 
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
@@ -75,12 +69,12 @@ class Shard(Server):
         self._checkpointing = asyncio.Lock()
         self._acks_scheduled = False
         self._arms_scheduled = False
-        self._quarantined = 0
         self._callers: dict[int, LinkCaller] = {}  # by scheduler
         self._core: ShardCore
         self._journal: Journal
         self._pages: Pages
         self._offline: Offline
+        self._recall: Recall
         self._links: LinkServer
 
     # -- what other actors call ---------------------------------------------------------------------------------------
@@ -90,7 +84,7 @@ class Shard(Server):
         base = self._vitals()
         if not self._ready.is_set():
             return base
-        return {**base, "epoch": self._journal.epoch, "quarantined": self._quarantined, **self._core.stats(self._now_ms())}
+        return {**base, "epoch": self._journal.epoch, "quarantined": self._recall.quarantined, **self._core.stats(self._now_ms())}
 
     async def drain(self) -> None:
         """Write everything: the next start has nothing to replay."""
@@ -124,7 +118,10 @@ class Shard(Server):
         self._core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._client = client
+        self._pages = Pages(client, self._journal.witness, self._config.offline_max)
         self._offline = Offline(client, self._journal.witness)
+        storage = (self._journal, self._pages, self._offline)
+        self._recall = Recall(client, self._core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = Follower(BroadcastLog(self._surroundings.connect(self._config), self._config), self._core)
         self._links = LinkServer(
             batch.to_shard,
@@ -136,9 +133,8 @@ class Shard(Server):
         )
         slots = slot_map.slots_of(self._index)
         await self._patiently(lambda: self._journal.take_over(slots))
-        self._pages = Pages(client, self._journal.witness, self._config.offline_max)
         await self._patiently(self._follower.catch_up)
-        await self._patiently(self._replay)
+        await self._patiently(self._recall.replay)
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
     async def _read_placement(self, client: Any) -> tuple[SlotMap, str]:
@@ -150,55 +146,6 @@ class Shard(Server):
         if data_epoch is None:
             raise StorageUnavailable("the data epoch is not written yet")
         return slot_map, data_epoch.decode()
-
-    async def _replay(self) -> None:
-        """Pages of everyone in the journal, then the journal. Starts over when storage fails on the way."""
-        self._core.mailboxes.clear()
-        entries = groups = 0
-        async for entry_id, payload in self._journal.entries():
-            try:
-                records = decode_journal(payload)
-            except UNREADABLE as error:
-                log.critical("shard %d: journal entry %s cannot be read: %s", self._index, entry_id.decode(), error)
-                await self._journal.quarantine(f"journal {entry_id.decode()}", payload, self._config.quarantine_max)
-                salvaged = salvage_journal(payload)
-                records = salvaged.records
-                if not salvaged.complete:
-                    await self._numbers_lost()
-            unseen = keys_of(records) - self._core.mailboxes.keys()
-            if unseen:
-                await self._read_pages(list(unseen))
-            self._core.cabinet.replay(records, self._now_ms())
-            entries += len(records)
-            groups += 1
-        self._core.replayed()
-        await self._open_windows()
-        if groups:
-            log.info("shard %d replayed %d records of %d groups", self._index, entries, groups)
-        await self._quarantine()
-        self._quarantined = await self._journal.quarantined()
-
-    async def _open_windows(self) -> None:
-        """Mailboxes with open windows come into memory: nothing else would close them."""
-        keys = await self._pages.with_windows(self._core.slot_map.slots_of(self._index))
-        absent = [key for key in keys if key not in self._core.mailboxes]
-        for start in range(0, len(absent), _PAGES_READ):
-            await self._read_pages(absent[start : start + _PAGES_READ])
-
-    async def _read_pages(self, keys: list[str]) -> None:
-        """Pages into the core; those that were damaged are written anew by the next checkpoint."""
-        pages = await self._pages.read(keys)
-        if self._pages.lost:
-            log.critical("shard %d: nothing is known any more of %s", self._index, ", ".join(self._pages.lost))
-            await self._numbers_lost()
-        self._core.pages_loaded(pages, self._now_ms())
-        for key in self._pages.damaged:
-            self._core.cabinet.mark(self._core.mailboxes[key])
-
-    async def _numbers_lost(self) -> None:
-        """Which numbers were given out is not known for sure: another data epoch tells the old ones from what comes now."""
-        data_epoch = await replace_data_epoch(self._client, self._core.data_epoch, self._now_ms() // 1000)
-        self._core.data_epoch_changed(data_epoch, self._now_ms())
 
     # -- between core and links ---------------------------------------------------------------------------------------
 
@@ -340,7 +287,7 @@ class Shard(Server):
         core = self._core
         if keys := core.take_pages_wanted():
             try:
-                await self._read_pages(keys)
+                await self._recall.read_pages(keys)
             except StorageUnavailable:
                 core.pages_failed(keys)
                 raise
@@ -357,7 +304,7 @@ class Shard(Server):
             self._flush()
         await self._journal.look_up(core.fired)
         await self._follower.announce()
-        await self._quarantine()
+        await self._recall.put_aside()
         if letters := core.cabinet.take_dead_letters():
             try:
                 await write_dead_letters(self._client, letters, self._config.dead_letters_max)
@@ -371,13 +318,6 @@ class Shard(Server):
             except StorageUnavailable:
                 core.session_events[:0] = events
                 raise
-
-    async def _quarantine(self) -> None:
-        for corrupt in (self._pages.corrupt, self._offline.corrupt):
-            while corrupt:
-                await self._journal.quarantine(*corrupt[-1], self._config.quarantine_max)
-                corrupt.pop()
-                self._quarantined += 1
 
     async def _spill_loop(self) -> None:
         """Users that went offline: their messages move to the offline stream at once."""
