@@ -32,8 +32,8 @@ from engine.actors.recall import Recall
 from engine.config import Config
 from engine.core import batch
 from engine.core.commit import Group
-from engine.core.courier import ShardPolicy
 from engine.core.shard import ShardCore
+from engine.core.shardpolicy import ShardPolicy
 from engine.core.slots import SlotMap, partition_of, scheduler_of
 from engine.errors import DataLost, StorageUnavailable
 from engine.store.broadcasts import BroadcastLog

@@ -9,9 +9,10 @@ from __future__ import annotations
 from engine.core.batch import OVERLOADED, PRIORITIES
 from engine.core.cabinet import Cabinet
 from engine.core.commit import Answer, Intake, Pending, repeated
-from engine.core.courier import Courier, ShardPolicy
+from engine.core.courier import Courier
 from engine.core.parked import Parked
 from engine.core.pressure import Load, Pressure, PressureLimits
+from engine.core.shardpolicy import ShardPolicy
 
 
 class Admission:
@@ -47,14 +48,14 @@ class Admission:
     @property
     def bytes(self) -> int:
         """What mailboxes and waiting posts take in memory."""
-        return self._cabinet.tally.bytes + self._intake.bytes + self._parked.bytes
+        return self._cabinet.memory.bytes + self._intake.bytes + self._parked.bytes
 
     def look(self) -> None:
         """Is a limit reached that holds for every priority? To be called before a batch."""
         policy, posts = self._policy, self.posts
         self._full = (
             posts >= policy.posts_pending_max
-            or posts + self._cabinet.tally.messages >= policy.memory_messages_max
+            or posts + self._cabinet.memory.messages >= policy.memory_messages_max
             or self.bytes >= policy.memory_bytes_max
         )
         self.open = not self._full and self.pressure.level < 2
@@ -75,9 +76,9 @@ class Admission:
 
     def tick(self, now_ms: int) -> bool:
         """Measure the pressure and act on it. Returns whether idle mailboxes are to leave memory now."""
-        tally, cabinet, courier = self._cabinet.tally, self._cabinet, self._courier
+        memory, cabinet, courier = self._cabinet.memory, self._cabinet, self._courier
         lag_ms = now_ms - self._intake.oldest_ms if self._intake.oldest_ms else 0
-        load = Load(lag_ms, self.posts, tally.messages + self.posts, self.bytes, tally.freed_bytes)
+        load = Load(lag_ms, self.posts, memory.messages + self.posts, self.bytes, memory.freed_bytes)
         level = self.pressure.measure(load, now_ms)
         tight = self.pressure.tight
         courier.hold_low = level > 0
@@ -96,6 +97,6 @@ class Admission:
         return {
             "pressure": self.pressure.level,
             "memory_bytes": self.bytes,
-            "low_spilled": self._cabinet.tally.low_spilled,
+            "low_spilled": self._cabinet.memory.low_spilled,
             "held": len(self._courier.held),
         }

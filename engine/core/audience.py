@@ -18,9 +18,10 @@ from engine.core.asking import Subscribe, Subscribed
 from engine.core.batch import UNAVAILABLE, Timer
 from engine.core.broadcast import Broadcast, Entry, Log
 from engine.core.cabinet import Cabinet
-from engine.core.courier import Courier, ShardPolicy
+from engine.core.courier import Courier
 from engine.core.judgement import ZoneOf
 from engine.core.mailbox import Mailbox
+from engine.core.shardpolicy import ShardPolicy
 from engine.core.slots import split_key, topic_of
 from engine.core.subscriptions import Change, Subscriptions
 

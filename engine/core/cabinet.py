@@ -38,10 +38,10 @@ from engine.core.conflation import DEFAULTS
 from engine.core.flight import Conn
 from engine.core.judgement import PERSON_LIMITS, JudgingLimits
 from engine.core.mailbox import Mailbox
+from engine.core.memory import Memory
 from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
 from engine.core.notes import apply_note
-from engine.core.pressure import Tally
 from engine.core.retry import RetryPolicy
 
 
@@ -88,7 +88,7 @@ class Cabinet:
         self.mailboxes: dict[str, Mailbox] = {}
         self.closer = Closer(self.mailboxes)
         self.log = log
-        self.tally = Tally()
+        self.memory = Memory()
         self.tight = False  # memory is short: whatever is in storage too leaves it
         self._recent_max = recent_max
         self._hot_max = hot_max
@@ -106,11 +106,6 @@ class Cabinet:
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
 
-    @property
-    def hot_messages(self) -> int:
-        """Messages in memory."""
-        return self.tally.messages
-
     def mark(self, mailbox: Mailbox) -> None:
         """The mailbox differs from its page."""
         self._dirty[mailbox.key] = mailbox
@@ -127,7 +122,7 @@ class Cabinet:
         """A page was read; a mailbox already in memory is newer."""
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms)
-            mailbox.count_in(self.tally)
+            mailbox.count_in(self.memory)
             self.closer.watch(mailbox)
 
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
@@ -285,7 +280,7 @@ class Cabinet:
     def cool(self, mailbox: Mailbox) -> None:
         """What the offline stream has leaves memory."""
         cooled = mailbox.cool()
-        self.tally.low_spilled += sum(message.priority == LOW for message in cooled)
+        self.memory.low_spilled += sum(message.priority == LOW for message in cooled)
         oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
         if oldest:
             mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
@@ -323,7 +318,7 @@ class Cabinet:
         ]
         for key in idle:
             mailbox = self.mailboxes.pop(key)
-            self.tally.resize(-mailbox.weight)
+            self.memory.resize(-mailbox.weight)
         return len(idle)
 
     def swept(self, key: str, page: Page, oldest_expires_ms: int, now_ms: int) -> None:

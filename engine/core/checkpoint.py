@@ -138,7 +138,7 @@ class Page(Struct, array_like=True, gc=False):
     attempts: dict[int, int]
     recent: list[tuple[str, int, bytes]]
     oldest_expires_ms: int
-    pressing: int = -1  # no number above it is of more than low priority; -1: not known
+    newest_above_low: int = -1  # no number above it is of more than low priority; -1: not known
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
     log_pos: int = 0
     topics: dict[str, int] = {}
@@ -272,7 +272,7 @@ def page_of(mailbox: Mailbox) -> Page:
         attempts,
         recent,
         oldest,
-        mailbox.pressing,
+        mailbox.newest_above_low,
         [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
         mailbox.log_pos,
         mailbox.topics,
@@ -300,6 +300,6 @@ def restore(key: str, page: Page | None, now_ms: int) -> Mailbox:
         mailbox.windows = page.windows
         mailbox.person = page.person
         mailbox.seen_ms = page.seen_ms
-        mailbox.pressing = page.head if page.pressing < 0 else page.pressing
+        mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
         mailbox.collapsing = dict(page.collapsing)
     return mailbox

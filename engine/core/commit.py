@@ -23,11 +23,11 @@ from engine.core.conditions import Drop
 from engine.core.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.judgement import PERSON_LIMITS, Judge, JudgingLimits, ZoneOf, count, decided, facts_of, said, utc
 from engine.core.mailbox import Mailbox
+from engine.core.memory import MESSAGE_BYTES
 from engine.core.merging import ALONE, Events, Merging, apply_window, for_digest
 from engine.core.message import Collapsing, Message, counted, timer_effect_id
 from engine.core.notes import Note, apply_note
 from engine.core.policy import Decision, Reason, Verdict
-from engine.core.pressure import MESSAGE_BYTES
 from engine.core.subscriptions import Change
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,12 +25,12 @@ from engine.core.audience import Audience
 from engine.core.batch import OK, UNAVAILABLE, Explain
 from engine.core.cabinet import Cabinet
 from engine.core.checkpoint import Noticed, Profiled
-from engine.core.courier import ShardPolicy
 from engine.core.explaining import explain, trace
 from engine.core.hub import Hub
 from engine.core.judgement import ZoneOf
 from engine.core.mailbox import Mailbox
 from engine.core.notes import Note, apply_note, person_of
+from engine.core.shardpolicy import ShardPolicy
 
 Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened
 

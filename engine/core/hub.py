@@ -24,12 +24,13 @@ from engine.core.asking import Settled as SettledRecord
 from engine.core.batch import POLL, Ack, AckIds, Attach, Detach, Fault, Hangup, Nack, Refused, Welcome, Written
 from engine.core.cabinet import Cabinet, DeadLetter
 from engine.core.checkpoint import Handled, settled_numbers
-from engine.core.courier import Courier, SessionEvent, ShardPolicy
+from engine.core.courier import Courier, SessionEvent
 from engine.core.flight import Conn, Connection
 from engine.core.mailbox import Mailbox, Settled
 from engine.core.parked import BEHIND_MAX
 from engine.core.plain import settle_newest
 from engine.core.retry import Path
+from engine.core.shardpolicy import ShardPolicy
 
 
 class _Unread(Struct):

@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from engine.core.batch import LOW
 from engine.core.flight import Conn, Connection
+from engine.core.memory import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Memory
 from engine.core.message import TIMER_EFFECT, Collapsing, Message
 from engine.core.person import Person
-from engine.core.pressure import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Tally
 from engine.core.retry import RetryPolicy
 from engine.core.window import Windows
 
@@ -63,13 +63,13 @@ class Mailbox:
         "live_pos",
         "loading",
         "log_pos",
+        "memory",
+        "newest_above_low",
         "oldest_expires_ms",
         "person",
-        "pressing",
         "recent",
         "seen_ms",
         "spilled",
-        "tally",
         "timer_ms",
         "topics",
         "weight",
@@ -78,7 +78,7 @@ class Mailbox:
 
     def __init__(self, key: str, now_ms: int) -> None:
         self.key = key
-        self.tally = Tally()  # the shard's, once it is counted in
+        self.memory = Memory()  # the shard's, once it is counted in
         self.head = 0  # the newest committed number
         self.floor = 0
         self.acked: set[int] = set()
@@ -88,7 +88,7 @@ class Mailbox:
         self.hot_bytes = 0  # of their bodies
         self.cold: tuple[int, int] | None = None
         self.cold_attempts: dict[int, int] = {}
-        self.pressing = 0  # no number above it is of more than low priority
+        self.newest_above_low = 0  # no number above it is of more than low priority; settled ones count
         self.collapsing: dict[str, Collapsing] = {}  # by collapse key: the newest message of it, oldest first
         self.spilled = 0  # every retained pending number up to here is in the offline stream
         self.connections: dict[Conn, Connection] = {}
@@ -103,7 +103,7 @@ class Mailbox:
         self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
         self.person: Person | None = None  # what is known of the user
         self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
-        self.weight = 0  # bytes beside the messages, as `tally` has them
+        self.weight = 0  # bytes beside the messages, as `memory` has them
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
@@ -150,10 +150,10 @@ class Mailbox:
         self.acked.update(settled)
         self.head = max(self.head, head)
 
-    def count_in(self, tally: Tally) -> None:
+    def count_in(self, memory: Memory) -> None:
         """The empty mailbox is one of a shard's: what it takes is counted there."""
         assert not self.hot, "what is in memory is counted where it came"
-        self.tally = tally
+        self.memory = memory
         self.weigh()
 
     def weigh(self) -> None:
@@ -163,19 +163,19 @@ class Mailbox:
             weight += self.windows.size
         if self.person is not None:
             weight += self.person.size
-        self.tally.resize(weight - self.weight)
+        self.memory.resize(weight - self.weight)
         self.weight = weight
 
     def _hold(self, message: Message) -> None:
         """The message is in memory."""
         size = message.size
-        tally = self.tally
-        tally.messages += 1
-        tally.bytes += size + MESSAGE_BYTES
+        memory = self.memory
+        memory.messages += 1
+        memory.bytes += size + MESSAGE_BYTES
         self.hot_bytes += size
         self.hot[message.seq] = message
-        if message.priority != LOW and message.seq > self.pressing:
-            self.pressing = message.seq
+        if message.priority != LOW and message.seq > self.newest_above_low:
+            self.newest_above_low = message.seq
 
     def _release(self, seq: int) -> Message | None:
         """The message is not in memory any more; `None` when it was not."""
@@ -183,7 +183,7 @@ class Mailbox:
         if message is not None:
             size = message.size
             self.hot_bytes -= size
-            self.tally.remove(1, size)
+            self.memory.remove(1, size)
         return message
 
     def lose(self, first: int, last: int, kept: Iterable[int] = ()) -> None:
@@ -280,7 +280,7 @@ class Mailbox:
                 result.messages.append(message)
                 alone.land(message)
         self.hot_bytes -= size
-        self.tally.remove(len(result.messages), size)
+        self.memory.remove(len(result.messages), size)
         if self.cold and self.cold[0] <= seq:
             self._revoke_cold(self.cold[0], seq, by, result)
         if alone is None or alone.exhausted:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from engine.core.batch import Ack, AckIds, Attach, Nack, Written
 from engine.core.commit import Pending
-from engine.core.pressure import MESSAGE_BYTES
+from engine.core.memory import MESSAGE_BYTES
 
 BEHIND_MAX: Final = 1000
 """What waits for one page, with acknowledgements among it: some 100 KB."""

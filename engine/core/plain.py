@@ -54,6 +54,6 @@ def settle_newest(mailbox: Mailbox, seq: int, by: Connection, now_ms: int, polic
             landed += length
     by.flight_bytes -= landed
     mailbox.hot_bytes -= size
-    mailbox.tally.remove(len(messages), size)
+    mailbox.memory.remove(len(messages), size)
     mailbox.floor = seq
     return messages

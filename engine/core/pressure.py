@@ -1,4 +1,4 @@
-"""How hard a shard is pressed, and what it holds in memory.
+"""How hard a shard is pressed.
 
 The level is a pure function of what is measured, with hysteresis:
 
@@ -21,15 +21,6 @@ from typing import Final
 
 from msgspec import Struct
 
-MESSAGE_BYTES: Final = 380
-"""Memory of a message beside its body: the object, its numbers and id, a place in two tables. Measured with CPython 3.11."""
-
-MAILBOX_BYTES: Final = 1300
-"""Memory of an empty mailbox and its place among the others."""
-
-RECENT_BYTES: Final = 180
-"""Memory of a remembered id."""
-
 SHARES: Final = (0.5, 0.7, 0.85)
 """Of a limit, at which levels 1, 2 and 3 begin."""
 
@@ -41,31 +32,6 @@ CALM: Final = 0.7
 
 _GAIN: Final = 0.2
 _RETRY_MS_MAX: Final = 60_000
-
-
-class Tally:
-    """What the mailboxes of one shard hold in memory. `freed_bytes` only grows: what left."""
-
-    __slots__ = ("bytes", "freed_bytes", "low_spilled", "messages")
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.bytes = 0
-        self.freed_bytes = 0
-        self.low_spilled = 0  # messages of low priority that left memory for the offline stream
-
-    def remove(self, messages: int, size: int) -> None:
-        """So many messages, of `size` bytes together, are in memory no more."""
-        size += messages * MESSAGE_BYTES
-        self.messages -= messages
-        self.bytes -= size
-        self.freed_bytes += size
-
-    def resize(self, delta: int) -> None:
-        """A mailbox beside its messages takes so many bytes more, or less."""
-        self.bytes += delta
-        if delta < 0:
-            self.freed_bytes -= delta
 
 
 class PressureLimits(Struct, frozen=True):

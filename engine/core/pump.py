@@ -1,7 +1,8 @@
 """What goes out next on one connection: messages and gaps in sequence order, as far as its window allows.
 
 Held: while the shard is pressed, a low-priority message is not sent, nor read back from storage. Numbers arrive in order, so it is held
-only as long as nothing of higher priority stands behind it (`Mailbox.pressing`): a high message never waits for the pressure to end."""
+only as long as nothing of higher priority stands behind it (`Mailbox.newest_above_low`): a high message never waits for the pressure to
+end."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def pump(mailbox: Mailbox, connection: Connection, now_ms: int, limits: PumpLimi
     while seq <= mailbox.head and len(flight) < limits.window:  # a gap waits too: until it is told, more may become of it
         message = hot.get(seq)
         if message is not None and message.expires_ms > now_ms:
-            if hold_low and message.priority == LOW and seq > mailbox.pressing:
+            if hold_low and message.priority == LOW and seq > mailbox.newest_above_low:
                 result.held = True
                 break
             length = len(message.body)
@@ -61,7 +62,7 @@ def pump(mailbox: Mailbox, connection: Connection, now_ms: int, limits: PumpLimi
             result.expired += mailbox.expire(seq, now_ms)
         gap = mailbox.gap_at(seq)
         if gap is None and mailbox.is_cold(seq):
-            result.held = hold_low and seq > mailbox.pressing
+            result.held = hold_low and seq > mailbox.newest_above_low
             result.load_from = 0 if result.held else seq
             break
         if gap is not None:

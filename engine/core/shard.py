@@ -48,13 +48,14 @@ from engine.core.checkpoint import Decided, Page, Stored, recalled
 from engine.core.commit import Answer, Group, Intake, Pending
 from engine.core.conditions import Again, Drop
 from engine.core.conflation import ConflationLimits
-from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent, ShardPolicy
+from engine.core.courier import COUNTERS, LATENCY_BUCKETS_MS, Courier, SessionEvent
 from engine.core.desk import Desk, Question
 from engine.core.fired import Fired
 from engine.core.hub import Hub
 from engine.core.judgement import NOTHING_SAID, ZoneOf, utc
 from engine.core.mailbox import Mailbox
 from engine.core.parked import Parked
+from engine.core.shardpolicy import ShardPolicy
 from engine.core.slots import SlotMap, slot_of, topic_of
 from engine.core.window import Counted, Ended
 

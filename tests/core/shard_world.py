@@ -27,10 +27,10 @@ from engine.core.batch import (
 from engine.core.broadcast import Entry, Shelf, encode_entry, read_entry
 from engine.core.checkpoint import Page, decode_journal, decode_page, decode_stored, keys_of
 from engine.core.commit import Group
-from engine.core.courier import ShardPolicy
 from engine.core.message import timer_effect_id
 from engine.core.retry import RetryPolicy
 from engine.core.shard import ShardCore
+from engine.core.shardpolicy import ShardPolicy
 from engine.core.slots import spread
 from engine.zones import zone
 

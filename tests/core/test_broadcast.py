@@ -101,8 +101,8 @@ def test_mailboxes_share_the_one_body_of_the_log() -> None:
     assert broadcast is not None
     bodies = [world.core.mailboxes[key].hot[1].body for key in ("t:a", "t:b")]
     assert all(body is broadcast.body for body in bodies)
-    tally = world.core.cabinet.tally
-    assert tally.messages == 2
+    memory = world.core.cabinet.memory
+    assert memory.messages == 2
     with pytest.raises(TypeError):
         encode([Deliver(1, [(1, 1, bodies[0])])])  # it can only be referred to
 

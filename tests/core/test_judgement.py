@@ -231,11 +231,11 @@ def test_of_who_only_connected_and_never_got_anything_no_page_is_written() -> No
 def test_profiles_weigh_in_the_memory_of_the_shard() -> None:
     world = World()
     profile_of(world)
-    before = world.core.cabinet.tally.bytes
+    before = world.core.cabinet.memory.bytes
     put(world, Profile(muted_types=tuple(f"type{n}" for n in range(50))))
     world.settle()
     world.checkpoint()
-    assert world.core.cabinet.tally.bytes > before + 50 * 70
+    assert world.core.cabinet.memory.bytes > before + 50 * 70
 
 
 def page(world: World) -> Any:

@@ -84,9 +84,9 @@ def _mailboxes() -> Iterator[Mailbox]:
 
 def _state(of: Any) -> dict[str, object]:
     """Everything in a slotted object, and in the connections of a mailbox."""
-    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("tally", "connections")}
+    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("memory", "connections")}
     if isinstance(of, Mailbox):
-        state["tally"] = (of.tally.messages, of.tally.bytes, of.tally.freed_bytes)
+        state["memory"] = (of.memory.messages, of.memory.bytes, of.memory.freed_bytes)
         state["connections"] = {conn: _state(connection) for conn, connection in of.connections.items()}
     return state
 

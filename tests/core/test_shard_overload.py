@@ -157,9 +157,9 @@ def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> No
     assert world.core.pressure.tight
     assert world.core.cabinet.wants_spill
     world.checkpoint(full=False)
-    tally = world.core.cabinet.tally
-    assert tally.low_spilled > 0
-    assert tally.messages == len(world.core.mailboxes["t:u"].connections[next(iter(world.core.mailboxes["t:u"].connections))].flight)
+    memory = world.core.cabinet.memory
+    assert memory.low_spilled > 0
+    assert memory.messages == len(world.core.mailboxes["t:u"].connections[next(iter(world.core.mailboxes["t:u"].connections))].flight)
     got = {seq for seq, _ in delivered(world.said())}
     world.ack(1, 8)
     for _ in range(40):
@@ -179,7 +179,7 @@ def test_a_stalled_connection_keeps_nothing_in_memory_and_goes_on_where_it_was()
     world.wait(20_000)
     assert world.core.counters["stalled"] == 1
     world.checkpoint(full=False)
-    assert world.core.cabinet.tally.messages == 0
+    assert world.core.cabinet.memory.messages == 0
     world.ack(1, 1)
     assert delivered(world.settle()) == [(2, 4), (3, 4), (4, 4)]
 
@@ -208,7 +208,7 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
         world.settle()
     assert world.core.cabinet.wants_spill
     world.checkpoint(full=False)
-    assert world.core.cabinet.tally.messages == 2
+    assert world.core.cabinet.memory.messages == 2
     got: list[int] = [1, 2]
     for _ in range(20):
         world.ack(1, got[-1])

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.core.batch import ACCEPTED, DUPLICATE, HIGH, LOW, MERGED, NORMAL, OVERLOADED, Deliver, Gap, Hangup, Merge, Posted, Welcome
 from engine.core.commit import Group
-from engine.core.pressure import MESSAGE_BYTES
+from engine.core.memory import MESSAGE_BYTES
 from tests.core.shard_world import Client, World
 
 USERS = ("ann", "bob")
@@ -274,10 +274,10 @@ class ShardMachine(RuleBasedStateMachine):
     def what_is_in_memory_is_counted(self) -> None:
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
-            tally = self.world.core.cabinet.tally
+            memory = self.world.core.cabinet.memory
             bodies = sum(len(message.body) for mailbox in mailboxes for message in mailbox.hot.values())
-            assert tally.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
-            assert tally.bytes == bodies + tally.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
+            assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
+            assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
             assert bodies == sum(mailbox.hot_bytes for mailbox in mailboxes)
 
     @invariant()

@@ -382,7 +382,7 @@ class World:
             if len(core.intake) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
                 self.fail(Violation(f"[8] {len(core.intake)} posts wait in shard {index}"))
             self.books.seen[f"pressure {core.pressure.level}"] += 1
-            self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.cabinet.tally.low_spilled)
+            self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.cabinet.memory.low_spilled)
             for mailbox in core.mailboxes.values():
                 if len(mailbox.connections) > config.connections_per_user_max:
                     self.fail(Violation(f"[8] {len(mailbox.connections)} connections of {mailbox.key}", mailbox.key))
