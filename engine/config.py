@@ -65,7 +65,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context_bytes_max: Positive = 4096  # actor, target, context: each
     json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
-    ttl_s_default: Positive = 72 * 3600
+    ttl_s_default: Positive = 72 * 3600  # of a message whose publisher says none: as long it is delivered, and kept for who is offline
     ttl_s_max: Positive = 30 * 86400
     collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news; and ids are not remembered for longer
     collapse_text_chars_max: Positive = 500  # of a template for a summary's text
@@ -120,7 +120,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- mailboxes ----------------------------------------------------------------------------------------------------
     offline_max: Positive = 10_000  # messages kept per user; older ones are trimmed and announced as a gap
-    offline_ttl_s: Positive = 72 * 3600
     sweep_ms: Positive = 300_000
     recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
