@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from engine import __version__
 from engine.actors.edge import Edge
-from engine.actors.process import vitals
+from engine.actors.process import RETRY_S, monotonic_ms, vitals
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.config import Config
@@ -37,7 +37,6 @@ CONTROLLER: Final = "controller"
 """Name of the controller actor in the engine's namespace."""
 
 _ROLES: Final = ("shard", "scheduler", "edge")
-_RETRY_S: Final = 0.1  # while storage is away at the start
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
 
 
@@ -67,7 +66,7 @@ class Controller:
         self._started_ms = time.time_ns() // 1_000_000
         self._handles: dict[tuple[str, int], Any] = {}
         self._watches = {
-            (role, index): Watch(role, index, config.health_timeout_ms, _monotonic_ms())
+            (role, index): Watch(role, index, config.health_timeout_ms, monotonic_ms())
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
@@ -159,7 +158,7 @@ class Controller:
                 return
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
     def _anyone_runs(self) -> bool:
         names = {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == self._config.namespace}
@@ -189,21 +188,21 @@ class Controller:
         while True:
             started = time.monotonic()
             await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
-            now_ms = _monotonic_ms()
+            now_ms = monotonic_ms()
             self._own.answered(self._stats(), now_ms)
             shards = [watch.stats["latency"] for watch in self._watches.values() if "latency" in watch.stats]
             self._latency.add(merge(shards), now_ms)
             # A start is watched closely: whoever started the engine is waiting for it.
             settled = all(watch.row()["ready"] for watch in self._watches.values())
-            await asyncio.sleep(max(0.0, (period_s if settled else min(period_s, _RETRY_S)) - (time.monotonic() - started)))
+            await asyncio.sleep(max(0.0, (period_s if settled else min(period_s, RETRY_S)) - (time.monotonic() - started)))
 
     async def _ask(self, key: tuple[str, int]) -> None:
         watch = self._watches[key]
-        watch.asked(_monotonic_ms())
+        watch.asked(monotonic_ms())
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
                 stats = await self._handles[key].stats.remote()
-            watch.answered(stats, _monotonic_ms())
+            watch.answered(stats, monotonic_ms())
         except ActorDiedError as error:
             log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
             watch.failed()
@@ -211,7 +210,7 @@ class Controller:
         except (RayError, TimeoutError) as error:
             watch.failed()
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
-        if watch.verdict(_monotonic_ms()) == "replace":
+        if watch.verdict(monotonic_ms()) == "replace":
             log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
             ray.kill(self._handles[key], no_restart=False)
 
@@ -236,8 +235,8 @@ class Controller:
         }
 
     def _watch_of_self(self) -> Watch:
-        watch = Watch("controller", 0, self._config.health_timeout_ms, _monotonic_ms())
-        watch.answered(self._stats(), _monotonic_ms())
+        watch = Watch("controller", 0, self._config.health_timeout_ms, monotonic_ms())
+        watch.answered(self._stats(), monotonic_ms())
         return watch
 
     def _stats(self) -> dict[str, Any]:
@@ -249,7 +248,3 @@ def _end_when_failed(watching: asyncio.Task[None]) -> None:
     if not watching.cancelled() and (error := watching.exception()) is not None:
         log.critical("the controller ends: %r", error, exc_info=error)
         os._exit(1)
-
-
-def _monotonic_ms() -> float:
-    return time.monotonic() * 1000
