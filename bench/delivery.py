@@ -1,7 +1,8 @@
 """Delivery: acknowledged, durable messages to connected users at full load.
 
-500 users with one WebSocket each, messages round robin, at most 1 000 undelivered, one publisher with 250 messages per request.
-What it leaves out: TLS, networks, clients slower than the server, users who are away; the generator shares the machine.
+500 users with one WebSocket each, messages round robin, at most 1 000 undelivered, 250 messages per request. A publisher waits for the
+answer to a request before its next: one spends most of its time waiting for commits, four keep the processors busy. What it leaves out:
+TLS, networks, clients slower than the server, users who are away; the generator shares the machine.
 """
 
 from __future__ import annotations
@@ -22,33 +23,42 @@ USERS = 500
 WARM_UP = 2000
 
 
-async def measure(system: System, messages: int, window: int, phases: Phases, warm_up: int = WARM_UP) -> dict[str, Any]:
+async def measure(
+    system: System, messages: int, window: int, phases: Phases, warm_up: int = WARM_UP, publishers: int = 1
+) -> dict[str, Any]:
     """One result; also for systems other than the engine."""
     books = Books(USERS)
     with phases.phase("connecting"):
         listeners, _ = await connect_all(system, books, books.ledgers)
-    (sender,) = await senders(system, books, 1)
+    sending = await senders(system, books, publishers)
     with phases.phase("warming up"):
-        await full_load(sender, books, warm_up, window)
+        await full_load(sending, books, warm_up, window)
     measurement, before = await Measurement(system, books).begin(), books.received
     with phases.phase("full load", messages, lambda: books.received - before):
-        await full_load(sender, books, messages, window)
+        await full_load(sending, books, messages, window)
     figures = await measurement.end()
-    sender.close()
+    for sender in sending:
+        sender.close()
     for listener in listeners:
         listener.drop()
-    case = {"users": USERS, "window": window, "batch": BATCH}
+    case = {"users": USERS, "window": window, "batch": BATCH, "publishers": publishers}
     return {"bench": "delivery", "system": system.name, "case": case, "acknowledged_by": system.acknowledges, **figures}
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="messages at full load (default %(default)s)")
     parser.add_argument("--window", type=int, default=WINDOW, help="undelivered at most (default %(default)s)")
+    parser.add_argument(
+        "--publishers",
+        default="1",
+        help="connections that publish; several numbers, separated by commas, are measured one after the other (default %(default)s)",
+    )
     parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
     parser.add_argument("--edges", type=int, default=1, help="edges (default %(default)s)")
 
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """Start an engine, measure, stop it; one dictionary per result."""
-    with engine(shards=args.shards, edges=args.edges) as running:
-        yield uvloop.run(measure(running, args.messages, args.window, args.phases))
+    for publishers in map(int, args.publishers.split(",")):
+        with engine(shards=args.shards, edges=args.edges) as running:
+            yield uvloop.run(measure(running, args.messages, args.window, args.phases, publishers=publishers))

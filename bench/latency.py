@@ -32,7 +32,7 @@ async def measure(
         listeners, _ = await connect_all(system, books, books.ledgers)
     sending = await senders(system, books, PUBLISHERS)
     with phases.phase("warming up"):
-        await full_load(sending[0], books, warm_up)
+        await full_load(sending, books, warm_up)
     for rate in rates:
         measurement, before = await Measurement(system, books).begin(), books.received
         with phases.phase(f"{rate} messages/s", rate * seconds, lambda before=before: books.received - before):  # type: ignore[misc]

@@ -168,7 +168,16 @@ _TRAFFIC: Final[tuple[Column, ...]] = (
 _LATENCY: Final[Column] = ("p50 / p99 / max ms", _quantiles("latency_ms", "p50", "p99", "max"))
 
 _TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    "delivery": (_SYSTEM, ("acknowledged by", _of("acknowledged_by")), ("messages/s", _of("per_s")), *_COST, _LATENCY, *_FARED, *_TRAFFIC),
+    "delivery": (
+        _SYSTEM,
+        ("acknowledged by", _of("acknowledged_by")),
+        ("publishers", _case("publishers")),
+        ("messages/s", _of("per_s")),
+        *_COST,
+        _LATENCY,
+        *_FARED,
+        *_TRAFFIC,
+    ),
     "latency": (_SYSTEM, ("rate", _case("rate")), _LATENCY, *_COST, *_FARED, *_TRAFFIC),
     "fanout": (
         _SYSTEM,
@@ -222,6 +231,7 @@ _TABLES: Final[dict[str, tuple[Column, ...]]] = {
     ),
     "scaling": (
         ("shards and edges", _case("shards")),
+        ("publishers", _case("publishers")),
         ("messages/s", _of("per_s")),
         *_COST,
         ("cost ratio", _of("cost_ratio")),

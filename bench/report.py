@@ -39,7 +39,7 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
             "wheel --timers 50000",
         ]
     else:
-        steps = ["delivery --repeat 3", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
+        steps = ["delivery --repeat 3 --publishers 1,4", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
         steps += ["timers --repeat 3", "scaling --repeat 2", "wheel"]
     if peers:
         steps.append("peers --quick" if quick else "peers")

@@ -1,7 +1,8 @@
 """Scaling: full load with 1, 2 and 4 shards and as many edges; the cost of a message must not grow with their number.
 
-As `delivery`, on an engine of its own for each number. What it leaves out: more machines. On this one all of them share the cores,
-so the rate cannot grow beyond what the cores give; what shows is the cost that more actors, links and smaller batches add.
+As `delivery`, on an engine of its own for each number: with as many publishers, the load that calls for so many; and with one, the load
+of a single shard spread over all of them, so that every batch becomes smaller. What it leaves out: more machines. On this one all of
+them share the cores, so the rate cannot grow beyond what the cores give; what shows is the cost that more actors and links add.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
-    """One dictionary per number of shards and edges; `cost_ratio` is to the first of them."""
+    """One dictionary per number of shards and edges, and of publishers; `cost_ratio` is to the first of them."""
     first_us = 0.0
-    for count in map(int, args.counts.split(",")):
+    counts = list(map(int, args.counts.split(",")))
+    for count, publishers in dict.fromkeys(pair for number in counts for pair in ((number, number), (number, 1))):
         with engine(shards=count, edges=count) as running:
-            result = uvloop.run(delivery.measure(running, args.messages, WINDOW, args.phases))
+            result = uvloop.run(delivery.measure(running, args.messages, WINDOW, args.phases, publishers=publishers))
         total_us = result["cpu_us_per_message"]["total"]
         first_us = first_us or total_us
         ratio = round(total_us / first_us, 3)

@@ -32,7 +32,7 @@ async def measure(system: System, users: int, each: int, phases: Phases) -> dict
     with phases.phase("connecting"):
         listeners, _ = await connect_all(system, books, books.ledgers)
     (sender,) = await senders(system, books, 1)
-    await full_load(sender, books, users)  # so that every client has a cursor
+    await full_load([sender], books, users)  # so that every client has a cursor
     await asyncio.sleep(_NOTICE_S)
     for listener in listeners:
         listener.drop()

@@ -18,11 +18,19 @@ class Target(NamedTuple):
     then: float
 
 
+_ONE: Final = {"publishers": 1}
 _STORM: Final = {"users": 1000, "missed_each": 20}
 _TIMERS: Final = {"timers": 50_000, "until": "journalled by the shard"}
 
+
+def _each(count: int) -> Mapping[str, object]:
+    """So many shards, edges and publishers."""
+    return {"shards": count, "publishers": count}
+
+
 TARGETS: Final = (
-    Target("delivery: server CPU per acknowledged, durable message", "us", "delivery", {}, ("cpu_us_per_message", "total"), 40, 20),
+    Target("delivery: server CPU per acknowledged, durable message", "us", "delivery", _ONE, ("cpu_us_per_message", "total"), 40, 20),
+    Target("delivery: the same with four publishers", "us", "delivery", {"publishers": 4}, ("cpu_us_per_message", "total"), 40, 20),
     Target("latency at 2 000/s, p50", "ms", "latency", {"rate": 2000}, ("latency_ms", "p50"), 3, 1.5),
     Target("latency at 2 000/s, p99", "ms", "latency", {"rate": 2000}, ("latency_ms", "p99"), 12, 6),
     Target("latency at 10 000/s, p99", "ms", "latency", {"rate": 10_000}, ("latency_ms", "p99"), 86, 30),
@@ -35,8 +43,10 @@ TARGETS: Final = (
     Target("storm: messages lost", "", "storm", _STORM, ("lost",), 0, 0),
     Target("timers: CPU per durable timer, to the shard", "us", "timers", _TIMERS, ("cpu_us_per_timer", "total"), 60, 20),
     Target("timers: lateness at the scheduler, p99", "ms", "timers", _TIMERS, ("scheduler_lateness_ms_at_most", "p99"), 10, 5),
-    Target("scaling: cost with 2 shards and edges, of that with 1", "", "scaling", {"shards": 2}, ("cost_ratio",), 1.25, 1.25),
-    Target("scaling: cost with 4 shards and edges, of that with 1", "", "scaling", {"shards": 4}, ("cost_ratio",), 1.25, 1.25),
+    Target("scaling: cost with 2 shards, edges and publishers, of that with 1", "", "scaling", _each(2), ("cost_ratio",), 1.25, 1.25),
+    Target("scaling: cost with 4 shards, edges and publishers, of that with 1", "", "scaling", _each(4), ("cost_ratio",), 1.25, 1.25),
+    Target("scaling: the load of one publisher on 2 shards and edges", "", "scaling", {"shards": 2} | _ONE, ("cost_ratio",), 1.25, 1.25),
+    Target("scaling: the load of one publisher on 4 shards and edges", "", "scaling", {"shards": 4} | _ONE, ("cost_ratio",), 1.25, 1.25),
 )
 
 

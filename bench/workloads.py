@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from picows import WSError
 
@@ -60,38 +60,63 @@ async def senders(system: System, books: Books, count: int) -> list[Sender]:
     return [Sender(publisher, books, users[n::count]) for n, publisher in enumerate(publishers)]
 
 
-async def full_load(sender: Sender, books: Books, messages: int, window: int = WINDOW) -> None:
-    """Publish so many with at most `window` undelivered. What does not arrive for a while is given up, and counts as lost."""
+class _Requests:
+    """The requests under way, one of each sender; leaving the block waits for all."""
+
+    def __init__(self, sending: Sequence[Sender]) -> None:
+        self._free: asyncio.Queue[Sender] = asyncio.Queue()
+        for sender in sending:
+            self._free.put_nowait(sender)
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> _Requests:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._group.__aexit__(*error)
+
+    async def free(self) -> Sender:
+        """A sender without a request."""
+        return await self._free.get()
+
+    def send(self, sender: Sender, dues_s: list[float]) -> None:
+        """Let it send one, and be free afterwards."""
+        self._group.create_task(self._send(sender, dues_s))
+
+    async def _send(self, sender: Sender, dues_s: list[float]) -> None:
+        try:
+            await sender.send(dues_s)
+        finally:
+            self._free.put_nowait(sender)
+
+
+async def full_load(sending: Sequence[Sender], books: Books, messages: int, window: int = WINDOW) -> None:
+    """Publish so many with at most `window` undelivered, one request of each sender at a time. What does not arrive for a while is given
+    up, and counts as lost."""
     written_off, end = books.sent - books.received, books.sent + messages
-    while books.sent < end:
-        take = min(BATCH, end - books.sent)
-        target = books.sent + take - window - written_off
-        if not await books.reach(target, _PATIENCE_S):
-            written_off += target - books.received
-        await sender.send([books.clock()] * take)
+    async with _Requests(sending) as requests:
+        while books.sent < end:
+            sender = await requests.free()
+            take = min(BATCH, end - books.sent)
+            target = books.sent + take - window - written_off
+            if not await books.reach(target, _PATIENCE_S):
+                written_off += target - books.received
+            requests.send(sender, [books.clock()] * take)
+            await asyncio.sleep(0)  # it writes them into the books
     await books.reach(books.sent - written_off, _PATIENCE_S)
 
 
 async def open_loop(sending: Sequence[Sender], books: Books, rate: float, seconds: float) -> None:
     """Publish at a fixed rate whatever comes back, then wait for what is on its way. Due times are those of the rate."""
     missing, total, sent = books.sent - books.received, int(rate * seconds), 0
-    free: asyncio.Queue[Sender] = asyncio.Queue()
-    for sender in sending:
-        free.put_nowait(sender)
-
-    async def send(sender: Sender, dues_s: list[float]) -> None:
-        try:
-            await sender.send(dues_s)
-        finally:
-            free.put_nowait(sender)
-
     start = now_s()
-    async with asyncio.TaskGroup() as requests:
+    async with _Requests(sending) as requests:
         while sent < total:
             if min(int((now_s() - start) * rate) + 1, total) > sent:
-                sender = await free.get()
+                sender = await requests.free()
                 due = min(int((now_s() - start) * rate) + 1, total, sent + BATCH)
-                requests.create_task(send(sender, [start + n / rate for n in range(sent, due)]))
+                requests.send(sender, [start + n / rate for n in range(sent, due)])
                 sent = due
             await asyncio.sleep(0 if (now_s() - start) * rate > sent + BATCH else 0.001)
     await books.reach(books.sent - missing, _PATIENCE_S)

@@ -19,7 +19,7 @@ async def test_a_peer_delivers_every_message_to_its_user_and_broadcasts_to_all(k
     async with kind() as system:
         listeners, failed = await connect_all(system, books, books.ledgers)
         (sender,) = await senders(system, books, 1)
-        await full_load(sender, books, 50)
+        await full_load([sender], books, 50)
         assert (books.received, books.repeated, books.out_of_order, failed) == (50, 0, 0, 0)
         publisher = await system.publisher(5)
         await publisher.broadcast(books.write_broadcast(books.clock()))

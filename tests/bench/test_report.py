@@ -29,7 +29,7 @@ def spread(median: float) -> dict[str, float]:
 
 def delivery(total: Any, **more: Any) -> dict[str, Any]:
     cost = {"edge": total, "shard": total, "redis": total, "total": total}
-    case = {"users": 500}
+    case = {"users": 500, "publishers": 1}
     return {"bench": "delivery", "system": "engine", "case": case, "per_s": 20_000, "cpu_us_per_message": cost} | more
 
 

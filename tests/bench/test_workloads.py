@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -43,10 +44,34 @@ class Loopback(Publisher):
 async def test_full_load_keeps_to_its_window_and_sends_everything() -> None:
     books = Books(7)
     publisher = Loopback(books)
-    await full_load(Sender(publisher, books, range(7)), books, 1100, window=300)
+    await full_load([Sender(publisher, books, range(7))], books, 1100, window=300)
     assert (books.sent, books.received, books.out_of_order, books.bytes_published) == (1100, 1100, 0, 110_000)
     assert publisher.undelivered_max <= 300
     assert max(publisher.requests) <= BATCH
+
+
+class Slow(Loopback):
+    """Answers after everybody else had a turn, and knows how many requests of all such publishers were under way at once."""
+
+    under_way = 0
+    most = 0
+
+    async def publish(self, messages: Sequence[Data]) -> int:
+        Slow.under_way += 1
+        Slow.most = max(Slow.most, Slow.under_way)
+        await asyncio.sleep(0.001)
+        Slow.under_way -= 1
+        return await super().publish(messages)
+
+
+async def test_several_publishers_share_the_window_with_one_request_each() -> None:
+    books = Books(6)
+    publishers = [Slow(books) for _ in range(3)]
+    sending = [Sender(publisher, books, range(6)[n::3]) for n, publisher in enumerate(publishers)]
+    await full_load(sending, books, 4000, window=600)
+    assert (books.sent, books.received, books.out_of_order) == (4000, 4000, 0)
+    assert max(publisher.undelivered_max for publisher in publishers) <= 600
+    assert Slow.most == 2  # three requests would be 750
 
 
 class ImpatientBooks(Books):
@@ -62,7 +87,7 @@ class ImpatientBooks(Books):
 
 async def test_full_load_goes_on_after_a_loss_and_the_books_say_what_was_lost() -> None:
     books = ImpatientBooks(5)
-    await full_load(Sender(Loopback(books, lose=frozenset(range(400))), books, range(5)), books, 1000, window=300)
+    await full_load([Sender(Loopback(books, lose=frozenset(range(400))), books, range(5))], books, 1000, window=300)
     assert (books.sent, books.received) == (1000, 600)
     assert books.given_up == 3  # after 250 lost, after 400, at the end: what was given up once is not waited for again
 
