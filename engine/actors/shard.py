@@ -352,8 +352,8 @@ class Shard(Server):
             while self._core.cabinet.fill_checkpoint(self._config.checkpoint_mailboxes):
                 await asyncio.sleep(0)
             try:
-                await self._pages.write(checkpoint.spills, self._now_ms())
-                await self._journal.covered(checkpoint.through_commit)
+                written = await self._pages.write(checkpoint.spills, self._now_ms())
+                await self._journal.covered(checkpoint.through_commit, written)
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._index, error)
                 self._core.cabinet.checkpoint_failed()

@@ -6,8 +6,9 @@ lost is recognised. `engine.core.commit` says what goes into an entry, `engine.s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
@@ -34,6 +35,8 @@ _ROLLBACK = Script("fenced/journal_rollback")
 _COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
 _FENCE = Script("fence")
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _READ_ENTRIES = 50
 """Journal entries read at once at replay: at most some tens of megabytes."""
@@ -109,16 +112,17 @@ class Journal:
         await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.witness.head], self._replicas)
         self.witness.head = f"{self.epoch}-{group.number}u"
 
-    async def covered(self, through: int | None) -> None:
+    async def covered(self, through: int | None, written: Mapping[str, int] = _NOTHING) -> None:
         """A checkpoint is written; forget the groups of this epoch through number `through`, and everything of older epochs.
 
-        With None the journal keeps everything. Safe to repeat, also with another number. Raises like `append`.
+        With None the journal keeps everything. Safe to repeat, also with another number. Raises like `append`; also DataLost when
+        storage, which may be another server by now, does not show what `Pages.write` says to be `written`.
         """
         self._checkpoints += 1
         number = self._checkpoints
-        keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard)]
+        keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard), *written]
         keep = 0 if through is None else through + 1
-        await _COVER.run(self._client, keys, [self.epoch, number, self.witness.mark, keep], self._replicas)
+        await _COVER.run(self._client, keys, [self.epoch, number, self.witness.mark, keep, *written.values()], self._replicas)
         self.witness.mark = number
 
     async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -113,8 +113,10 @@ class Pages:
         floor = head if first is None else int(first[0].partition(b"-")[0]) - 1
         return page_with(head, floor)
 
-    async def write(self, spills: Iterable[Spill], now_ms: int) -> None:
+    async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, int]:
         """Write pages and spilled messages, each mailbox atomically. Safe to repeat; one call at a time.
+
+        Returns by slot mark what storage must show before anything is forgotten that these hold (`Journal.covered`).
 
         Raises:
             Fenced: this incarnation has been replaced.
@@ -130,6 +132,7 @@ class Pages:
         while calls := list(islice(runs, _ROUND_TRIP_RUNS)):
             await _CHECKPOINT.run_many(self._client, calls)
         self._marks.update(dict.fromkeys(by_slot, number))
+        return {slot_mark_key(slot): number for slot in by_slot}
 
     def _runs(self, by_slot: dict[int, list[Spill]], number: int, now_ms: int) -> Iterator[tuple[list[str], list[object]]]:
         """The script runs that write these, each with the mailboxes of one slot."""

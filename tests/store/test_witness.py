@@ -115,6 +115,23 @@ async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, red
         await writer.journal.covered(None)
 
 
+async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_checkpoint_was_said_to_be_written(
+    writer: Writer, redis_client: Redis
+) -> None:
+    """A replica that has every group, and not yet the pages, is promoted between the two steps of a checkpoint."""
+    pages = Pages(redis_client, writer.journal.witness, 100)
+    await writer.write("a")
+    before = await Moment.taken(redis_client)
+    written = await pages.write([spill_of(mailbox(3))], NOW_MS)
+    await before.come_back()
+    with pytest.raises(DataLost):
+        await writer.journal.covered(1, written)
+    assert await writer.stored() == ["a"]
+    written = await Pages(redis_client, writer.journal.witness, 100).write([spill_of(mailbox(3))], NOW_MS)
+    await writer.journal.covered(1, written)
+    assert await writer.stored() == []
+
+
 async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:
     witness = writer.journal.witness
     pages, offline = Pages(redis_client, witness, 100), Offline(redis_client, witness)
