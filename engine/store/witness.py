@@ -5,8 +5,8 @@ forgotten the last moments. What it has is a beginning of what was written, beca
 the order. So it is enough to look at the last thing one wrote: the head of the journal (every group) and the mark (every
 checkpoint). An append is refused by its script when the head is not what the shard left there; a read of pages or streams
 asks for the mark on the same connection, so from the same server; a checkpoint is refused slot by slot where the slot lacks
-the one before it (`engine.store.pages`), and as a whole where a slot lacks this one by the time the journal is to be trimmed; and now and then everything is asked for without a reason, because a shard with
-nothing to write would not notice.
+the one before it (`engine.store.pages`), and as a whole where a slot does not show this one by the time the journal is to be trimmed;
+and now and then everything is asked for without a reason, because a shard with nothing to write would not notice.
 
     head   `<epoch>-<group>`, with a `u` when that group was rolled back
     mark   `<epoch>-<checkpoint>`
