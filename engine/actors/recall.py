@@ -27,7 +27,7 @@ _PAGES_READ = 500
 
 
 class Recall:
-    """Reads for one core. All of it raises DataLost and StorageUnavailable; it may be done again then.
+    """Reads for one core. All of it raises DataLost and StorageUnavailable.
 
     Args:
         now_ms: the wall clock.
@@ -54,9 +54,8 @@ class Recall:
         self.quarantined = 0  # records that nobody has looked at yet
 
     async def replay(self) -> None:
-        """Pages of everyone in the journal, then the journal; and who has open windows. What the core held before is forgotten."""
+        """Pages of everyone in the journal, then the journal; and who has open windows. Once: what failed takes another core."""
         core = self._core
-        core.mailboxes.clear()
         entries = groups = 0
         async for entry_id, payload in self._journal.entries():
             try:

@@ -113,34 +113,38 @@ class Shard(Server):
 
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
-        client = self._surroundings.connect(self._config)
-        slot_map, data_epoch = await self._patiently(lambda: self._read_placement(client))
-        self._core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
+        self._client = client = self._surroundings.connect(self._config)
+        broadcasts = BroadcastLog(self._surroundings.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
-        self._client = client
         self._pages = Pages(client, self._journal.witness, self._config.offline_max)
         self._offline = Offline(client, self._journal.witness)
-        storage = (self._journal, self._pages, self._offline)
-        self._recall = Recall(client, self._core, *storage, self._now_ms, self._config.quarantine_max)
-        self._follower = Follower(BroadcastLog(self._surroundings.connect(self._config), self._config), self._core)
         self._links = LinkServer(
             batch.to_shard,
             self._config,
-            on_open=self._core.opened,
+            on_open=self._on_edge_open,
             on_records=self._on_edge_records,
             on_close=self._on_edge_close,
             surroundings=self._surroundings,
         )
-        slots = slot_map.slots_of(self._index)
-        await self._patiently(lambda: self._journal.take_over(slots))
-        await self._patiently(self._follower.catch_up)
-        await self._patiently(self._recall.replay)
+        slot_map, _ = await self._patiently(self._read_placement)
+        await self._patiently(lambda: self._journal.take_over(slot_map.slots_of(self._index)))
+        await self._patiently(lambda: self._rebuild(broadcasts))
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
-    async def _read_placement(self, client: Any) -> tuple[SlotMap, str]:
-        slot_map = await placed(client)
+    async def _rebuild(self, broadcasts: BroadcastLog) -> None:
+        """A core of what storage has. Another one when storage fails on the way: what the first had read would count twice."""
+        slot_map, data_epoch = await self._read_placement()
+        self._core = core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
+        storage = (self._journal, self._pages, self._offline)
+        self._recall = Recall(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
+        self._follower = Follower(broadcasts, core)
+        await self._follower.catch_up()
+        await self._recall.replay()
+
+    async def _read_placement(self) -> tuple[SlotMap, str]:
+        slot_map = await placed(self._client)
         try:
-            data_epoch = await client.hget(meta_key(), EPOCH_FIELD)
+            data_epoch: Any = await self._client.hget(meta_key(), EPOCH_FIELD)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"data epoch: {error}") from error
         if data_epoch is None:
@@ -148,6 +152,9 @@ class Shard(Server):
         return slot_map, data_epoch.decode()
 
     # -- between core and links ---------------------------------------------------------------------------------------
+
+    def _on_edge_open(self, session: str) -> None:
+        self._core.opened(session)
 
     def _on_edge_records(self, session: str, records: list[Any]) -> None:
         self._core.handle(session, records, self._now_ms())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,9 @@ from engine.config import Config
 from engine.core import batch
 from engine.core.batch import Attach, Deliver, Gap, Post, Posted, Welcome
 from engine.core.slots import slot_of
+from engine.errors import StorageUnavailable
 from engine.store.keys import journal_key, journal_quarantine_key, offline_key, page_key
+from engine.store.pages import Pages
 from engine.store.placement import place
 from engine.store.redis import claim_data_epoch, connect
 from tests.actors.peers import Nobody
@@ -192,3 +194,23 @@ async def spilled_again(process: Process, redis_client: Redis) -> None:
     process.link.send(batch.Detach(1, 1006))
     await until(lambda: redis_client.xlen(offline_key(ANN)), holds=lambda length: length == 4)
     assert (await process.shard.stats())["quarantined"] == 1
+
+
+async def test_what_was_read_before_storage_failed_on_the_way_counts_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start()
+    for id in ("a", "b", "c"):
+        await first.post(ANN, id)
+    await first.kill()
+    with_windows, failures = Pages.with_windows, [StorageUnavailable("not now")]
+
+    async def failing_once(pages: Pages, slots: Sequence[int]) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return await with_windows(pages, slots)
+
+    monkeypatch.setattr(Pages, "with_windows", failing_once)
+    second = start()
+    assert await second.post(ANN, "d") == 4
+    core = second.shard._core
+    assert not failures
+    assert core.cabinet.memory.messages == len(core.mailboxes[ANN].hot) == 4

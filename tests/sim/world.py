@@ -381,6 +381,9 @@ class World:
                 continue
             if len(core.intake) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
                 self.fail(Violation(f"[8] {len(core.intake)} posts wait in shard {index}"))
+            held = sum(len(mailbox.hot) for mailbox in core.mailboxes.values())
+            if core.cabinet.memory.messages != held:
+                self.fail(Violation(f"[8] shard {index} counts {core.cabinet.memory.messages} messages in memory, and has {held}"))
             self.books.seen[f"pressure {core.pressure.level}"] += 1
             self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.cabinet.memory.low_spilled)
             for mailbox in core.mailboxes.values():
