@@ -25,7 +25,8 @@ that starts takes everything up to there for claimed.
 Three levels, so that what fails does not delay what does not: the delay wheel; retries, ordered by next retry time, which starts at
 `timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and compensation, for a timer that has failed `timer_failures_max`
 times, or that failed while its shard's claims were at `timer_degrade_load` of their limit: a batch every `timer_compensate_ms`, oldest
-failure first, while the load allows it. No level ever gives a timer up.
+failure first, while the load allows it. A batch of which nothing failed says that the shard is well again: the next one follows it at
+once. No level ever gives a timer up.
 
 A lane is what one shard gets. It has wheels of its own: when the shard is away or has enough unconfirmed timers, they
 are simply not advanced, and due timers stay in order, cancellable, and out of the other shards' way.
@@ -84,13 +85,14 @@ class _Entry:
 
 
 class _Lane:
-    __slots__ = ("compensate_ms", "degraded", "handed", "handed_bytes", "incomplete", "retries", "session", "wheel")
+    __slots__ = ("compensate_ms", "compensating", "degraded", "handed", "handed_bytes", "incomplete", "retries", "session", "wheel")
 
     def __init__(self, now_ms: int) -> None:
         self.wheel: Wheel[str] = Wheel(now_ms)
         self.retries: Wheel[str] = Wheel(now_ms)
         self.degraded: dict[str, None] = {}  # oldest failure first
         self.compensate_ms = now_ms  # when the next compensation batch may go
+        self.compensating: set[str] = set()  # what is left of the last one, unless something of it has failed
         self.session: str | None = None
         self.handed: dict[str, int] = {}  # scheduled id -> when it is handed out again; in that order
         self.handed_bytes = 0
@@ -187,6 +189,10 @@ class Firing:
         else:
             del lane.handed[sid]
             lane.handed_bytes -= entry.size
+            if lane.compensating:
+                lane.compensating.discard(sid)
+                if not lane.compensating:
+                    lane.compensate_ms = 0
 
     def done(self, sid: str) -> Timer | None:
         """The timer took effect; returns it when it was in memory."""
@@ -252,6 +258,7 @@ class Firing:
         """A shard's session is over: what it has not confirmed waits for the next one."""
         lane = self._lanes[shard]
         lane.session = None
+        lane.compensating.clear()
         for sid in list(lane.handed):
             entry = self._entries[sid]
             self._leave(entry)
@@ -297,6 +304,7 @@ class Firing:
                 for sid in sids:
                     del lane.degraded[sid]
                 lane.compensate_ms = now_ms + self._config.timer_compensate_ms
+                lane.compensating = set(sids)
                 out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
         return out
 
@@ -309,7 +317,10 @@ class Firing:
 
     def _fail(self, entry: _Entry, now_ms: int) -> None:
         config = self._config
-        busy = self._is_loaded(self._lanes[entry.shard])
+        before = self._lanes[entry.shard]
+        busy = self._is_loaded(before)
+        if entry.timer.sid in before.compensating:
+            before.compensating.clear()
         self._leave(entry)
         self.failed += 1
         self.refired += 1

@@ -257,6 +257,61 @@ def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_
     assert rig.core.stats()["degraded"] == 0
 
 
+def _degraded(count: int) -> tuple[Rig, str, int]:
+    """So many timers that failed too often, in batches of two, and when the first batch was handed out."""
+    rig = Rig(Config(timer_removal_ms=0, timer_failures_max=1, timer_batch=2))
+    rig.open_all()
+    session = f"shard-{rig.slots.owner(USERS[0])}/a"
+    sids = [rig.schedule(0, 10, f"a{n}") for n in range(count)]
+    rig.at(START + 10)
+    rig.send(session, FireFailed(sids))
+    rig.fired.clear()
+    assert rig.core.stats()["degraded"] == count
+    first_ms = START + 10 + rig.config.timer_compensate_ms
+    rig.at(first_ms - 1)
+    assert rig.fired == []
+    rig.at(first_ms)
+    assert len(rig.fired) == 2
+    return rig, session, first_ms
+
+
+def test_compensation_goes_on_at_once_when_the_shard_took_the_whole_batch() -> None:
+    rig, session, first_ms = _degraded(5)
+    rig.send(session, FireDone(rig.sids()[:1]))
+    rig.at(first_ms + 1)
+    assert len(rig.fired) == 2, "one of the batch is still out"
+    for confirmed, handed in ((slice(1, 2), 4), (slice(2, 4), 5), (slice(4, 5), 5)):
+        rig.send(session, FireDone(rig.sids()[confirmed]))
+        rig.at(first_ms + 2)
+        assert len(rig.fired) == handed
+    rig.store()
+    assert rig.storage.timers == {}
+
+
+def test_compensation_waits_for_its_next_time_when_something_of_the_batch_failed_again() -> None:
+    for answers in ([FireFailed, FireDone], [FireDone, FireFailed]):
+        rig, session, first_ms = _degraded(5)
+        for sid, answer in zip(rig.sids(), answers, strict=True):
+            rig.send(session, answer([sid]))
+        rig.at(first_ms + rig.config.timer_compensate_ms - 1)
+        assert len(rig.fired) == 2
+        rig.at(first_ms + rig.config.timer_compensate_ms)
+        assert len(rig.fired) == 4
+
+
+def test_a_lost_session_says_nothing_about_the_batch() -> None:
+    rig, session, first_ms = _degraded(4)
+    shard = rig.slots.owner(USERS[0])
+    rig.handle(Closed(session))
+    again = rig.open(shard, "b")
+    assert len(rig.fired) == 4, "the two of the batch fire again at once"
+    rig.send(again, FireDone(rig.sids()[2:]))
+    rig.at(first_ms + rig.config.timer_compensate_ms - 1)
+    assert len(rig.fired) == 4
+    rig.at(first_ms + rig.config.timer_compensate_ms)
+    assert len(rig.fired) == 6
+
+
 def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
     rig = Rig()
     rig.open_all()
