@@ -126,14 +126,13 @@ class Shard(Server):
             on_close=self._on_edge_close,
             surroundings=self._surroundings,
         )
-        slot_map, _ = await self._patiently(self._read_placement)
+        slot_map, data_epoch = await self._patiently(self._read_placement)
         await self._patiently(lambda: self._journal.take_over(slot_map.slots_of(self._index)))
-        await self._patiently(lambda: self._rebuild(broadcasts))
+        await self._patiently(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
-    async def _rebuild(self, broadcasts: BroadcastLog) -> None:
+    async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
         """A core of what storage has. Another one when storage fails on the way: what the first had read would count twice."""
-        slot_map, data_epoch = await self._read_placement()
         self._core = core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
         storage = (self._journal, self._pages, self._offline)
         self._recall = Recall(self._client, core, *storage, self._now_ms, self._config.quarantine_max)

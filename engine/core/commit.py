@@ -138,10 +138,10 @@ class Intake:
         self.bytes += len(pending.post.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes that posts are on their way to."""
+        """Keys of the mailboxes that posts are on their way to, and decisions about posts."""
         keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
         if self.group is not None:
-            keys.update(pending.post.key for pending in self.group.posts)
+            keys.update(record.key for record in self.group.records)
             keys.update(mailbox.key for mailbox in self.group.closing)
             keys.update(adoption.mailbox.key for adoption in self.group.adoptions)
             keys.update(change.mailbox.key for change in self.group.changes)

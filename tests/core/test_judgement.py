@@ -348,6 +348,18 @@ def test_a_repeat_of_what_was_delivered_is_a_duplicate_whatever_its_cap_says_now
     assert told(world, CAPPED, id="m2") == Posted(world.refs, DUPLICATE, 2)
 
 
+def test_a_mailbox_stays_in_memory_while_the_journal_is_told_why_its_message_was_put_off() -> None:
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.checkpoint()
+    world.post(more=b',"type":"a.b","data":1')
+    assert world.core.take_group(world.now_ms) is not None
+    world.now_ms += world.policy.mailbox_idle_ms
+    assert world.core.evict(world.now_ms) == 0
+    world.core.group_committed(world.now_ms)
+    assert [answer.status for answer in of(world.said(), Posted)] == [DEFERRED]
+
+
 def test_quiet_hours_defer_a_publishers_message_and_store_nothing_of_it() -> None:
     world = at(TEN_PM)
     wants(world, NIGHT)
