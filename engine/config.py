@@ -186,7 +186,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_retry_cap_ms: Positive = 5000
     timer_failures_max: Positive = 3  # then it waits for the compensation batch: what fails again and again must not delay the rest
     timer_degrade_load: float = 0.9  # of timer_claims_max or _bytes: a shard this busy gets failed timers with the compensation batch only
-    timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail: 1 % of its time
+    timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail
     fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
     timers_per_user_max: Positive = 10_000
     list_timers_max: Positive = 1000
