@@ -148,8 +148,8 @@ def a_late_copy_of_a_rolled_back_group_applies() -> Any:
 def the_journal_is_trimmed_one_group_too_far() -> Any:
     original = Journal.covered
 
-    async def covered(self: Journal, through: int | None) -> None:
-        await original(self, None if through is None else through + 1)
+    async def covered(self: Journal, through: int | None, written: Any) -> None:
+        await original(self, None if through is None else through + 1, written)
 
     return patched(Journal, "covered", covered)
 
