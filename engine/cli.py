@@ -213,9 +213,11 @@ def _ask_status(config: Config) -> dict[str, Any]:
 
 
 def _status_table(found: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("part", "pid", "node", "state", "cpu %", "rss MB", "restarts", "connections", "pending"):
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns, beside addresses of any length
+    for title in ("part", "pid", "node", "state"):
         table.add_column(title, no_wrap=True)
+    for title in ("cpu %", "MB", "restarts", "conns", "pending"):
+        table.add_column(title, no_wrap=True, justify="right")
     rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"

@@ -76,6 +76,29 @@ def test_the_status_says_so_when_stored_records_could_not_be_read(monkeypatch: p
     assert ("3 stored records could not be read" in told) == bool(quarantined)
 
 
+def test_the_status_of_a_busy_engine_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(role: str, index: int, **more: int) -> dict[str, object]:
+        process = {
+            "ready": True,
+            "pid": 1_234_567,
+            "node": "192.168.100.200",
+            "cpu_pct": 100.0,
+            "rss_bytes": 9_999_000_000,
+            "restarts": 123,
+        }
+        return {"role": role, "index": index, **process, **more}
+
+    totals = dict.fromkeys(("connections", "pending", "published", "acknowledged", "quarantined"), 0)
+    redis = {"alive": True, "restarts": 0, "pid": 1_234_567, "used_memory_bytes": 9_999_000_000}
+    found = {"edges": [row("edge", 10, connections=99_999)], "shards": [row("shard", 10, connections=99_999, pending=9_999_999)]}
+    found |= {"schedulers": [row("scheduler", 1)], "controller": row("controller", 0), "redis": redis, "totals": totals}  # type: ignore[dict-item]
+    monkeypatch.setattr("engine.cli._ask_status", lambda _config: found)
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["status"]).stdout
+    assert "restarts conns pending" in told
+    assert "99999 9999999" in told
+    assert "\u2026" not in told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("status",), ("scale", "--shards", "3")])
 def test_commands_that_need_an_engine_say_how_to_start_one(tmp_path: Path, arguments: tuple[str, ...]) -> None:
