@@ -19,7 +19,8 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [8] queues stay within their limits
     windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
-    PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again
+    PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again; a refusal is confirmed when the
+        dead letters have it
 """
 
 from __future__ import annotations
@@ -141,6 +142,9 @@ class Books:
         if not whose:
             if key == LOG_KEY:
                 self._log(how, detail)
+            elif how == "xadd" and what.startswith("dead:"):
+                letter = dict(zip(detail[1][::2], detail[1][1::2], strict=True))
+                self.user(f"{what.removeprefix('dead:')}:{letter[b'user'].decode()}").dead.add(letter[b"id"].decode())
             return
         if what == "epoch":
             self._took_over(key, int(detail))
@@ -467,7 +471,25 @@ class Books:
 
     def refuses(self, key: str, seqs: Iterable[int]) -> None:
         """A client is about to say that it cannot handle these."""
-        self.user(key).refused.update(seqs)
+        user = self.user(key)
+        for seq in seqs:
+            if not user.has_handled(seq):
+                user.refused_first.add(user.messages[seq].id)
+            user.refused.add(seq)
+
+    def nacked(self, to: Receiving, ids: Iterable[str]) -> None:
+        """A client is told that what it refused is safe, or was settled before; what it says on one connection arrives in order."""
+        user = to.user
+        for id in ids:
+            self.seen["nacked"] += 1
+            if user.devices > 1 or id in user.dead or id not in user.refused_first:
+                continue  # another device may have been faster
+            seq = user.seq_of.get(id, 0)
+            message = user.messages.get(seq)
+            if message is None or message.replaced or self.broadcasts.is_gone(message.pos):
+                continue
+            if message.retain and message.expires_ms > self._now() and seq > user.head - self._config.offline_max:
+                raise Violation(f"{to.name} is told that {id} ({seq}) is refused, and no dead letter has it", user.key)
 
     def welcomed(self, to: Receiving, head: int, first: int, resumed: str, cursor: tuple[str, int]) -> None:
         """A connection is attached.

@@ -217,6 +217,8 @@ class Link:
             self.device.passed(self, frame["to"])
         elif kind == "revoke":
             books.revoked(self.receiving, frame["ids"])
+        elif kind == "nacked":
+            books.nacked(self.receiving, frame["ids"])
         elif kind == "close":
             self.closed(frame["code"])
         elif kind == "error" and self.device.honest:
@@ -248,6 +250,7 @@ class Device:
         self.loop = cluster.loop
         self.books = books
         self.book = books.user(key)
+        self.book.devices += 1
         self.name = f"{key}/d{number}"
         self.rng = Random(f"{seed}:{self.name}")
         self.links = 0

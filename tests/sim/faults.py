@@ -15,6 +15,8 @@ CLASSES: Final = {
     "crash-shard": "a shard's process is killed and restarted",
     "crash-scheduler": "a scheduler's process is killed and restarted",
     "crash-edge": "an edge's process is killed and restarted",
+    "crash-again": "a process is killed, and so are its successors, while they recover",
+    "crash-node": "several processes are killed at one moment, as when their machine dies",
     "zombie": "a process stops, a successor takes over, then the old one wakes up and goes on",
     "split": "a successor takes over while the old one runs and some still talk to it",
     "stall": "a process stops for a while (SIGSTOP, SIGCONT)",

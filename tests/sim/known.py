@@ -52,6 +52,9 @@ class User:
         self.acked_through = 0  # a client said so, whether or not it arrived
         self.acked: set[int] = set()  # and these, by their ids
         self.refused: set[int] = set()
+        self.refused_first: set[str] = set()  # ids of those that nobody had acknowledged when they were refused
+        self.dead: set[str] = set()  # ids in the dead-letter stream
+        self.devices = 0
         self.accounted_floor = 0
         self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
         self.acked_by_last_group: list[int] = []  # of them: what the last group of all that carried acknowledgements brought

@@ -27,6 +27,7 @@ from engine.core.fired import Fired
 from engine.core.firing import Firing
 from engine.core.flight import Connection
 from engine.core.horizon import Horizon
+from engine.core.hub import Hub
 from engine.core.mailbox import Mailbox
 from engine.core.scheduler import SchedulerCore
 from engine.core.shard import ShardCore
@@ -542,3 +543,15 @@ def a_profile_is_not_replayed() -> Any:
 @mutation
 def a_timer_that_is_to_come_again_counts_as_done() -> Any:
     return patched(Fired, "again", lambda self, moves: self.done([sid for sid, _ in moves]))
+
+
+# -- Refusals. ---------------------------------------------------------------------------------------------------------
+@mutation
+def a_refusal_is_confirmed_before_the_dead_letters_have_it() -> Any:
+    original = Hub.nack
+
+    def nack(self: Hub, session: str, record: Any, now_ms: int) -> None:
+        original(self, session, record, now_ms)
+        self.refused((session, record.conn), record.ids)
+
+    return patched(Hub, "nack", nack)

@@ -47,6 +47,9 @@ EPISODES: Final = {
 }
 """Faults that last, and how often they begin, per second."""
 
+LATER_EPISODES: Final = {"crash-again": 0.15, "crash-node": 0.1}
+"""The same; which of them a world has is drawn apart, so that the others' worlds stay what they were."""
+
 QUIET_S: Final = 60.0
 """How long a healed world may take until nothing is left over."""
 
@@ -145,7 +148,10 @@ class World:
         config = sizes(rng)
         users = [f"t:u{number}" for number in range(rng.choice((1, 2, 3)))]
         self.faults = Faults(options.seed, options.enabled, options.fault_steps, lambda: self.loop.steps, lambda what: self.tell("", what))
-        self._pace = {name: rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name in EPISODES}
+        self._pace = {name: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name, rate in EPISODES.items()}
+        later = Random(f"{options.seed}:later")
+        self._pace |= {name: rate * later.choice((0.0, 0.0, 1.0, 3.0)) for name, rate in LATER_EPISODES.items()}
+        self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
         self.cluster = Cluster(self.loop, self.faults, config, users, lambda what: self.tell("", what))
         self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
         self.books.is_split = self.cluster.is_split
@@ -206,15 +212,20 @@ class World:
             self._later(delay_s, self._restart, process)
 
     def _restart(self, process: Process) -> None:
-        if self.cluster.newest(process.name) is process:
-            self.cluster.start(process.name)
+        name = process.name
+        if self.cluster.newest(name) is process:
+            self.cluster.start(name)
+            if self._doomed[name] and not self._healed:
+                self._doomed[name] -= 1
+                rng = self.faults.rng("crash-again")
+                self._later(rng.choice((0.002, 0.01, 0.1)) * rng.random(), self._die_young, name)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         self.loop.call_later(delay_s, act, *args, context=self.loop.outside)
 
     # -- Faults that last. --------------------------------------------------------------------------------------------
     def _plan(self, name: str) -> None:
-        rate = EPISODES[name] * self._pace[name]
+        rate = self._pace[name]
         if rate:
             self._later(self.faults.rng(name).expovariate(rate), self._strike, name)
 
@@ -241,6 +252,27 @@ class World:
         if process is not None:
             self.faults.happens(f"crash-{role}", f"{process} is killed")
             self.cluster.kill(process)
+
+    def _do_crash_again(self, rng: Random) -> None:
+        """Every crash point of a recovery is a crash point too: between fences, in the middle of a replay."""
+        process = self._victim(rng, "shard", "scheduler")
+        if process is not None:
+            self._doomed[process.name] = rng.choice((1, 2, 4))
+            self.faults.happens("crash-again", f"{process} is killed, and {self._doomed[process.name]} after it soon after their start")
+            self.cluster.kill(process)
+
+    def _die_young(self, name: str) -> None:
+        process = self.cluster.newest(name)
+        if process.alive and not self._healed:
+            self.faults.happens("crash-again", f"{process} is killed")
+            self.cluster.kill(process)
+
+    def _do_crash_node(self, rng: Random) -> None:
+        """What one actor repeats to another after its death is gone when both died."""
+        names = rng.sample(self.cluster.names, rng.randint(2, len(self.cluster.names)))
+        self.faults.happens("crash-node", f"{names} are killed")
+        for name in names:
+            self.cluster.kill(self.cluster.newest(name))
 
     def _do_stall(self, rng: Random) -> None:
         process = self._victim(rng, "shard", "scheduler", "edge")
@@ -331,7 +363,7 @@ class World:
         logging.disable(logging.CRITICAL)
         for name in self.cluster.names:
             self._later(0.0, self.cluster.start, name)
-        for name in EPISODES:
+        for name in self._pace:
             self._plan(name)
         try:
             loop.run(lambda: self.violation is None and loop.steps < self.options.steps, self._after_step)
