@@ -127,8 +127,10 @@ async def running(*steps: Step) -> AsyncIterator[Engine]:
     try:
         yield engine
     finally:
-        server.close()
+        for socket in server.sockets:  # a connection that is accepted, and has no transport yet, would be lost with its server, unclosed
+            asyncio.get_running_loop().remove_reader(socket.fileno())
         await _turns()  # who was accepted just now gets a task
+        server.close()
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
