@@ -41,6 +41,7 @@ from engine.core.mailbox import Mailbox
 from engine.core.memory import Memory
 from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
+from engine.core.named import seqs_of
 from engine.core.notes import apply_note
 from engine.core.retry import RetryPolicy
 
@@ -183,7 +184,7 @@ class Cabinet:
         """
         over, unread = [], []
         for id in ids:
-            seqs = mailbox.seqs_of((id,))
+            seqs = seqs_of(mailbox, (id,))
             seq = seqs[0] if seqs else 0
             if refused := mailbox.refuse(seqs):
                 letter = self._letters[mailbox.key, seq] = DeadLetter(mailbox.key, refused[0], reason, [by])

@@ -335,14 +335,6 @@ class Mailbox:
                 refused.append(message)
         return refused
 
-    def seqs_of(self, ids: Iterable[str]) -> list[int]:
-        """The numbers of these ids as far as memory knows them, ascending."""
-        known = [(id, self.recent.get(id)) for id in ids]
-        seqs = {entry[0] for _, entry in known if entry is not None}
-        if wanted := {id for id, entry in known if entry is None}:
-            seqs.update(message.seq for message in self.hot.values() if message.id in wanted)
-        return sorted(seqs)
-
     def _revoke_cold(self, first: int, last: int, by: Connection | None, result: Settled) -> None:
         """Settled while out of memory: connections that were sent them and stalled are told, as far as their ids are known."""
         for connection in self.connections.values():

@@ -225,6 +225,56 @@ def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
     assert delivered(world.settle(), 2) == [(3, 2)]
 
 
+def _given_twice(*, window: int = 8, between: int = 0) -> World:
+    """Two messages under one id, which storage had forgotten by the second, with others between them."""
+    world = World(window=window, recent_ids=1)
+    world.post("u", "daily", idempotent=False)
+    world.settle()
+    for _ in range(max(between, 1)):
+        world.post("u")
+    world.settle()
+    world.post("u", "daily", idempotent=False)
+    world.settle()
+    return world
+
+
+def test_an_id_that_is_pending_twice_is_acknowledged_where_it_was_shown_and_the_other_still_comes() -> None:
+    world = _given_twice(window=2, between=2)
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    world.ack_ids(1, "daily")
+    world.ack_ids(1, "m2")
+    assert delivered(world.settle()) == [(3, 1), (4, 1)]
+    world.ack_ids(1, "daily", "m3")
+    assert delivered(world.wait(10_000)) == []
+
+
+def test_an_id_that_was_shown_twice_is_acknowledged_for_both() -> None:
+    world = _given_twice()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.ack_ids(1, "daily")
+    assert [seq for seq, _ in delivered(world.wait(1000))] == [2]
+
+
+def test_an_acknowledgement_by_id_without_a_connection_is_of_the_oldest_that_is_pending() -> None:
+    world = _given_twice()
+    world.tell(Settle(9, "t:u", -1, ["daily"]))
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1), (3, 1)]
+
+
+def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -> None:
+    world = _given_twice()
+    world.attach(1)
+    world.settle()
+    world.nack(1, "daily")
+    world.nack(1, "daily")
+    world.settle()
+    assert [letter.message.seq for letter in world.dead] == [1]
+    assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
+
+
 def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
     world = World()
     world.attach(1)
