@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from engine.config import Config
 from engine.errors import Overloaded
 from engine.gate import Gate
 from tests.edge.edge_world import edge_world
+from tests.waiting import until
 
 HIGH = b'[{"user":"u","type":"t","priority":"high"}]'
 NORMAL = b'[{"user":"u","type":"t"}]'
@@ -144,7 +146,9 @@ async def test_a_client_that_leaves_gives_its_turn_away() -> None:
 
 
 async def test_while_shards_do_not_answer_an_edge_refuses_with_retry_after_and_then_takes_again() -> None:
-    async with edge_world(publish_rate_initial_per_s=8000) as world, world.http() as client:
+    # 3 000 high ones are a backlog of 30 s: too long for low, and 10 s from too long for high, whatever stalls this machine meanwhile.
+    slow: dict[str, Any] = {"publish_rate_initial_per_s": 100, "publish_delay_target_ms": 40_000, "publish_timeout_ms": 60_000}
+    async with edge_world(**slow) as world, world.http() as client:
         for shard in world.shards:
             shard.connected = False
         patience = asyncio.gather(
@@ -153,8 +157,7 @@ async def test_while_shards_do_not_answer_an_edge_refuses_with_retry_after_and_t
                 for _ in range(3)
             )
         )
-        while len(world.gateway.calls) < 3000:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(world.gateway.calls) == 3000)
         refused = await client.post("/v1/notifications", json={"user": "u1", "type": "t", "priority": "low"})
         assert refused.status_code == 429
         assert refused.headers["content-type"] == "application/problem+json"
