@@ -198,13 +198,14 @@ class EdgeHttpProtocol(HttpToolsProtocol):
     def _answer(self, cycle: RequestResponseCycle, status: int, headers: posting.RawHeaders, body: bytes) -> None:
         """In one write, where uvicorn needs two: a `send` of the kernel's less."""
         cycle.response_started = cycle.response_complete = True
+        answered, cycle.on_response = cycle.on_response, _nothing  # else this and the cycle would hold each other until a full collection
         if cycle.disconnected:
             return
         close = not cycle.keep_alive
         self.transport.write(posting.response(STATUS_LINE[status], [*cycle.default_headers, *headers], body, close=close))
         if close:
             self.transport.close()
-        cycle.on_response()
+        answered()
 
     def handle_websocket_upgrade(self) -> None:
         """It asks for a WebSocket: another protocol takes over."""
@@ -233,6 +234,10 @@ class EdgeHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _nothing() -> None:
+    """As `on_response` of an answered request."""
 
 
 class EdgeServer(uvicorn.Server):

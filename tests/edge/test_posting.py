@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import re
+import weakref
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -249,6 +251,20 @@ async def test_an_idle_connection_is_closed_after_its_last_answer() -> None:
         assert b" 202 " in await connection.answer()
         assert await connection.answer() == b"<end>"
         await until(lambda: not world.server.server_state.connections)
+
+
+@pytest.mark.parametrize("token", ["", "nonsense"])
+async def test_a_connection_that_has_ended_leaves_nothing_for_the_collector(token: str) -> None:
+    async with edge_world() as world:
+        gc.disable()
+        try:
+            async with connected(world) as connection:
+                connection.writer.write(asked(token or world.token()))
+                await connection.answer()
+                (protocol,) = map(weakref.ref, world.server.server_state.connections)
+            await until(lambda: protocol() is None)
+        finally:
+            gc.enable()
 
 
 async def test_a_client_that_leaves_before_the_answer_disturbs_nobody() -> None:
