@@ -40,6 +40,9 @@ SUBPROTOCOL_PREFIX: Final = "bearer."
 SCOPES: Final = ("connect", "publish", "admin")
 SECRET_FILE: Final = "jwt-secret"
 TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads one may allow fewer
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""As in an ASGI scope: the names in lower case."""
+
 _SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a float holds exactly
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
@@ -93,7 +96,7 @@ class Authenticator:
 
     def authenticate(
         self,
-        headers: Headers | Iterable[tuple[bytes, bytes]],
+        headers: Headers | RawHeaders,
         query_string: bytes,
         subprotocols: Sequence[str] = (),
         *,
@@ -281,7 +284,7 @@ def _put_new(path: Path, text: str) -> None:
         os.unlink(draft)
 
 
-def find_token(headers: Headers | Iterable[tuple[bytes, bytes]], query_string: bytes, subprotocols: Sequence[str] = ()) -> str:
+def find_token(headers: Headers | RawHeaders, query_string: bytes, subprotocols: Sequence[str] = ()) -> str:
     """The token of a request, "" when there is none; the module's first paragraph has the order."""
     cookie = ""
     for name, value in headers.raw if isinstance(headers, Headers) else headers:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 from websockets.utils import accept_key
 
 from engine import auth
-from engine.auth import Authenticator, Principal
+from engine.auth import Authenticator, Principal, RawHeaders
 from engine.config import Config
 from engine.connection import Cursor, parse_cursor
 from engine.gateway import Gateway
@@ -31,9 +31,6 @@ from engine.websocket import DirectWebSocket
 
 PATH: Final = "/v1/ws"
 SUBPROTOCOL: Final = "notify.v1.json"
-
-RawHeaders = Sequence[tuple[bytes, bytes]]
-"""As in an ASGI scope: the names in lower case."""
 
 SocketArguments = tuple[Gateway, Principal, Cursor, str, Verify]
 """Of a `WebSocketSession`, whatever carries it."""

@@ -11,19 +11,16 @@ instead of 100.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from engine import auth, publishing
-from engine.auth import Authenticator, Principal
+from engine.auth import Authenticator, Principal, RawHeaders
 from engine.config import Config
 from engine.events import RuleBook
 from engine.gateway import Gateway
 
 PATH: Final = "/v1/notifications"
-
-RawHeaders = Sequence[tuple[bytes, bytes]]
-"""As in an ASGI scope: the names in lower case."""
 
 _PATH: Final = PATH.encode()
 _SPECIAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site"))

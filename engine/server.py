@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from engine import faults, handshake, posting
-from engine.auth import Principal
+from engine.auth import Principal, RawHeaders
 from engine.config import Config
 from engine.errors import Overloaded, Unavailable
 from engine.problems import Problem
@@ -126,9 +126,9 @@ class EdgeHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """It is here as a whole."""
-        if self._plain is not None:
+        if self._plain is not None and self.short_ways is not None:
             body, self._plain = b"".join(self._plain), None
-            self._publish(body)
+            self._publish(body, self.short_ways)
         else:
             super().on_message_complete()
 
@@ -152,7 +152,7 @@ class EdgeHttpProtocol(HttpToolsProtocol):
         for part in parts or ():
             super().on_body(part)
 
-    def _publish(self, body: bytes) -> None:
+    def _publish(self, body: bytes, ways: ShortWays) -> None:
         """Answer a plain publish request."""
         self._unset_keepalive_if_required()  # an answer within the same read may have armed it
         # As in HttpToolsProtocol.on_headers_complete: what it asks of the request under way, it asks of this.
@@ -169,33 +169,32 @@ class EdgeHttpProtocol(HttpToolsProtocol):
             keep_alive=True,
             on_response=self.on_response_complete,
         )
-        assert self.short_ways is not None
         try:
-            principal = self.short_ways.publisher.admit(self.headers, b"")
+            principal = ways.publisher.admit(self.headers, b"")
         except (Problem, Overloaded) as error:
-            self._refuse(cycle, error)
+            self._refuse(cycle, error, ways)
             return
-        task = self.loop.create_task(self._published(cycle, body, posting.content_type(self.headers), principal))
+        task = self.loop.create_task(self._published(cycle, body, posting.content_type(self.headers), principal, ways))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _published(self, cycle: RequestResponseCycle, body: bytes, content_type: str | None, principal: Principal) -> None:
-        assert self.short_ways is not None
+    async def _published(
+        self, cycle: RequestResponseCycle, body: bytes, content_type: str | None, principal: Principal, ways: ShortWays
+    ) -> None:
         try:
-            answer = await self.short_ways.publisher.publish(body, content_type, principal)
+            answer = await ways.publisher.publish(body, content_type, principal)
         except Exception as error:
             if not isinstance(error, Problem | Overloaded | Unavailable):
                 self.logger.error("a publish request failed", exc_info=error)  # a bug
-            self._refuse(cycle, error)
+            self._refuse(cycle, error, ways)
         else:
             self._answer(cycle, 202, posting.headers(answer), answer)
 
-    def _refuse(self, cycle: RequestResponseCycle, error: Exception) -> None:
-        assert self.short_ways is not None
-        refusal = faults.refusal(error, self.short_ways.refused)
+    def _refuse(self, cycle: RequestResponseCycle, error: Exception, ways: ShortWays) -> None:
+        refusal = faults.refusal(error, ways.refused)
         self._answer(cycle, refusal.status_code, refusal.raw_headers, bytes(refusal.body))
 
-    def _answer(self, cycle: RequestResponseCycle, status: int, headers: posting.RawHeaders, body: bytes) -> None:
+    def _answer(self, cycle: RequestResponseCycle, status: int, headers: RawHeaders, body: bytes) -> None:
         """In one write, where uvicorn needs two: a `send` of the kernel's less."""
         cycle.response_started = cycle.response_complete = True
         answered, cycle.on_response = cycle.on_response, _nothing  # else this and the cycle would hold each other until a full collection

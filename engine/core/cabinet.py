@@ -11,7 +11,7 @@ which replay does not mind, and never older.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from msgspec import Struct
 
@@ -41,7 +41,7 @@ from engine.core.mailbox import Mailbox
 from engine.core.memory import Memory
 from engine.core.merging import Closer, apply_window
 from engine.core.message import Message
-from engine.core.named import seqs_of
+from engine.core.named import oldest_of
 from engine.core.notes import apply_note
 from engine.core.retry import RetryPolicy
 
@@ -177,16 +177,16 @@ class Cabinet:
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
-    def refuse(self, mailbox: Mailbox, ids: Iterable[str], reason: str, by: Conn) -> tuple[list[str], list[str]]:
+    def refuse(self, mailbox: Mailbox, ids: Collection[str], reason: str, by: Conn) -> tuple[list[str], list[str]]:
         """A client cannot handle these: on their way to the dead-letter stream.
 
         Returns the ids of which nothing is left to refuse, and those that may be among the cold messages: to be read first.
         """
         over, unread = [], []
+        oldest = oldest_of(mailbox, ids)
         for id in ids:
-            seqs = seqs_of(mailbox, (id,))
-            seq = seqs[0] if seqs else 0
-            if refused := mailbox.refuse(seqs):
+            seq = oldest.get(id, 0)
+            if refused := mailbox.refuse((seq,)):
                 letter = self._letters[mailbox.key, seq] = DeadLetter(mailbox.key, refused[0], reason, [by])
                 self._dead.append(letter)
             elif seq in mailbox.dying:

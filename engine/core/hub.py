@@ -27,7 +27,7 @@ from engine.core.checkpoint import Handled, settled_numbers
 from engine.core.courier import Courier, SessionEvent
 from engine.core.flight import Conn, Connection
 from engine.core.mailbox import Mailbox, Settled
-from engine.core.named import seqs_of, seqs_shown
+from engine.core.named import oldest_of, seqs_shown
 from engine.core.parked import BEHIND_MAX
 from engine.core.plain import settle_newest
 from engine.core.retry import Path
@@ -224,7 +224,7 @@ class Hub:
         if record.seq >= 0:
             self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._policy.retry), None, now_ms)
         if record.ids:
-            seqs = seqs_of(mailbox, record.ids)
+            seqs = sorted(oldest_of(mailbox, record.ids).values())
             self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._policy.retry), None, now_ms)
         self._output.append((session, SettledRecord(record.ref)))
 
@@ -255,14 +255,14 @@ class Hub:
         """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
         over, unread = self._cabinet.refuse(mailbox, record.ids, record.reason, (session, record.conn))
         if again:
-            over += [id for id in unread if not seqs_of(mailbox, (id,))]
+            known = oldest_of(mailbox, unread)
+            over += [id for id in unread if id not in known]
             unread = [id for id in unread if id not in over]
         if over:
             self.refused((session, record.conn), over)
         if unread:
             assert mailbox.cold is not None, "what is not in memory is cold"
-            seqs = seqs_of(mailbox, unread)
-            first = seqs[0] if seqs else mailbox.cold[0]
+            first = min(oldest_of(mailbox, unread).values(), default=mailbox.cold[0])
             waiting = self._unread.setdefault(mailbox.key, _Unread(first, []))
             waiting.records.append((session, Nack(record.conn, unread, record.reason)))
             self._cabinet.want_read(mailbox, waiting.first, self._policy.window)

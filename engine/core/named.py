@@ -13,24 +13,20 @@ from engine.core.flight import Connection
 from engine.core.mailbox import Mailbox
 
 
-def seqs_of(mailbox: Mailbox, ids: Iterable[str]) -> list[int]:
-    """One number for each of these ids, as far as memory knows it, ascending: the oldest. For those who have no connection, and for a
-    refusal, which is of one message."""
-    oldest = {id: seq for id in ids if (seq := mailbox.recent.get(id, (0,))[0])}
+def oldest_of(mailbox: Mailbox, ids: Iterable[str]) -> dict[str, int]:
+    """The oldest number of each of these ids, as far as memory knows one. For those who have no connection, and for a refusal, which is
+    of one message."""
     wanted = set(ids)
+    oldest = {id: seq for id in wanted if (seq := mailbox.recent.get(id, (0,))[0])}
     for seq, message in chain(mailbox.dying.items(), mailbox.hot.items()):
         if message.id in wanted:
             oldest[message.id] = min(seq, oldest.get(message.id, seq))
-    return sorted(oldest.values())
+    return oldest
 
 
 def seqs_shown(mailbox: Mailbox, ids: Iterable[str], by: Connection) -> list[int]:
-    """All numbers of these ids that are in flight on a connection, and one for each of the others, ascending."""
-    wanted, seqs = set(ids), list[int]()
-    left = set(wanted)
-    for seq in by.flight:  # nearly always all of them
-        message = mailbox.hot.get(seq)
-        if message is not None and message.id in wanted:
-            seqs.append(seq)
-            left.discard(message.id)
-    return sorted(seqs + seqs_of(mailbox, left)) if left else seqs
+    """All numbers of these ids that are in flight on a connection, and the oldest of each of the others, ascending."""
+    wanted = set(ids)
+    shown = {seq: message.id for seq in by.flight if (message := mailbox.hot.get(seq)) is not None and message.id in wanted}
+    left = wanted.difference(shown.values())  # nearly always nothing
+    return sorted([*shown, *oldest_of(mailbox, left).values()] if left else shown)
