@@ -9,7 +9,7 @@ import resource
 import subprocess
 from pathlib import Path
 
-from engine.store.embedded import find_server
+from engine.store.embedded_redis import find_server
 
 
 def machine() -> dict[str, object]:

@@ -15,7 +15,7 @@ import uvloop
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from bench.server import SECRET
-from engine.auth import mint
+from engine.auth.tokens import mint
 
 _CONNECTING_AT_ONCE = 100
 _PATIENCE_S = 120

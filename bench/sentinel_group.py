@@ -15,7 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from bench.server import free_port
-from engine.store.embedded import find_server
+from engine.store.embedded_redis import find_server
 
 SERVICE = "notifications"
 PASSWORD = "for-the-bench-only"

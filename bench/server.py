@@ -23,7 +23,7 @@ from bench.load import HttpPublisher, connect
 from bench.posting import Poster
 from bench.processes import BY_PROGRAM, Processes
 from bench.system import System
-from engine.auth import mint
+from engine.auth.tokens import mint
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180

@@ -19,7 +19,7 @@ from typing import Final
 from bench.processes import role_of, tree
 from bench.sentinel_group import PASSWORD, Server
 from bench.server import free_port
-from engine.cluster import HEAD_SETTINGS
+from engine.cli.ray_cluster import HEAD_SETTINGS
 
 _START_S: Final = 60
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from engine.core.wheel import Wheel
+from engine.core.scheduler.timer_wheel import TimerWheel
 
 START = 1_790_000_000_123
 SPREAD_MS = 60_000
@@ -26,7 +26,7 @@ def measure(timers: int) -> dict[str, float]:
     gc.collect()
     gc.freeze()
 
-    wheel: Wheel[str] = Wheel(START)
+    wheel: TimerWheel[str] = TimerWheel(START)
     began = time.process_time()
     for key, due in zip(keys, dues, strict=True):
         wheel.arm(key, due)
@@ -41,7 +41,7 @@ def measure(timers: int) -> dict[str, float]:
     fire_s = time.process_time() - began
     assert fired == timers
 
-    wheel = Wheel(START)
+    wheel = TimerWheel(START)
     for key, due in zip(keys, dues, strict=True):
         wheel.arm(key, due)
     began = time.process_time()
@@ -50,7 +50,7 @@ def measure(timers: int) -> dict[str, float]:
     cancel_s = time.process_time() - began
 
     tracemalloc.start()
-    wheel = Wheel(START)
+    wheel = TimerWheel(START)
     for key, due in zip(keys, dues, strict=True):
         wheel.arm(key, due - START + START)  # an int of its own, as a decoded record brings
     held_bytes, _ = tracemalloc.get_traced_memory()

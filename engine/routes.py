@@ -1,7 +1,7 @@
 """Every endpoint of PROTOCOL.md, one short function each.
 
     uvicorn --> CrossOrigin --> Starlette routing --> an endpoint here --> Gateway
-       +--- plain WebSockets and publish requests: `engine.handshake`, `engine.posting` --^
+       +--- plain WebSockets and publish requests: `engine.transports.websocket_handshake`, `engine.api.publish_endpoint` --^
 
 An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is raised as `Problem` (or `Overloaded` or
 `Unavailable` by the gateway) and becomes `application/problem+json` in one place; before a WebSocket's upgrade too.
@@ -22,33 +22,30 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine import assets, auth, bodies, explaining, metrics, openapi, posting, profiles, subscriptions, timerviews
-from engine.auth import Authenticator, Principal
-from engine.body import read_body
+from engine.api import ack_and_patch, explanations, profiles, publish_endpoint, scheduled, subscriptions
+from engine.api.counters import CounterSignals
+from engine.api.events import EventEndpoint, RuleBook
+from engine.api.publish_endpoint import PublishEndpoint
+from engine.auth import tokens
+from engine.auth.tokens import Authenticator, Principal
+from engine.auth.topic_permissions import check_topics, memberships, permits, whose
 from engine.config import Config
-from engine.connection import parse_cursor
-from engine.core.identity import is_id, is_user
-from engine.core.slots import mailbox_key, split_key
-from engine.cors import CrossOrigin
+from engine.core.model.names import is_id, is_user
+from engine.core.model.routing import mailbox_key, split_key
 from engine.errors import Invalid, Unavailable
-from engine.events import Events, RuleBook
-from engine.faults import handlers
-from engine.gateway import Gateway
-from engine.handshake import PATH, SUBPROTOCOL, Sockets
-from engine.outcomes import RETRY_AFTER_S
-from engine.posting import Publisher
-from engine.problems import (
-    Problem,
-    bad_request,
-    forbidden,
-    not_found,
-    unavailable,
-)
-from engine.server import ShortWays
-from engine.session import AsgiWebSocket
-from engine.signals import Signals
-from engine.streams import EventStream, Poll
-from engine.websocket import EXTENSION, DirectWebSocket
+from engine.gateway import metrics
+from engine.gateway.connection import parse_cursor
+from engine.gateway.gateway import Gateway
+from engine.http import openapi, static_files
+from engine.http.cors import CrossOrigin
+from engine.http.error_responses import handlers
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
+from engine.http.request_body import read_body
+from engine.transports.http_server import FastPaths
+from engine.transports.sse import EventStream, Poll
+from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets
+from engine.transports.websocket_protocol import AsgiWebSocket
+from engine.transports.websocket_transport import EXTENSION, DirectWebSocket
 
 _READY_PATIENCE_S: Final = 0.25
 """Probes of orchestrators give up after a second."""
@@ -63,7 +60,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals) -> Starlette:
+def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: CounterSignals) -> Starlette:
     """The application of one edge. Its `state.short_ways` are for `engine.server.build`.
 
     Args:
@@ -76,7 +73,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
     """
     api = _Api(gateway, authenticator, config, status, ready, signals)
     routes: list[BaseRoute] = [
-        Route(posting.PATH, _Publish(api.publisher, config), methods=["POST"]),
+        Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
@@ -97,7 +94,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         _route("/readyz", GET=api.readyz),
         _route("/metrics", GET=api.metrics),
         _route("/openapi.json", GET=api.openapi),
-        *assets.routes(),
+        *static_files.routes(),
     ]
     for route in routes:
         # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
@@ -109,7 +106,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
-    application.state.short_ways = ShortWays(api.sockets.open, api.publisher, gateway.metrics.refused)
+    application.state.short_ways = FastPaths(api.sockets.open, api.publisher, gateway.metrics.refused)
     return application
 
 
@@ -117,7 +114,7 @@ class _Api:
     """The endpoints and what they share."""
 
     def __init__(
-        self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: Signals
+        self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: CounterSignals
     ) -> None:
         self.gateway = gateway
         self.config = config
@@ -127,15 +124,15 @@ class _Api:
         self._signals = signals
         self.sockets = Sockets(gateway, authenticator, config)
         book = RuleBook(config, gateway.clock)
-        self.publisher = Publisher(gateway, authenticator, config, book)
-        self._events = Events(config, gateway.requests, book, gateway.wall_ms)
+        self.publisher = PublishEndpoint(gateway, authenticator, config, book)
+        self._events = EventEndpoint(config, gateway.requests, book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
         now_s = self.gateway.wall_ms() / 1000
         principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
         if scope:
-            auth.require(principal, scope)
+            tokens.require(principal, scope)
         return principal
 
     def device(self, request: Request) -> str:
@@ -145,12 +142,12 @@ class _Api:
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
         """`GET /v1/scheduled?user=&collapse=`."""
-        answer = timerviews.good(await self.gateway.requests.list_timers(*self._timers_of(request)))
-        return _json({"scheduled": [timerviews.shown(timer) for timer in answer.timers]})
+        answer = scheduled.good(await self.gateway.requests.list_timers(*self._timers_of(request)))
+        return _json({"scheduled": [scheduled.shown(timer) for timer in answer.timers]})
 
     async def cancel_all(self, request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""
-        answer = timerviews.good(await self.gateway.requests.cancel_all(*self._timers_of(request)))
+        answer = scheduled.good(await self.gateway.requests.cancel_all(*self._timers_of(request)))
         return _json({"cancelled": answer.count})
 
     def _timers_of(self, request: Request) -> tuple[str, str]:
@@ -167,22 +164,22 @@ class _Api:
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
-        answer = timerviews.good(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
-        return _json(timerviews.shown(answer.timers[0]))
+        answer = scheduled.good(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
+        return _json(scheduled.shown(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
         """`PATCH /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
-        due_ms = bodies.parse_patch(body, self.config, self.gateway.wall_ms())
-        answer = timerviews.good(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
-        return _json(timerviews.shown(answer.timers[0]))
+        due_ms = ack_and_patch.parse_patch(body, self.config, self.gateway.wall_ms())
+        answer = scheduled.good(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        return _json(scheduled.shown(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         sid = request.path_params["sid"]
-        timerviews.good(await self.gateway.requests.cancel(principal.tenant, sid))
+        scheduled.good(await self.gateway.requests.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
 
     async def event(self, request: Request) -> Response:
@@ -211,7 +208,7 @@ class _Api:
         """`PUT /v1/subscriptions/{topic}?user=`."""
         principal, key, others = self._subscriber(request)
         topic = self._topic(request)
-        if not others and not subscriptions.permits(principal, topic):
+        if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
         return _json(_subscriptions(await subscriptions.change(self.gateway.requests, key, add=[topic]), principal, key))
 
@@ -227,12 +224,12 @@ class _Api:
         if user is not None and not is_user(user, self.config.id_chars_max):
             raise bad_request("`user`: text without control characters")
         principal = self.authenticate(request, "connect" if user is None else "")
-        return principal, *subscriptions.whose(principal, user)
+        return principal, *whose(principal, user)
 
     def _topic(self, request: Request) -> str:
         topic: str = request.path_params["topic"]
         try:
-            subscriptions.check_topics([topic], self.config.id_chars_max, 1)
+            check_topics([topic], self.config.id_chars_max, 1)
         except Invalid as error:
             raise bad_request(f"the topic: {error.detail}") from None
         return topic
@@ -258,7 +255,7 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         return _json(
-            await explaining.explain(self.gateway.requests, self.publisher.parse(body, request.headers.get("content-type"), principal))
+            await explanations.explain(self.gateway.requests, self.publisher.parse(body, request.headers.get("content-type"), principal))
         )
 
     async def timeline(self, request: Request) -> Response:
@@ -266,7 +263,7 @@ class _Api:
         key, message = self._user_of(request, own=True), request.path_params["message"]
         if not is_id(message, self.config.id_chars_max):
             raise not_found("no message has this id")
-        return _json(await explaining.timeline(self.gateway.requests, key, message))
+        return _json(await explanations.timeline(self.gateway.requests, key, message))
 
     def _user_of(self, request: Request, *, own: bool) -> str:
         """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
@@ -274,14 +271,14 @@ class _Api:
         user: str = request.path_params["user"]
         if not is_user(user, self.config.id_chars_max):
             raise not_found("no user has this name")
-        return subscriptions.whose(principal, None if own and user == principal.user else user)[0]
+        return whose(principal, None if own and user == principal.user else user)[0]
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:
         """`POST /v1/ack`."""
         principal = self.authenticate(request, "connect")
         body = await read_body(request.scope, request.receive, self.config)
-        seq, ids = bodies.parse_ack(body, self.config)
+        seq, ids = ack_and_patch.parse_ack(body, self.config)
         error = await self.gateway.requests.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
         if error:
             raise Problem(409, error)
@@ -364,7 +361,7 @@ class _Api:
 class _Publish:
     """`POST /v1/notifications`, as a plain ASGI application."""
 
-    def __init__(self, publisher: Publisher, config: Config) -> None:
+    def __init__(self, publisher: PublishEndpoint, config: Config) -> None:
         self._publisher = publisher
         self._config = config
 
@@ -372,8 +369,8 @@ class _Publish:
         """Authenticate, read, publish, answer."""
         principal = self._publisher.admit(scope["headers"], scope["query_string"])
         body = await read_body(scope, receive, self._config)
-        answer = await self._publisher.publish(body, posting.content_type(scope["headers"]), principal)
-        headers = posting.headers(answer)
+        answer = await self._publisher.publish(body, publish_endpoint.content_type(scope["headers"]), principal)
+        headers = publish_endpoint.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})
 
@@ -428,7 +425,7 @@ def _wait_s(text: str | None) -> float:
 def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
     """A user's topics, and those that the bearer is a member of by its token."""
     own = key == mailbox_key(principal.tenant, principal.user)
-    by_token = {"by_token": subscriptions.memberships(principal)} if own and principal.topics is not None else {}
+    by_token = {"by_token": memberships(principal)} if own and principal.topics is not None else {}
     return {"user": split_key(key)[1], "topics": topics, **by_token}
 
 

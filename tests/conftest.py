@@ -23,12 +23,13 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 
 from engine.errors import ConfigError
-from engine.store.embedded import find_server
+from engine.store.embedded_redis import find_server
 
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 MISSING: list[str] = []
@@ -43,6 +44,16 @@ for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="fewer examples of each property: a first answer, not a proof")
+
+
+EDGE_FOLDERS = ("http", "auth", "publish", "gateway", "api", "transports", "test_routes.py")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests of an edge's packages run on uvloop, as edges do: its flow control differs from asyncio's own."""
+    if item.path.relative_to(Path(__file__).parent).parts[0] in EDGE_FOLDERS:
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ from bench.books import now_s
 from bench.processes import Processes
 from bench.server import free_port
 from bench.system import System
-from engine.store.embedded import find_server
+from engine.store.embedded_redis import find_server
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _START_S: Final = 30.0

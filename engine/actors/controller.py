@@ -2,7 +2,7 @@
 
 It holds nothing that cannot be found again: actors by their names, the slot map in Redis. When it dies, Ray starts it again, it
 finds everybody alive and disturbs nobody; messages flow without it. Each round asks every actor for its `stats()`; what to make
-of the answers is decided in `engine.core.reconcile`.
+of the answers is decided in `engine.core.controller.health`.
 
 Who repairs what: a process that died is restarted by Ray under the same handle; one that is there but silent is killed here,
 so that Ray restarts it; an actor that Ray has given up (or somebody killed for good) is created anew here.
@@ -21,15 +21,15 @@ from ray.exceptions import ActorDiedError, RayError
 from redis.exceptions import RedisError
 
 from engine import __version__
+from engine.actors.actor_process import RETRY_S, monotonic_ms, vitals
 from engine.actors.edge import Edge
-from engine.actors.process import RETRY_S, monotonic_ms, vitals
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.config import Config
-from engine.core.reconcile import LatencyWindow, Watch, merge, totals
+from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.placement import place
-from engine.store.redis import claim_data_epoch, connect, display_url
+from engine.store.redis_client import claim_data_epoch, connect, display_url
+from engine.store.slot_map import place
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Controller:
         self._started_ms = time.time_ns() // 1_000_000
         self._handles: dict[tuple[str, int], Any] = {}
         self._watches = {
-            (role, index): Watch(role, index, config.health_timeout_ms, monotonic_ms())
+            (role, index): HealthWatch(role, index, config.health_timeout_ms, monotonic_ms())
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
@@ -234,8 +234,8 @@ class Controller:
             "aof_bytes": info.get("aof_current_size", 0),
         }
 
-    def _watch_of_self(self) -> Watch:
-        watch = Watch("controller", 0, self._config.health_timeout_ms, monotonic_ms())
+    def _watch_of_self(self) -> HealthWatch:
+        watch = HealthWatch("controller", 0, self._config.health_timeout_ms, monotonic_ms())
         watch.answered(self._stats(), monotonic_ms())
         return watch
 

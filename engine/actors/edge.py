@@ -22,23 +22,23 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
-from engine import server
-from engine.actors.direct import find_actor
-from engine.actors.process import RETRY_S, Process
-from engine.actors.uplinks import Uplinks
-from engine.auth import Authenticator
+from engine.actors.actor_process import RETRY_S, Process
+from engine.actors.edge_links import EdgeLinks
+from engine.actors.socket_carrier import find_actor
+from engine.api.counters import CounterSignals
+from engine.auth.tokens import Authenticator
 from engine.config import Config
-from engine.core.slots import SlotMap
+from engine.core.model.routing import SlotMap
 from engine.errors import Unavailable
-from engine.gateway import Gateway
-from engine.ids import IdSource
-from engine.metrics import EdgeMetrics
+from engine.gateway.gateway import Gateway
+from engine.gateway.metrics import EdgeMetrics
+from engine.publish.message_ids import MessageIds
 from engine.routes import app
-from engine.signals import Signals
-from engine.store.broadcasts import BroadcastLog
-from engine.store.placement import placed
-from engine.store.redis import connect
-from engine.store.signals import SignalStore
+from engine.store.broadcast_stream import BroadcastLog
+from engine.store.counter_sums import CounterSums
+from engine.store.redis_client import connect
+from engine.store.slot_map import placed
+from engine.transports import http_server
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ class Edge(Process):
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._redis: Redis
-        self._uplinks: Uplinks
+        self._uplinks: EdgeLinks
         self._gateway: Gateway
-        self._signals: Signals
-        self._server: server.EdgeServer
+        self._signals: CounterSignals
+        self._server: http_server.EdgeServer
 
     # -- What other actors call. -------------------------------------------------------------------------------------------
     async def stats(self) -> dict[str, Any]:
@@ -103,15 +103,15 @@ class Edge(Process):
 
     # -- Start. ------------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
-        listener = server.bind(self._config, self._port)
+        listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
-        self._uplinks = Uplinks(self._config, self._index, self._redis)
+        self._uplinks = EdgeLinks(self._config, self._index, self._redis)
         authenticator = Authenticator(self._config)
         await authenticator.prepare()
         self._gateway = self._make_gateway(await self._patiently(lambda: placed(self._redis)))
         application = self._app(authenticator)
-        self._server = server.build(application, self._config, application.state.short_ways)
+        self._server = http_server.build(application, self._config, application.state.short_ways)
         async with asyncio.TaskGroup() as tasks:
             for task in (*self._uplinks.tasks(self._gateway), self._gateway.run(), self._signals.run(), authenticator.run()):
                 tasks.create_task(task)
@@ -119,7 +119,7 @@ class Edge(Process):
 
     def _app(self, authenticator: Authenticator) -> Starlette:
         gateway = self._gateway
-        self._signals = Signals(self._config, SignalStore(self._redis), gateway.incarnation, clock, gateway.metrics)
+        self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
         return app(gateway, authenticator, self._config, self._status, self._checks, self._signals)
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
@@ -132,7 +132,7 @@ class Edge(Process):
             send_shard=self._uplinks.send_shard,
             send_scheduler=self._uplinks.send_scheduler,
             need_slots=self._uplinks.need_slots,
-            new_id=IdSource(),
+            new_id=MessageIds(),
             metrics=EdgeMetrics(f"edge-{self._index}", lambda: self._uplinks.calls),
             broadcasts=BroadcastLog(self._redis, self._config),
         )

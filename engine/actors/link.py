@@ -1,6 +1,7 @@
-"""The core's link between two actors: timers, awaiting replies, opening a new session when one ends. `engine.actors.direct` has the way.
+"""The core's link between two actors: timers, awaiting replies, opening a new session when one ends. `engine.actors.socket_carrier` has
+the way.
 
-Both classes are loops around the state machines of `engine.core.link`: feed, take what is to be sent, re-arm one timer.
+Both classes are loops around the state machines of `engine.core.wire.link`: feed, take what is to be sent, re-arm one timer.
 They must be used from one event loop.
 
 A batch is applied whole or not at all: it is decoded first, all of it. One that cannot be read, or that its receiver cannot
@@ -20,11 +21,11 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder
 from ray.exceptions import RayError
 
-from engine.actors.direct import RAY_CALL_MS, Peer
-from engine.actors.process import REAL, Surroundings
+from engine.actors.actor_process import REAL, ProcessContext
+from engine.actors.socket_carrier import RAY_CALL_MS, Peer
 from engine.config import Config
-from engine.core.batch import UNREADABLE
-from engine.core.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class LinkCaller:
         on_reset: Callable[[], None],
         peers: int = 1,
         pacing_ms: float | None = None,
-        surroundings: Surroundings = REAL,
+        surroundings: ProcessContext = REAL,
     ) -> None:
         self._clock_ms = surroundings.monotonic_ms
         self._session_name = surroundings.session_name
@@ -279,7 +280,7 @@ class LinkServer:
         on_records: Callable[[str, list[Any]], None],
         on_close: Callable[[str], None],
         pacing_ms: float | None = None,
-        surroundings: Surroundings = REAL,
+        surroundings: ProcessContext = REAL,
     ) -> None:
         self._clock_ms = surroundings.monotonic_ms
         self._decoder = decoder

@@ -20,13 +20,12 @@ from typing import Any, ClassVar, Final
 import redis.asyncio as redis
 from msgspec import Struct
 
+from engine.actors.actor_process import REAL, ProcessContext, Server
 from engine.actors.link import LinkServer
-from engine.actors.process import REAL, Server, Surroundings
 from engine.config import Config
-from engine.core import batch
-from engine.core.scheduler import SchedulerCore
-from engine.core.slots import partitions_of
-from engine.core.timers import (
+from engine.core.model.routing import partitions_of
+from engine.core.scheduler.scheduler import SchedulerCore
+from engine.core.scheduler.scheduler_events import (
     Closed,
     Effect,
     Event,
@@ -35,15 +34,16 @@ from engine.core.timers import (
     Received,
     Send,
     SlotsRead,
-    Store,
-    Stored,
-    StoreFailed,
     StoreWork,
     Ticked,
+    TimersNotWritten,
+    TimersWritten,
+    WriteTimers,
 )
+from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.placement import placed
-from engine.store.timers import TimerStore
+from engine.store.slot_map import placed
+from engine.store.timer_store import TimerStore
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Scheduler(Server):
 
     role: ClassVar[str] = "scheduler"
 
-    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
         super().__init__(config, index, surroundings)
         self._work: list[StoreWork] = []
         self._work_wanted = asyncio.Event()
@@ -118,7 +118,7 @@ class Scheduler(Server):
         await self._patiently(self._store.take_over)
         self._core = SchedulerCore(config, self._index, slots, self._now_ms(), self._store.claimed)
         self._links = LinkServer(
-            batch.to_scheduler,
+            wire.to_scheduler,
             config,
             on_open=self._on_open,
             on_records=lambda session, records: self._handle(Received(session, records)),
@@ -155,7 +155,7 @@ class Scheduler(Server):
             match effect:
                 case Send(session, record):
                     sends.append((session, record))
-                case Store(work):
+                case WriteTimers(work):
                     self._work = work
                     self._work_wanted.set()
                 case Quarantined(sids):
@@ -185,12 +185,12 @@ class Scheduler(Server):
                 if not failing:
                     log.error("scheduler %d: storage is away: %s", self._index, error)
                 failing = True
-                self._handle(StoreFailed())
+                self._handle(TimersNotWritten())
             else:
                 if failing:
                     log.info("scheduler %d: storage is back", self._index)
                 failing = False
-                self._handle(Stored(done))
+                self._handle(TimersWritten(done))
 
     async def _slots_loop(self) -> None:
         while True:

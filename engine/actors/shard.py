@@ -11,7 +11,7 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
 
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
 through the core, then answer. Losing the epoch ends the process: someone else is the shard now. So does the discovery that
-storage has lost what it had confirmed, after what memory holds was put back (`engine.store.rescue`).
+storage has lost what it had confirmed, after what memory holds was put back (`engine.store.restore`).
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from engine.actors.follower import Follower
+from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
+from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.process import REAL, RETRY_S, Server, Surroundings
-from engine.actors.recall import Recall
+from engine.actors.recovery import Recovery
+from engine.api.time_zones import zone_here
 from engine.config import Config
-from engine.core import batch
-from engine.core.commit import Group
-from engine.core.shard import ShardCore
-from engine.core.shardpolicy import ShardPolicy
-from engine.core.slots import SlotMap, partition_of, scheduler_of
+from engine.core.commit.group import Group
+from engine.core.model.routing import SlotMap, partition_of, scheduler_of
+from engine.core.shard.limits import ShardLimits
+from engine.core.shard.shard import ShardCore
+from engine.core.wire import records as wire
 from engine.errors import DataLost, StorageUnavailable
-from engine.store.broadcasts import BroadcastLog
+from engine.store.broadcast_stream import BroadcastLog
+from engine.store.external_streams import write_dead_letters, write_session_events
 from engine.store.journal import Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
-from engine.store.offline import Offline
+from engine.store.lua import Replicas
+from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
-from engine.store.placement import placed
-from engine.store.rescue import put_back
-from engine.store.script import Replicas
-from engine.store.streams import write_dead_letters, write_session_events
-from engine.zones import zone_here
+from engine.store.restore import put_back
+from engine.store.slot_map import placed
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Shard(Server):
 
     role: ClassVar[str] = "shard"
 
-    def __init__(self, config: Config, index: int, surroundings: Surroundings = REAL) -> None:
+    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
         super().__init__(config, index, surroundings)
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
@@ -73,8 +73,8 @@ class Shard(Server):
         self._core: ShardCore
         self._journal: Journal
         self._pages: Pages
-        self._offline: Offline
-        self._recall: Recall
+        self._offline: OfflineStreams
+        self._recall: Recovery
         self._links: LinkServer
 
     # -- what other actors call ---------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ class Shard(Server):
         broadcasts = BroadcastLog(self._surroundings.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._pages = Pages(client, self._journal.witness, self._config.offline_max)
-        self._offline = Offline(client, self._journal.witness)
+        self._offline = OfflineStreams(client, self._journal.witness)
         self._links = LinkServer(
-            batch.to_shard,
+            wire.to_shard,
             self._config,
             on_open=self._on_edge_open,
             on_records=self._on_edge_records,
@@ -133,10 +133,10 @@ class Shard(Server):
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
         """A core of what storage has. Another one when storage fails on the way: what the first had read would count twice."""
-        self._core = core = ShardCore(self._index, ShardPolicy.wanted(self._config), slot_map, data_epoch, zone_here)
+        self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
         storage = (self._journal, self._pages, self._offline)
-        self._recall = Recall(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
-        self._follower = Follower(broadcasts, core)
+        self._recall = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
+        self._follower = BroadcastFollower(broadcasts, core)
         await self._follower.catch_up()
         await self._recall.replay()
 
@@ -192,7 +192,7 @@ class Shard(Server):
     def _arm_timers(self) -> None:
         self._arms_scheduled = False
         for key, at_ms in self._core.courier.arms(self._now_ms()):
-            self._to_scheduler(partition_of(key), batch.Arm(key, at_ms))
+            self._to_scheduler(partition_of(key), wire.Arm(key, at_ms))
         if self._core.courier.wants_timers:
             self._schedule_arms()
 
@@ -220,7 +220,7 @@ class Shard(Server):
         caller = LinkCaller(
             self._surroundings.peer(f"scheduler-{scheduler}", self._config.namespace),
             f"shard-{self._index}",
-            batch.scheduler_to_shard,
+            wire.scheduler_to_shard,
             self._config,
             on_records=self._on_scheduler_records,
             on_reset=on_reset,
@@ -233,7 +233,7 @@ class Shard(Server):
 
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
-            if isinstance(record, batch.Due):
+            if isinstance(record, wire.Due):
                 self._core.courier.due(record.keys, self._now_ms())
             else:
                 self._core.fire(record.timers, self._now_ms())

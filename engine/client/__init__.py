@@ -1,8 +1,9 @@
 """The Python clients of an engine: receive with `Client`, publish with `Publisher`.
 
-`session.py` holds every decision of a receiving client (cursor, duplicates, acknowledgements, reconnecting) without any
-I/O; `receiving.py` is the asyncio shell around it, on the websockets library. `publishing.py` publishes over `http.py`.
-`blocking.py` runs both in a thread of their own, for programs without an event loop. `commands.py` is the command line.
+`protocol.py` holds every decision of a receiving client (cursor, duplicates, acknowledgements, reconnecting) without any
+I/O; `client.py` is the asyncio shell around it, on the websockets library. `publisher.py` publishes over
+`http_connection.py`.
+`sync.py` runs both in a thread of their own, for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.client.answers import ItemError, PublishError, Result
-    from engine.client.blocking import SyncClient, SyncPublisher
-    from engine.client.messages import Message
-    from engine.client.publishing import Publisher
-    from engine.client.receiving import Client
-    from engine.client.session import Connected, Disconnected, Draining, Gap, Revoked, ServerError
+    from engine.client.client import Client
+    from engine.client.frames import Message
+    from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
+    from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.client.publisher import Publisher
+    from engine.client.sync import SyncClient, SyncPublisher
 
 _HOME = {
-    "Client": "receiving",
-    "Connected": "session",
-    "Disconnected": "session",
-    "Draining": "session",
-    "Gap": "session",
-    "ItemError": "answers",
-    "Message": "messages",
-    "PublishError": "answers",
-    "Publisher": "publishing",
-    "Result": "answers",
-    "Revoked": "session",
-    "ServerError": "session",
-    "SyncClient": "blocking",
-    "SyncPublisher": "blocking",
+    "Client": "client",
+    "Connected": "protocol",
+    "Disconnected": "protocol",
+    "Draining": "protocol",
+    "Gap": "protocol",
+    "ItemError": "publish_results",
+    "Message": "frames",
+    "PublishError": "publish_results",
+    "Publisher": "publisher",
+    "Result": "publish_results",
+    "Revoked": "protocol",
+    "ServerError": "protocol",
+    "SyncClient": "sync",
+    "SyncPublisher": "sync",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis.asyncio as redis
 
 from engine.store.keys import epoch_key
-from engine.store.script import Script
+from engine.store.lua import Script
 
 _TAKE = Script("epoch_take")
 

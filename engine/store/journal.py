@@ -1,7 +1,7 @@
 """The journal of one shard: a Redis stream, one entry per group commit, written by one epoch at a time.
 
 Entry ids are `<epoch>-<group number>`, so they grow over restarts, and an append that is repeated because its answer was
-lost is recognised. `engine.core.commit` says what goes into an entry, `engine.store.witness` how the loss of one is noticed.
+lost is recognised. `engine.core.commit.group` says what goes into an entry, `engine.store.loss_detector` how the loss of one is noticed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.commit import Group
-from engine.core.fired import Fired
-from engine.core.message import timer_effect_id
+from engine.core.commit.group import Group
+from engine.core.model.message import timer_effect_id
+from engine.core.shard.fired_timers import FiredTimers
 from engine.errors import StorageUnavailable
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
@@ -27,8 +27,8 @@ from engine.store.keys import (
     shard_epoch_key,
     slot_epoch_key,
 )
-from engine.store.script import NO_REPLICAS, Replicas, Script
-from engine.store.witness import Witness
+from engine.store.loss_detector import LossDetector
+from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 _APPEND = Script("fenced/journal_append")
 _ROLLBACK = Script("fenced/journal_rollback")
@@ -59,7 +59,7 @@ class Journal:
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
         self._checkpoints = 0  # tried
         self._attempts: list[int] = []  # epochs to take the shard over with, of which no answer came
-        self.witness = Witness(shard)
+        self.witness = LossDetector(shard)
 
     @property
     def epoch(self) -> int:
@@ -139,7 +139,7 @@ class Journal:
                 return
             start = b"(" + chunk[-1][0]
 
-    async def look_up(self, fired: Fired) -> None:
+    async def look_up(self, fired: FiredTimers) -> None:
         """Which of the timers that the shard doubts took effect before? Raises StorageUnavailable: they failed then, and come again."""
         doubts = fired.take_doubted()
         if not doubts:

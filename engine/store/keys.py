@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.core.slots import slot_of
+from engine.core.model.routing import slot_of
 
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
 
 def slots_key() -> str:
-    """String: the slot map, `engine.core.slots.SlotMap` as MessagePack."""
+    """String: the slot map, `engine.core.model.routing.SlotMap` as MessagePack."""
     return "engine:slots"
 
 
@@ -29,7 +29,7 @@ def epoch_key() -> str:
 
 
 def replication_key() -> str:
-    """String without meaning: written before every WAIT, see `engine.store.script.Replicas`."""
+    """String without meaning: written before every WAIT, see `engine.store.lua.Replicas`."""
     return "engine:replicated"
 
 
@@ -131,7 +131,7 @@ def timer_quarantine_key(partition: int) -> str:
 
 
 def timer_claimed_key(partition: int) -> str:
-    """String: the horizon, ms; see `engine.core.horizon`. What is due until then may have been handed out."""
+    """String: the horizon, ms; see `engine.core.scheduler.claim_horizon`. What is due until then may have been handed out."""
     return f"{{t{partition}}}claimed"
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 
-from engine.core.checkpoint import Page, Spill
-from engine.core.salvage import page_with, read_page, salvage_page
-from engine.core.slots import slot_of
+from engine.core.journal.journal_records import MailboxPage, Spill
+from engine.core.journal.salvage import page_with, read_page, salvage_page
+from engine.core.model.routing import slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import offline_key, page_key, slot_epoch_key, slot_mark_key, windows_key
-from engine.store.script import Script
-from engine.store.witness import Witness
+from engine.store.loss_detector import LossDetector
+from engine.store.lua import Script
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _ROUND_TRIP_RUNS = 64
 class Pages:
     """Reads pages and writes checkpoints under the epoch of `witness`."""
 
-    def __init__(self, client: redis.Redis, witness: Witness, stream_max: int) -> None:
+    def __init__(self, client: redis.Redis, witness: LossDetector, stream_max: int) -> None:
         self._client = client
         self._witness = witness
         self._stream_max = stream_max
@@ -42,7 +42,7 @@ class Pages:
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
 
-    async def read(self, keys: Sequence[str]) -> dict[str, Page | None]:
+    async def read(self, keys: Sequence[str]) -> dict[str, MailboxPage | None]:
         """The pages of these mailboxes, `None` where there is none.
 
         A page that cannot be read is logged and kept in `corrupt` for the caller to quarantine; its key goes to `damaged`, so that the
@@ -65,7 +65,7 @@ class Pages:
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"pages: {error}") from error
         check(marked)
-        pages: dict[str, Page | None] = {}
+        pages: dict[str, MailboxPage | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
             for key, blob in zip(fields, blobs, strict=True):
                 pages[key] = None if blob is None else await self._decode(key, blob)
@@ -87,7 +87,7 @@ class Pages:
         check(marked)
         return [key.decode() for keys in replies for key in keys]
 
-    async def _decode(self, key: str, blob: bytes) -> Page | None:
+    async def _decode(self, key: str, blob: bytes) -> MailboxPage | None:
         try:
             return read_page(blob)
         except CorruptRecord as error:
@@ -100,7 +100,7 @@ class Pages:
             self.lost.append(key)
         return page
 
-    async def _page_of_stream(self, key: str) -> Page | None:
+    async def _page_of_stream(self, key: str) -> MailboxPage | None:
         """A page with the numbers that an offline stream remembers; None when there is no stream."""
         try:
             info: Any = await self._client.xinfo_stream(offline_key(key))

@@ -24,7 +24,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ConnectionError, ReadOnlyError
 
-from engine.store.pool import LendingPool
+from engine.store.connection_pool import ConnectionPool
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Schemes of URLs with sentinels, and what they are without."""
@@ -33,7 +33,7 @@ _SENTINEL_PORT: Final = 26379
 _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
-class Address(msgspec.Struct, frozen=True):
+class SentinelUrl(msgspec.Struct, frozen=True):
     """A parsed URL: whom to ask for which service, and how to speak to the sentinels and to the master."""
 
     sentinels: list[tuple[str, int]]
@@ -42,7 +42,7 @@ class Address(msgspec.Struct, frozen=True):
     options: dict[str, Any]  # keyword arguments of a redis-py connection
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> SentinelUrl:
     """Take a URL of this module apart. Raises ValueError."""
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
@@ -59,7 +59,7 @@ def parse(url: str) -> Address:
         options.pop(address, None)
     if parts.scheme.startswith("rediss"):
         sentinel_options |= {name: value for name, value in options.items() if name.startswith("ssl_")} | {"ssl": True}
-    return Address([_host_and_port(text) for text in hosts.split(",")], service, sentinel_options, options)
+    return SentinelUrl([_host_and_port(text) for text in hosts.split(",")], service, sentinel_options, options)
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
@@ -102,7 +102,7 @@ async def _greet(connection: Any) -> None:
         raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
 
 
-class SentinelPool(LendingPool):
+class SentinelPool(ConnectionPool):
     """Connections to whoever is the master; closing the pool closes those to the sentinels too.
 
     Args:

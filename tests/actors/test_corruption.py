@@ -12,21 +12,21 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors.direct import RayPeer
+from engine.actors.actor_process import ProcessContext
 from engine.actors.link import LinkCaller
-from engine.actors.process import Surroundings
 from engine.actors.shard import Shard
+from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
-from engine.core import batch
-from engine.core.batch import Attach, Deliver, Gap, Post, Posted, Welcome
-from engine.core.slots import slot_of
+from engine.core.model.routing import slot_of
+from engine.core.wire import records as wire
+from engine.core.wire.records import Attach, Deliver, GapRange, Post, Posted, Welcome
 from engine.errors import StorageUnavailable
 from engine.store.keys import journal_key, journal_quarantine_key, offline_key, page_key
 from engine.store.pages import Pages
-from engine.store.placement import place
-from engine.store.redis import claim_data_epoch, connect
-from tests.actors.peers import Nobody
-from tests.waiting import until
+from engine.store.redis_client import claim_data_epoch, connect
+from engine.store.slot_map import place
+from tests.support.link_peers import Nobody
+from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
 ANN, BOB = "t:ann", "t:bob"
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(self, config: Config) -> None:
         self.client = connect(config)
-        surroundings = Surroundings(
+        surroundings = ProcessContext(
             connect=lambda _config: self.client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
@@ -45,7 +45,7 @@ class Process:
         self.shard = Shard(config, 0, surroundings)
         self.records: list[Any] = []
         self.exchange = self
-        self.link = LinkCaller(RayPeer(self), "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
         self._running = asyncio.ensure_future(self.link.run())
         self._refs = 0
 
@@ -71,12 +71,12 @@ class Process:
         ref = self._refs
         self.link.send(Post(ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
         answer = await self.heard(lambda record: isinstance(record, Posted) and record.ref == ref)
-        assert answer.status == batch.ACCEPTED, answer
+        assert answer.status == wire.ACCEPTED, answer
         return int(answer.seq)
 
     async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
         await until(lambda: self.link.open)
-        self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", ""))
+        self.link.send(Attach(conn, key, wire.WEBSOCKET, epoch, seq, f"c{conn}", ""))
         welcome: Welcome = await self.heard(lambda record: isinstance(record, Welcome) and record.conn == conn)
         return welcome
 
@@ -131,7 +131,7 @@ async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_an
     assert await second.post(ANN, "d") == 3
     assert await second.post(BOB, "e") == 2
     welcome = await second.attach(1, ANN)
-    gap = await second.heard(lambda record: isinstance(record, Gap))
+    gap = await second.heard(lambda record: isinstance(record, GapRange))
     assert (gap.conn, gap.first, gap.last) == (1, 2, 2)
     assert second.delivered(1) == [1, 3]
     assert (await second.attach(2, BOB, welcome.epoch, 0)).resumed == "ok", "nothing of this user was lost"
@@ -163,7 +163,7 @@ async def spilled(process: Process, redis_client: Redis, key: str) -> None:
     """The user's messages are in the offline stream, and the page says so."""
     await process.attach(9, key)
     await process.heard(lambda record: isinstance(record, Deliver) and record.conn == 9)
-    process.link.send(batch.Detach(9, 1006))
+    process.link.send(wire.Detach(9, 1006))
     await until(lambda: redis_client.hexists(page_key(slot_of(key)), key))
 
 
@@ -191,7 +191,7 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
 
 async def spilled_again(process: Process, redis_client: Redis) -> None:
     """What comes after the damage is written, not taken for written already."""
-    process.link.send(batch.Detach(1, 1006))
+    process.link.send(wire.Detach(1, 1006))
     await until(lambda: redis_client.xlen(offline_key(ANN)), holds=lambda length: length == 4)
     assert (await process.shard.stats())["quarantined"] == 1
 

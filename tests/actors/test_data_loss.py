@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors.direct import RayPeer
+from engine.actors.actor_process import ProcessContext
 from engine.actors.link import LinkCaller
-from engine.actors.process import Surroundings
 from engine.actors.shard import Shard
+from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
-from engine.core import batch
-from engine.core.batch import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, Gap, Hangup, Post, Posted, Welcome
+from engine.core.wire import records as wire
+from engine.core.wire.records import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
 from engine.store.keys import journal_key, offline_key
-from engine.store.placement import place
-from engine.store.redis import claim_data_epoch, connect, replace_data_epoch
-from tests.actors.peers import Nobody
+from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
+from engine.store.slot_map import place
 from tests.conftest import RedisServer
-from tests.store.rewind import Moment
-from tests.waiting import until
+from tests.support.link_peers import Nobody
+from tests.support.rewind import Moment
+from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
 ANN, BOB = "t:ann", "t:bob"
@@ -36,7 +36,7 @@ class Process:
     def __init__(self, config: Config) -> None:
         self.ended = asyncio.Event()
         self._client = connect(config)
-        surroundings = Surroundings(
+        surroundings = ProcessContext(
             connect=lambda _config: self._client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
@@ -45,7 +45,7 @@ class Process:
         self.shard = Shard(config, 0, surroundings)
         self.records: list[Any] = []
         self.exchange = self
-        self.link = LinkCaller(RayPeer(self), "edge-0", batch.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
+        self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
         self._task = asyncio.create_task(self.link.run())
         self._ref = 0
 
@@ -78,7 +78,7 @@ class Process:
         return answer
 
     async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
-        self.link.send(Attach(conn, key, batch.WEBSOCKET, epoch, seq, f"c{conn}", "phone"))
+        self.link.send(Attach(conn, key, wire.WEBSOCKET, epoch, seq, f"c{conn}", "phone"))
         answers = await until(lambda: [record for record in self.of(Welcome) if record.conn == conn])
         answer: Welcome = answers[0]
         return answer
@@ -123,7 +123,7 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         await until(lambda: after.delivered(1) == [3, 4])
         await after.attach(2, BOB)
         await until(lambda: after.delivered(2) == [1])
-        assert after.of(Gap) == []
+        assert after.of(GapRange) == []
         repeated = await after.post(ANN, "three")
         assert (repeated.status, repeated.seq) == (DUPLICATE, 3)
         assert (await after.post(ANN, "five")).seq == 5, "no number is given twice"
@@ -142,8 +142,8 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
     async with process(config) as after:
         again = await after.attach(2, BOB, welcome.epoch, 0)
         assert (again.resumed, again.head) == ("gap", 1)
-        await until(lambda: after.of(Gap))
-        assert (after.of(Gap)[0].first, after.of(Gap)[0].last) == (1, 1)
+        await until(lambda: after.of(GapRange))
+        assert (after.of(GapRange)[0].first, after.of(GapRange)[0].last) == (1, 1)
         assert (await after.post(BOB, "next")).seq == 2
 
 

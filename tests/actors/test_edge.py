@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import RunningEngine, running_engine
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.engine
 

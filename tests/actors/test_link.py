@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from engine.actors.actor_process import ProcessContext
 from engine.actors.link import LinkServer
-from engine.actors.process import Surroundings
 from engine.config import Config
-from engine.core import batch
+from engine.core.wire import records as wire
 from tests.sim.loop import SimLoop
 
 
@@ -16,14 +16,14 @@ def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> 
 
     async def call_once() -> None:
         server = LinkServer(
-            batch.to_shard,
+            wire.to_shard,
             config,
             on_open=lambda _session: None,
             on_records=lambda _session, _records: None,
             on_close=lambda session: closed.append((session, loop.time())),
-            surroundings=Surroundings(monotonic_ms=lambda: loop.time() * 1000),
+            surroundings=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
         )
-        await server.exchange("edge-0/1", 0, batch.encode([]))
+        await server.exchange("edge-0/1", 0, wire.encode([]))
 
     loop.create_task(call_once())
     loop.run(lambda: loop.time() < 5, lambda: None)

@@ -13,7 +13,7 @@ from bench.books import now_s
 from bench.flood import Wave, pour
 from bench.overload import Reader
 from tests.conftest import RunningEngine, running_engine
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors.direct import RayPeer
 from engine.actors.edge import wall_ms as now_ms
 from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
+from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
-from engine.core import batch
-from engine.core.batch import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
-from engine.core.slots import spread, timer_id
+from engine.core.model.routing import spread, timer_id
+from engine.core.wire import records as wire
+from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.store.keys import slots_key, timer_key
 from tests.conftest import RedisServer, start_redis
-from tests.waiting import until
+from tests.support.waiting import until
 
 KEY = "default:ann"
 
@@ -86,8 +86,8 @@ class World:
 
     async def connect(self) -> tuple[Peer, Peer]:
         """An edge and a shard whose links have carried a call each way."""
-        edge = Peer(self.scheduler, "edge-0", batch.scheduler_to_edge, self.config)
-        shard = Peer(self.scheduler, "shard-0", batch.scheduler_to_shard, self.config)
+        edge = Peer(self.scheduler, "edge-0", wire.scheduler_to_edge, self.config)
+        shard = Peer(self.scheduler, "shard-0", wire.scheduler_to_shard, self.config)
         self.peers += [edge, shard]
         await until(lambda: edge.link.open and shard.link.open)
         return edge, shard
@@ -103,7 +103,7 @@ class World:
         sid = timer_id(KEY, unique)
         timer = Timer(sid, KEY, due_ms, now_ms(), unique, b"12345678", 1, 60_000, True, b'"id":"x"')
         answer = await self.ask(edge, lambda ref: Schedule(ref, False, timer))
-        assert answer.status == batch.SCHEDULED
+        assert answer.status == wire.SCHEDULED
         return sid
 
     async def status_of(self, edge: Peer, sid: str) -> int:
@@ -137,13 +137,13 @@ async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server
         edge, shard = await engine.connect()
         due_ms = now_ms() + 300
         sid = await engine.schedule(edge, "a", due_ms)
-        assert await engine.status_of(edge, sid) == batch.OK
+        assert await engine.status_of(edge, sid) == wire.OK
         await until(lambda: shard.fired() != [])
         ((arrival, fired),) = shard.fired()
         assert fired.sid == sid
         assert due_ms <= arrival < due_ms + 1000
         await until(lambda: redis_client.exists(timer_key(int(sid.partition("-")[0]))), holds=lambda count: not count)
-        assert await engine.status_of(edge, sid) == batch.ALREADY_FIRED
+        assert await engine.status_of(edge, sid) == wire.ALREADY_FIRED
         assert len(shard.fired()) == 1
 
 
@@ -152,7 +152,7 @@ async def test_a_cancelled_message_never_fires(redis_server: RedisServer, redis_
         edge, shard = await engine.connect()
         sid = await engine.schedule(edge, "a", now_ms() + 1000)
         later = await engine.schedule(edge, "b", now_ms() + 1200)
-        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", sid))).status == batch.OK
+        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", sid))).status == wire.OK
         await until(lambda: shard.fired() != [])
         assert [fired.sid for _, fired in shard.fired()] == [later]
 
@@ -167,7 +167,7 @@ async def test_what_was_scheduled_before_a_crash_fires_after_it(redis_server: Re
         await engine.end()
         engine.begin()
         edge, shard = await engine.connect()
-        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", first))).status == batch.ALREADY_FIRED
+        assert (await engine.ask(edge, lambda ref: Cancel(ref, "default", first))).status == wire.ALREADY_FIRED
         await until(lambda: len(shard.fired()) == 2)
         assert [fired.sid for _, fired in shard.fired()] == [first, second]
         stats = await engine.scheduler.stats()
@@ -198,12 +198,12 @@ async def test_while_redis_is_away_requests_get_an_answer_and_claimed_timers_fir
             server.kill()
             refused = timer_id(KEY, "b")
             timer = Timer(refused, KEY, now_ms() + 60_000, now_ms(), "b", b"12345678", 1, 60_000, True, b"")
-            assert (await engine.ask(edge, lambda ref: Schedule(ref, False, timer))).status == batch.UNAVAILABLE
+            assert (await engine.ask(edge, lambda ref: Schedule(ref, False, timer))).status == wire.UNAVAILABLE
             await until(lambda: [fired.sid for _, fired in shard.fired()] == [sid])
             await until(lambda: engine.scheduler._core.lag_ms(now_ms()) > 0)
             assert len(shard.fired()) == 1, "the other one waits for its claim"
             server.start()
-            await until(lambda: engine.status_of(edge, far), holds=lambda status: status == batch.ALREADY_FIRED)
+            await until(lambda: engine.status_of(edge, far), holds=lambda status: status == wire.ALREADY_FIRED)
             await until(lambda: engine.scheduler._core.idle)
             await engine.scheduler.drain()
             assert [fired.sid for _, fired in shard.fired()] == [sid, far]

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
-from tests.browser.scripted_engine import ScriptedEngine, serving
+from tests.support.scripted_engine import ScriptedEngine, serving
 
 CHROMIUM_OPTIONS = [
     "--headless",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page
 
-from tests.browser.scripted_engine import BEGIN_S, ScriptedEngine, token
+from tests.support.scripted_engine import BEGIN_S, ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

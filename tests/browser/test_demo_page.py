@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import complaints
-from tests.browser.scripted_engine import ScriptedEngine, token
+from tests.support.scripted_engine import ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ import pytest
 from bench.movable_clock import MovableClock
 from tests.chaos.test_faults import ask, status_when, victim_of
 from tests.conftest import RunningEngine
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

@@ -20,7 +20,7 @@ from bench.chaos import PLACES, SCENARIOS, NotHere, Place, strike
 from bench.traffic import Traffic, now_s
 from bench.victim import Victim
 from tests.conftest import RunningEngine, missing
-from tests.waiting import until_done
+from tests.support.waiting import until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 60

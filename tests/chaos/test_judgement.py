@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.chaos.listening import Listener, listening
 from tests.chaos.test_faults import ask, status_when, victim_of
 from tests.conftest import RunningEngine
-from tests.waiting import until
+from tests.support.chaos_listeners import Listener, listening
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.listening import Listener, listening
 from tests.chaos.test_faults import victim_of
 from tests.conftest import RunningEngine
-from tests.waiting import until
+from tests.support.chaos_listeners import Listener, listening
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

@@ -14,10 +14,10 @@ import pytest
 
 from engine import Client, SyncClient
 from engine.client import Connected, Disconnected, Draining, Gap, Revoked
-from engine.client.messages import Message
+from engine.client.frames import Message
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
-from tests.client.misbehaving import DEADLINE_S, Peer, misbehaving, stay
-from tests.waiting import until
+from tests.support.misbehaving_server import DEADLINE_S, Peer, misbehaving, stay
+from tests.support.waiting import until
 
 
 async def take(client: Client, count: int) -> list[Message]:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from engine import Publisher, SyncPublisher
 from engine.client import PublishError, Result
-from engine.client.answers import RETRY_CAP_S, retry_delay_s
+from engine.client.publish_results import RETRY_CAP_S, retry_delay_s
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
-from tests.waiting import until
+from tests.support.waiting import until
 
 Items = list[dict[str, Any]]
 Step = Callable[["Engine", asyncio.StreamWriter, Items], Awaitable[None]]

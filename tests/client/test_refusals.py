@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from engine.client import Client
 from engine.store.keys import dead_letter_key
 from tests.conftest import RunningEngine
-from tests.waiting import until
+from tests.support.waiting import until
 
 TENANT = "refusing"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.metrics import EdgeMetrics
+from engine.gateway.metrics import EdgeMetrics
 
 PATH = Path(__file__).parents[2] / "deploy" / "alerts.yaml"
 RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(PATH.read_text())["groups"] for rule in group["rules"]]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from engine.cluster import HEAD_SETTINGS, LOCAL_RESOURCES, LOCAL_SETTINGS
+from engine.cli.ray_cluster import HEAD_SETTINGS, LOCAL_RESOURCES, LOCAL_SETTINGS
 
 PATH = Path(__file__).parents[2] / "deploy" / "ray-cluster.yaml"
 
@@ -42,7 +42,7 @@ def test_the_machines_it_may_start_are_enough_for_the_actors_it_starts(cluster: 
 def test_every_option_of_its_start_command_exists() -> None:
     from typer.main import get_command
 
-    from engine.cli import app
+    from engine.cli.app import app
 
     start = yaml.safe_load(PATH.read_text())["head_start_ray_commands"][-1]
     known = {option for parameter in get_command(app).commands["up"].params for option in parameter.opts}  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import httpx
 from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import RunningEngine
-from tests.edge.edge_world import client_frame
+from tests.support.edge_world import client_frame
 
 SEED = 20_311
 REQUESTS = 300

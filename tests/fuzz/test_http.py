@@ -9,9 +9,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from engine.core import batch
-from tests.fuzz.edge_in_process import Answer, EdgeInProcess
-from tests.fuzz.hostile import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
+from engine.core.wire import records as wire
+from tests.support.edge_in_process import Answer, EdgeInProcess
+from tests.support.hostile_input import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
 
 JSON_TYPES = ("application/json", "application/x-ndjson", "application/cloudevents+json", "application/cloudevents-batch+json")
 
@@ -69,8 +69,8 @@ def edge() -> Iterator[EdgeInProcess]:
 
 def taken_by(edge: EdgeInProcess) -> list[Any]:
     """What shard and scheduler were given since the last call."""
-    taken = [record for record in edge.world.shard.received if type(record) is batch.Post]
-    taken += [record.timer for record in edge.world.scheduler.received if type(record) is batch.Schedule]
+    taken = [record for record in edge.world.shard.received if type(record) is wire.Post]
+    taken += [record.timer for record in edge.world.scheduler.received if type(record) is wire.Schedule]
     edge.world.shard.received.clear()
     edge.world.scheduler.received.clear()
     return taken

@@ -12,20 +12,20 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from engine.actors.direct import RayPeer
 from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
-from engine.core import asking, batch
-from engine.core.link import RESET
-from engine.core.scheduler import SchedulerCore
-from engine.core.shard import ShardCore
-from engine.core.slots import spread
-from engine.core.timers import Closed, Opened, Received, Ticked
+from engine.core.model.routing import spread
+from engine.core.scheduler.scheduler import SchedulerCore
+from engine.core.scheduler.scheduler_events import Closed, Opened, Received, Ticked
+from engine.core.shard.shard import ShardCore
+from engine.core.wire import records as wire
+from engine.core.wire.link import RESET
 from engine.errors import CorruptRecord
-from tests.core.shard_world import policy
-from tests.edge.edge_world import EdgeWorld
-from tests.fuzz.hostile import texts
-from tests.waiting import until
+from tests.support.edge_world import EdgeWorld
+from tests.support.hostile_input import texts
+from tests.support.shard_world import policy
+from tests.support.waiting import until
 
 CONFIG = Config(link_park_ms=20, link_timeout_ms=2000)
 
@@ -89,15 +89,15 @@ def _packs(value: Any) -> bool:
 def decoded(decoder: Any, data: bytes) -> list[Any] | None:
     try:
         return list(decoder.decode(data))
-    except batch.UNREADABLE:
+    except wire.UNREADABLE:
         event("unreadable")
         return None
 
 
-TO_SHARD = get_args(batch.ToShard)
-FROM_SHARD = get_args(batch.FromShard)
-TO_SCHEDULER = (*get_args(batch.EdgeToScheduler), *get_args(batch.ShardToScheduler))
-TO_SHARD_FROM_SCHEDULER = get_args(batch.SchedulerToShard)
+TO_SHARD = get_args(wire.ToShard)
+FROM_SHARD = get_args(wire.FromShard)
+TO_SCHEDULER = (*get_args(wire.EdgeToScheduler), *get_args(wire.ShardToScheduler))
+TO_SHARD_FROM_SCHEDULER = get_args(wire.SchedulerToShard)
 
 
 @settings(max_examples=600, deadline=None)
@@ -107,11 +107,11 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
     core.opened("edge-0/1")
     for number, data in enumerate(batches):
         now_ms = 1_000_000 + number
-        records = decoded(batch.to_shard, data)
+        records = decoded(wire.to_shard, data)
         if records is not None:
             core.handle("edge-0/1", records, now_ms)
-        for record in decoded(batch.scheduler_to_shard, data) or ():
-            if isinstance(record, batch.Fire):
+        for record in decoded(wire.scheduler_to_shard, data) or ():
+            if isinstance(record, wire.Fire):
                 core.fire(record.timers, now_ms)
             else:
                 core.courier.due(record.keys, now_ms)
@@ -123,8 +123,8 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
             while core.cabinet.fill_checkpoint(2):
                 pass
             core.cabinet.checkpoint_done()
-        batch.encode([record for _, record in core.output])
-        batch.encode([record for _, record in core.to_scheduler])
+        wire.encode([record for _, record in core.output])
+        wire.encode([record for _, record in core.to_scheduler])
         core.output.clear()
     core.closed("edge-0/1", 2_000_000)
 
@@ -136,7 +136,7 @@ def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: lis
     for session in ("edge-0/1", "shard-0/1"):
         core.handle(Opened(session), 1_000_000)
     for number, (session, data) in enumerate(batches):
-        records = decoded(batch.to_scheduler, data)
+        records = decoded(wire.to_scheduler, data)
         if records is not None:
             before = core.stats()
             try:
@@ -149,18 +149,18 @@ def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: lis
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(batches_of(*FROM_SHARD, batch.TimerAnswer), min_size=1, max_size=4))
+@given(st.lists(batches_of(*FROM_SHARD, wire.TimerAnswer), min_size=1, max_size=4))
 def test_an_edge_takes_every_readable_batch_or_ends_the_session(batches: list[bytes]) -> None:
     gateway = EdgeWorld(Config(), 1).gateway
     for data in batches:
-        records = decoded(batch.from_shard, data)
+        records = decoded(wire.from_shard, data)
         if records is not None:
             try:
                 gateway.from_shard(0, records)
             except CorruptRecord:  # a broadcast without its body
                 gateway.shard_reset(0)
                 event("session ended")
-        answers = decoded(batch.scheduler_to_edge, data)
+        answers = decoded(wire.scheduler_to_edge, data)
         if answers is not None:
             gateway.from_scheduler(0, answers)
 
@@ -174,7 +174,7 @@ class Peer:
         self.closed: list[str] = []
         self.opened: list[str] = []
         self.server = LinkServer(
-            batch.to_shard,
+            wire.to_shard,
             CONFIG,
             on_open=self.opened.append,
             on_records=lambda session, records: self.taken.extend((session, record) for record in records),
@@ -196,11 +196,11 @@ class Peer:
 UNREADABLE_BATCHES = (
     b"\xc1",
     b"\xdd\xff\xff\xff\xff",
-    batch.encode([batch.Ack(1, 7)])[:-1],
-    batch.encode([batch.Ack(1, 7), batch.Welcome(1, 1, "new", 1, "e")]),  # the first could be applied, the second is nobody's here
+    wire.encode([wire.Ack(1, 7)])[:-1],
+    wire.encode([wire.Ack(1, 7), wire.Welcome(1, 1, "new", 1, "e")]),  # the first could be applied, the second is nobody's here
     msgspec.msgpack.encode([[4, 1, 7], [4, 1, "seven"]]),
     msgspec.msgpack.encode([[4, 1, 7], [2, 1, "default:u", 9, "", 0, "", "", False, 0]]),  # an unknown kind of connection
-    b"\x92" + batch.encode([batch.Ack(1, 7)])[5:] + b"\x94\x06\x01\x90\xa1\xff",  # no UTF-8
+    b"\x92" + wire.encode([wire.Ack(1, 7)])[5:] + b"\x94\x06\x01\x90\xa1\xff",  # no UTF-8
     b"\x91" * 10_000,
 )
 
@@ -209,7 +209,7 @@ UNREADABLE_BATCHES = (
 async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: bytes) -> None:
     peer = Peer()
     links = [
-        LinkCaller(RayPeer(peer), name, batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
+        LinkCaller(RayPeer(peer), name, wire.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
         for name in ("edge-0", "edge-1")
     ]
     async with asyncio.TaskGroup() as tasks:
@@ -217,12 +217,12 @@ async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: byt
         await until(lambda: all(link.open for link in links))
         first, other = peer.opened
         peer.request = spoiled
-        links[0].send(batch.Ack(1, 1))
+        links[0].send(wire.Ack(1, 1))
         await until(lambda: links[0].sessions == 2 and links[0].open)
         assert peer.closed == [first]
         assert peer.taken == [], "a part of the batch was applied"
-        links[0].send(batch.Ack(1, 2))
-        links[1].send(batch.Ack(1, 3))
+        links[0].send(wire.Ack(1, 2))
+        links[1].send(wire.Ack(1, 3))
         await until(lambda: len(peer.taken) == 2)
         assert other in peer.server.sessions()
         assert links[1].sessions == 1
@@ -231,21 +231,21 @@ async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: byt
 
 
 @pytest.mark.parametrize(
-    "spoiled", [b"\xc1", batch.encode([asking.Probed(1, True, 1), batch.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
+    "spoiled", [b"\xc1", wire.encode([wire.Probed(1, True, 1), wire.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
 )
 async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins(spoiled: bytes) -> None:
     peer = Peer()
     got: list[Any] = []
-    link = LinkCaller(RayPeer(peer), "edge-0", batch.from_shard, CONFIG, on_records=got.extend, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(peer), "edge-0", wire.from_shard, CONFIG, on_records=got.extend, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
         peer.reply = spoiled
-        peer.server.send(peer.opened[0], asking.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], wire.Probed(1, True, 1))
         await until(lambda: link.sessions == 2 and link.open)
         assert got == []
-        peer.server.send(peer.opened[1], asking.Probed(2, True, 1))
-        await until(lambda: got == [asking.Probed(2, True, 1)])
+        peer.server.send(peer.opened[1], wire.Probed(2, True, 1))
+        await until(lambda: got == [wire.Probed(2, True, 1)])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -259,11 +259,11 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
         if next(failing, False):
             raise KeyError("a bug")
 
-    link = LinkCaller(RayPeer(peer), "edge-0", batch.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(peer), "edge-0", wire.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
-        peer.server.send(peer.opened[0], asking.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], wire.Probed(1, True, 1))
         await until(lambda: link.sessions == 2 and link.open)
     finally:
         running.cancel()
@@ -279,7 +279,7 @@ async def test_a_reply_shorter_than_its_number_ends_the_session() -> None:
         async def remote(self, _session: str, _seq: int, _data: bytes) -> bytes:
             return next(self.answers, b"\x00")
 
-    link = LinkCaller(RayPeer(Short()), "edge-0", batch.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
+    link = LinkCaller(RayPeer(Short()), "edge-0", wire.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.sessions >= 3)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from engine.core.batch import UNREADABLE
-from engine.core.checkpoint import Handled, Page, Stored, decode_stored, page_of, restore
-from engine.core.commit import parse_idempotency_value
-from engine.core.mailbox import Mailbox
-from engine.core.salvage import SEQ_MAX, read_page, salvage_journal, salvage_page
+from engine.core.commit.group import parse_idempotency_value
+from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage, decode_stored, page_of, restore
+from engine.core.journal.salvage import SEQ_MAX, read_page, salvage_journal, salvage_page
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 from tests.fuzz.test_links import anything
 
@@ -21,7 +21,8 @@ pack = msgspec.msgpack.encode
 keys = st.sampled_from(["t:u1", "t:u2", "t:" + "é" * 40])
 seqs = st.one_of(st.integers(1, 200), st.just(SEQ_MAX))
 stored = st.builds(
-    Stored, keys, seqs, st.text(max_size=40), st.binary(min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 1 << 44), st.booleans(),
+    StoredMessage, keys, seqs, st.text(max_size=40), st.binary(min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 1 << 44),
+    st.booleans(),
     st.integers(0, 1 << 44), st.binary(max_size=300), st.integers(0, 3), st.sampled_from(["", "3-abc"]),
 )  # fmt: skip
 handled = st.builds(Handled, keys, st.integers(0, 200), st.lists(st.integers(0, 300), max_size=20))
@@ -32,7 +33,7 @@ def used(records: list[Any]) -> dict[str, int]:
     """The highest number of each user that these records speak of as given out."""
     highest: dict[str, int] = {}
     for record in records:
-        seq = record.seq if isinstance(record, Stored) else record.head
+        seq = record.seq if isinstance(record, StoredMessage) else record.head
         highest[record.key] = max(highest.get(record.key, 0), seq)
     return highest
 
@@ -108,10 +109,10 @@ def test_bytes_that_announce_more_than_they_hold_are_no_entry(raw: bytes) -> Non
     assert salvage_page(raw) is None
 
 
-def page(head: int, below: int, acked: list[int], cold: bool) -> Page:
+def page(head: int, below: int, acked: list[int], cold: bool) -> MailboxPage:
     """A page that can be true."""
     floor = head - below
-    return Page(
+    return MailboxPage(
         head,
         floor,
         sorted({floor + 1 + seq for seq in acked if seq < below}),
@@ -128,21 +129,21 @@ pages = st.builds(page, st.integers(50, 10_000), st.integers(0, 50), st.lists(st
 
 @settings(max_examples=300, deadline=None)
 @given(pages)
-def test_a_page_that_is_whole_is_read_and_restored(page: Page) -> None:
+def test_a_page_that_is_whole_is_read_and_restored(page: MailboxPage) -> None:
     assert read_page(pack(page)) == page
     assert page_of(restore("t:u", read_page(pack(page)), 0)).head == page.head
 
 
 @settings(max_examples=600, deadline=None)
 @given(pages, st.integers(0, 7), st.one_of(anything, st.integers(-1, 1 << 63), st.lists(st.integers(0, 20_000), min_size=2, max_size=2)))
-def test_a_damaged_page_never_gives_a_used_number_again(page: Page, field: int, value: Any) -> None:
+def test_a_damaged_page_never_gives_a_used_number_again(page: MailboxPage, field: int, value: Any) -> None:
     spoiled = msgspec.to_builtins(page, builtin_types=(bytes,))
     spoiled[field] = value
     try:
         blob = pack(spoiled)
     except (OverflowError, UnicodeEncodeError):
         return
-    found: Page | None
+    found: MailboxPage | None
     try:
         found = read_page(blob)
     except CorruptRecord:
@@ -157,7 +158,7 @@ def test_a_damaged_page_never_gives_a_used_number_again(page: Page, field: int, 
 
 @settings(max_examples=400, deadline=None)
 @given(pages, st.integers(0, 200), st.binary(max_size=5))
-def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: Page, cut: int, junk: bytes) -> None:
+def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: MailboxPage, cut: int, junk: bytes) -> None:
     blob = pack(page)
     numbers = 1 + len(pack(page.head)) + len(pack(page.floor))
     cut = min(numbers + cut, len(blob) - 1)
@@ -170,7 +171,7 @@ def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: Page, cut: int
 
 @settings(max_examples=300, deadline=None)
 @given(stored, st.integers(0, 400), st.binary(max_size=4))
-def test_a_damaged_offline_message_is_one_error_of_a_known_kind(message: Stored, at: int, junk: bytes) -> None:
+def test_a_damaged_offline_message_is_one_error_of_a_known_kind(message: StoredMessage, at: int, junk: bytes) -> None:
     raw = pack(message)
     at %= len(raw)
     try:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from engine.core import batch
-from engine.core.identity import is_event_type, is_id, is_user
-from engine.core.rulecases import parse_cases
-from engine.core.rulefile import parse_rules
+from engine.core.model.names import is_event_type, is_id, is_user
+from engine.core.rules.cases import parse_cases
+from engine.core.rules.toml_loader import parse_rules
+from engine.core.wire import records as wire
 from engine.errors import RulesError
-from tests.fuzz.edge_in_process import EdgeInProcess
-from tests.fuzz.hostile import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
+from tests.support.edge_in_process import EdgeInProcess
+from tests.support.hostile_input import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GOOD = [(EXAMPLES / name / "rules.toml").read_bytes() for name in ("touch", "forum", "github")]
@@ -109,7 +109,7 @@ def test_any_event_over_http_is_taken_or_refused_with_a_reason(edge: EdgeInProce
     answer = edge.ask("POST", "/v1/events", body)
     answer.check(202)
     event(f"answered {answer.status}")
-    for record in edge.world.shard.of(batch.Post):
+    for record in edge.world.shard.of(wire.Post):
         strict_json(b"{%b}" % record.body)
     if answer.status == 202:
         assert set(answer.told()) == {"matched", "results", "scheduled", "cancelled"}

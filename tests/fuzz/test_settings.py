@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.config import _FIELDS, Config, load
 from engine.errors import ConfigError
-from tests.fuzz.hostile import texts
+from tests.support.hostile_input import texts
 
 names = st.sampled_from(sorted(_FIELDS))
 odd_values = st.sampled_from(

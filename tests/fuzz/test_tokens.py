@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine import jws
-from engine.auth import Authenticator, Principal
+from engine.auth import jws
+from engine.auth.keyring import read_jwks
+from engine.auth.tokens import Authenticator, Principal
 from engine.config import Config
-from engine.core.identity import is_tenant, is_user
-from engine.keyring import read_jwks
-from engine.problems import Problem
-from tests.fuzz.hostile import ODD_TOKENS, encoded, json_tokens, mutated, nested, objects, texts, values
+from engine.core.model.names import is_tenant, is_user
+from engine.http.problems import Problem
+from tests.support.hostile_input import ODD_TOKENS, encoded, json_tokens, mutated, nested, objects, texts, values
 
 SECRET = "a secret of the tests, long enough to be one"
 NOW_S = 1_700_000_000

@@ -17,20 +17,20 @@ from websockets.frames import Opcode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from engine.auth import Principal
+from engine.auth.tokens import Principal
 from engine.config import Config
-from engine.connection import NO_CURSOR
-from engine.core import batch
-from engine.problems import unauthorized
-from engine.websocket import DirectWebSocket
-from tests.edge.edge_world import EdgeWorld, client_frame
-from tests.edge.test_websocket_reading import Transport
-from tests.fuzz.hostile import encoded, json_tokens, mutated, objects, strict_json, texts, values
+from engine.core.wire import records as wire
+from engine.gateway.connection import NO_CURSOR
+from engine.http.problems import unauthorized
+from engine.transports.websocket_transport import DirectWebSocket
+from tests.support.edge_world import EdgeWorld, client_frame
+from tests.support.hostile_input import encoded, json_tokens, mutated, objects, strict_json, texts, values
+from tests.transports.test_websocket_transport import Transport
 
 FRAME_BYTES_MAX = 1000
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
 HEADER_BYTES_MAX = 14
-SAID_BY_CLIENTS = (batch.Ack, batch.AckIds, batch.Nack, batch.Detach, batch.Attach)
+SAID_BY_CLIENTS = (wire.Ack, wire.AckIds, wire.Nack, wire.Detach, wire.Attach)
 
 seqs = st.sampled_from([b"0", b"1", b"-1", b"1.0", b"1e3", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b'"1"'])
 ids = st.one_of(st.lists(texts, max_size=4).map(encoded), values.map(encoded))
@@ -69,7 +69,7 @@ class Edge:
         self.transport = Transport()
         self.client = DirectWebSocket(self.gateway, Principal("t", "u", frozenset(), 1 << 40), NO_CURSOR, "", self.verify)
         self.client.begin(self.transport, set())  # type: ignore[arg-type]
-        self.gateway.from_shard(0, [batch.Welcome(self.client.id, 5, "new", 1, "e1")])
+        self.gateway.from_shard(0, [wire.Welcome(self.client.id, 5, "new", 1, "e1")])
 
     def verify(self, _token: str) -> Principal:
         raise unauthorized("the token is malformed")
@@ -114,9 +114,9 @@ def test_any_bytes_leave_the_edge_whole(stream: list[bytes], cuts: list[int]) ->
     assert malformed <= CONFIG.malformed_frames_max
     for record in edge.records:
         assert type(record) in SAID_BY_CLIENTS
-        if isinstance(record, batch.Ack):
+        if isinstance(record, wire.Ack):
             assert 0 <= record.seq < 1 << 63
-    batch.to_shard.decode(batch.encode(edge.records))
+    wire.to_shard.decode(wire.encode(edge.records))
     assert edge.client.ended == (edge.client.id not in edge.gateway.connections)
     event("ended" if edge.client.ended else "goes on")
     edge.client.connection_lost(None)
@@ -131,7 +131,7 @@ def test_any_text_frames_are_understood_ignored_or_told_to_be_malformed(messages
             edge.client.data_received(client_frame(message))
     check_written(edge.transport.written)
     for record in edge.records:
-        if isinstance(record, batch.AckIds | batch.Nack):
+        if isinstance(record, wire.AckIds | wire.Nack):
             assert all(isinstance(id_, str) for id_ in record.ids)
-        msgspec.msgpack.decode(batch.encode([record]))
+        msgspec.msgpack.decode(wire.encode([record]))
     edge.client.connection_lost(None)

@@ -33,21 +33,21 @@ from typing import Any, Final
 import msgspec
 
 from engine.config import Config
-from engine.core.checkpoint import (
+from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
     Adopted,
     Decided,
     Handled,
-    Page,
+    MailboxPage,
     Profiled,
     Record,
-    Stored,
+    StoredMessage,
     Topics,
     decode_journal,
     decode_page,
 )
-from engine.core.slots import slot_of
-from engine.core.window import Counted, Ended
+from engine.core.mailbox.aggregation_window import Counted, Ended
+from engine.core.model.routing import slot_of
 from engine.store.keys import offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
@@ -199,7 +199,7 @@ class Books:
                 self._adopted(self.user(key), record, seq)
             return
         user = self.user(record.key)
-        if isinstance(record, Stored):
+        if isinstance(record, StoredMessage):
             self._journalled(user, record)
         elif isinstance(record, Handled):
             self._handled(user, record.floor, record.acked, epoch)
@@ -232,7 +232,7 @@ class Books:
             for key, seq in reversed(record.numbers):
                 del self.user(key).taken.seq_of[record.pos]
                 self._rolled_back(self.user(key), seq)
-        elif isinstance(record, Stored):
+        elif isinstance(record, StoredMessage):
             self._rolled_back(self.user(record.key), record.seq)
         elif isinstance(record, Handled):
             self.user(record.key).acknowledgements_rolled_back()
@@ -251,14 +251,14 @@ class Books:
         if isinstance(record, Adopted):
             for key, seq in record.numbers:
                 self._left_journal(self.user(key), seq, self.broadcasts.entries[record.pos].id)
-        elif isinstance(record, Stored):
+        elif isinstance(record, StoredMessage):
             self._left_journal(self.user(record.key), record.seq, record.id)
         elif isinstance(record, Counted | Ended):
             page = self._page(record.key)
             if page is None or page.windows is None or page.windows.applied < record.number:
                 raise Violation(f"[3] window record {record.number} of {record.key} left the journal, and no page has it", record.key)
 
-    def _page(self, key: str) -> Page | None:
+    def _page(self, key: str) -> MailboxPage | None:
         blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
         return None if blob is None else decode_page(blob)
 
@@ -280,13 +280,13 @@ class Books:
 
     def _adopted(self, user: User, record: Adopted, seq: int) -> None:
         entry = self._blaming(user, self.broadcasts.take, user.taken, record.pos, seq)
-        stored = Stored(
+        stored = StoredMessage(
             user.key, seq, entry.id, b"", entry.priority, entry.expires_ms, entry.retain, record.accepted_ms, b"", pos=record.pos
         )
         self._journalled(user, stored)
         self.seen["adopted"] += 1
 
-    def _journalled(self, user: User, record: Stored) -> None:
+    def _journalled(self, user: User, record: StoredMessage) -> None:
         if record.seq <= user.head:
             raise Violation(f"[5] number {record.seq} of {user.key} is given to {record.id}, and {user.head} exists", user.key)
         shown = user.shown.get(record.seq)
@@ -315,7 +315,7 @@ class Books:
         older.replaced = True
         self.seen["conflated"] += 1
 
-    def _must_know(self, record: Stored, other: int) -> bool:
+    def _must_know(self, record: StoredMessage, other: int) -> bool:
         """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones.
 
         A delayed message takes two of these places: one for its timer.

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.auth import Principal
-from engine.connection import Connection, Cursor
-from engine.core.batch import POLL, SSE_EXPLICIT, WEBSOCKET
+from engine.auth.tokens import Principal
+from engine.core.wire.records import POLL, SSE_EXPLICIT, WEBSOCKET
 from engine.errors import EngineError
-from engine.problems import Problem
-from engine.session import WebSocketSession
-from engine.streams import EventStream, Poll
+from engine.gateway.connection import Connection, Cursor
+from engine.http.problems import Problem
+from engine.transports.sse import EventStream, Poll
+from engine.transports.websocket_protocol import WebSocketSession
 from tests.sim.books import Books
 from tests.sim.cluster import DATA_EPOCH, Cluster
 from tests.sim.faults import Faults

@@ -13,20 +13,20 @@ from typing import Any
 
 import msgspec
 
-from engine.actors.direct import NOWHERE, Address, RayPeer
-from engine.actors.process import Process as ActorProcess
-from engine.actors.process import Surroundings
+from engine.actors.actor_process import Process as ActorProcess
+from engine.actors.actor_process import ProcessContext
+from engine.actors.edge_links import EdgeLinks
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
-from engine.actors.uplinks import Uplinks
+from engine.actors.socket_carrier import NOWHERE, Address, RayPeer
 from engine.config import Config
-from engine.core.slots import SlotMap, slot_of
+from engine.core.model.routing import SlotMap, slot_of
 from engine.errors import ClockSetBack, Fenced
-from engine.gateway import Gateway
-from engine.metrics import EdgeMetrics
-from engine.store.broadcasts import BroadcastLog
+from engine.gateway.gateway import Gateway
+from engine.gateway.metrics import EdgeMetrics
+from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
-from engine.store.placement import placed
+from engine.store.slot_map import placed
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.network import Network
@@ -53,7 +53,7 @@ class EdgeActor(ActorProcess):
 
     role = "edge"
 
-    def __init__(self, config: Config, index: int, incarnation: str, surroundings: Surroundings, new_id: Callable[[], str]) -> None:
+    def __init__(self, config: Config, index: int, incarnation: str, surroundings: ProcessContext, new_id: Callable[[], str]) -> None:
         super().__init__(config, index, surroundings)
         self._incarnation = incarnation
         self._new_id = new_id
@@ -61,7 +61,7 @@ class EdgeActor(ActorProcess):
 
     async def _run(self) -> None:
         client = self._surroundings.connect(self._config)
-        uplinks = Uplinks(self._config, self._index, client, self._surroundings)
+        uplinks = EdgeLinks(self._config, self._index, client, self._surroundings)
         self.gateway = Gateway(
             self._config,
             await self._patiently(lambda: placed(client)),
@@ -123,7 +123,7 @@ class Cluster:
         self._incarnations[name] = number = self._incarnations.get(name, 0) + 1
         process = Process(name, number)
         self.processes.append(process)
-        surroundings = Surroundings(
+        surroundings = ProcessContext(
             wall_ns=self.wall_ns,
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
@@ -139,7 +139,7 @@ class Cluster:
         self._tell(f"START {process}")
         return process
 
-    def _make(self, role: str, index: int, number: int, surroundings: Surroundings) -> Any:
+    def _make(self, role: str, index: int, number: int, surroundings: ProcessContext) -> Any:
         actor: ActorProcess
         if role == "edge":
             actor = EdgeActor(self.config, index, f"e{index}-{number}", surroundings, self._new_id)

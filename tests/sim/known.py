@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.core.checkpoint import Stored
+from engine.core.journal.journal_records import StoredMessage
 from tests.sim.broadcastbook import Taken
 from tests.sim.limitbook import Limits
 from tests.sim.windowbook import Windows
@@ -24,7 +24,7 @@ class Message:
 
     __slots__ = ("body", "collapse", "count", "expires_ms", "id", "pos", "replaced", "retain", "seq", "supersedes", "timer")
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredMessage) -> None:
         self.collapse = stored.collapse
         self.count = stored.count
         self.supersedes = stored.supersedes

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.core.batch import HIGH
-from engine.core.checkpoint import Stored
-from engine.core.judging import Category
+from engine.core.journal.journal_records import StoredMessage
+from engine.core.model.constants import HIGH
+from engine.core.policy.category import Category
 from tests.sim.windowbook import Broken
 
 CATEGORIES: Final = {"few": Category(cap=2, cap_ms=1500), "once": Category(same_type_ms=1000)}
@@ -23,7 +23,7 @@ class Limits:
     def __init__(self) -> None:
         self.counted: list[tuple[int, str, int]] = []
 
-    def count(self, record: Stored, set_back_ms: int) -> bool:
+    def count(self, record: StoredMessage, set_back_ms: int) -> bool:
         """A message is in the journal. Returns whether it counts. Raises Broken when it was one too many.
 
         `set_back_ms`: from there the wall clock was last set back, 0 for never.

@@ -12,33 +12,38 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from engine import outcomes
 from engine.actors.shard import Shard
-from engine.core import cabinet, checkpoint, commit, conflation, courier, link, pump, window
-from engine.core.admission import Admission
-from engine.core.adoption import Adopter
-from engine.core.batch import OVERLOADED, UNAVAILABLE, Gap
-from engine.core.cabinet import Cabinet
-from engine.core.checkpoint import Handled, Profiled, Spill
-from engine.core.commit import Pending
-from engine.core.conflation import Verdict
-from engine.core.courier import Courier
-from engine.core.fired import Fired
-from engine.core.firing import Firing
-from engine.core.flight import Connection
-from engine.core.horizon import Horizon
-from engine.core.hub import Hub
-from engine.core.mailbox import Mailbox
-from engine.core.scheduler import SchedulerCore
-from engine.core.shard import ShardCore
-from engine.core.slots import timer_id
-from engine.core.wheel import Wheel
-from engine.core.window import Item, Windows
-from engine.gateway import Gateway
-from engine.requests import Requests
-from engine.store import journal, pages, timers
+from engine.core.commit import group as commit
+from engine.core.commit.broadcast_step import BroadcastStep
+from engine.core.commit.group import Pending
+from engine.core.journal import journal_records
+from engine.core.journal.journal_records import Handled, Profiled, Spill
+from engine.core.mailbox import aggregation_window, conflation
+from engine.core.mailbox import send as pump
+from engine.core.mailbox.aggregation_window import WindowItem, Windows
+from engine.core.mailbox.attachment import Attachment
+from engine.core.mailbox.conflation import Conflation
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.routing import timer_id
+from engine.core.scheduler.claim_horizon import ClaimHorizon
+from engine.core.scheduler.firing import Firing
+from engine.core.scheduler.scheduler import SchedulerCore
+from engine.core.scheduler.timer_wheel import TimerWheel
+from engine.core.shard import delivery, mailbox_store
+from engine.core.shard.admission import Admission
+from engine.core.shard.connections import Connections
+from engine.core.shard.delivery import Delivery
+from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.shard import ShardCore
+from engine.core.wire import link
+from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
+from engine.gateway.gateway import Gateway
+from engine.gateway.shard_client import ShardClient
+from engine.publish import results as publish_results
+from engine.store import journal, pages, timer_store
 from engine.store.journal import Journal
-from engine.store.script import Script
+from engine.store.lua import Script
 
 MUTATIONS: Final[dict[str, Callable[[], Any]]] = {}
 
@@ -87,7 +92,7 @@ def pages_take_writes_of_an_old_epoch() -> Any:
 
 @mutation
 def timers_take_writes_of_an_old_epoch() -> Any:
-    return rewritten(timers._TURN, (b"if epoch ~= ARGV[1] then", b"if false then"))
+    return rewritten(timer_store._TURN, (b"if epoch ~= ARGV[1] then", b"if false then"))
 
 
 # -- The order of commit, answer and delivery (invariants 1 and 2). ----------------------------------------------------
@@ -163,48 +168,48 @@ def a_checkpoint_forgets_the_pages() -> Any:
 @mutation
 def a_checkpoint_forgets_the_spilled_messages() -> Any:
     def spill_of(mailbox: Mailbox) -> Spill:
-        spill = checkpoint.spill_of(mailbox)
+        spill = journal_records.spill_of(mailbox)
         spill.entries = []
         return spill
 
-    return patched(cabinet, "spill_of", spill_of)
+    return patched(mailbox_store, "spill_of", spill_of)
 
 
 @mutation
 def a_failed_checkpoint_counts_as_written() -> Any:
-    return patched(Cabinet, "checkpoint_failed", Cabinet.checkpoint_done)
+    return patched(MailboxStore, "checkpoint_failed", MailboxStore.checkpoint_done)
 
 
 @mutation
 def streams_are_trimmed_above_what_is_handled() -> Any:
     def spill_of(mailbox: Mailbox) -> Spill:
-        spill = checkpoint.spill_of(mailbox)
+        spill = journal_records.spill_of(mailbox)
         spill.trim_below += 1
         return spill
 
-    return patched(cabinet, "spill_of", spill_of)
+    return patched(mailbox_store, "spill_of", spill_of)
 
 
 @mutation
 def a_number_is_given_again_after_a_restart() -> Any:
     def restore(key: str, page: Any, now_ms: int) -> Mailbox:
-        mailbox = checkpoint.restore(key, page, now_ms)
+        mailbox = journal_records.restore(key, page, now_ms)
         if page is not None and mailbox.head and mailbox.cold is None:
             mailbox.head = mailbox.spilled = max(mailbox.head - 1, mailbox.floor - 1, 0)
             mailbox.floor = min(mailbox.floor, mailbox.head)
             mailbox.acked = {seq for seq in mailbox.acked if seq <= mailbox.head}
         return mailbox
 
-    return patched(cabinet, "restore", restore)
+    return patched(mailbox_store, "restore", restore)
 
 
 def replaying_all_but(kind: type) -> Any:
-    original = Cabinet.replay
+    original = MailboxStore.replay
 
-    def replay(self: Cabinet, records: Any, now_ms: int) -> None:
+    def replay(self: MailboxStore, records: Any, now_ms: int) -> None:
         original(self, [record for record in records if not isinstance(record, kind)], now_ms)
 
-    return patched(Cabinet, "replay", replay)
+    return patched(MailboxStore, "replay", replay)
 
 
 @mutation
@@ -249,7 +254,7 @@ def cold_numbers_below_a_read_are_forgotten() -> Any:
 # -- Delivery (PROTOCOL). ----------------------------------------------------------------------------------------------
 @mutation
 def a_retry_timer_is_lost() -> Any:
-    return patched(Courier, "arms", lambda self, now_ms: self._unarmed.clear() or [])
+    return patched(Delivery, "arms", lambda self, now_ms: self._unarmed.clear() or [])
 
 
 @mutation
@@ -264,34 +269,34 @@ def an_acknowledgement_is_forgotten() -> Any:
 
 @mutation
 def gaps_are_not_announced() -> Any:
-    original = Courier._send
+    original = Delivery._send
 
-    def send(self: Courier, *args: Any) -> None:
+    def send(self: Delivery, *args: Any) -> None:
         original(self, *args)
-        self.output[:] = [entry for entry in self.output if type(entry[1]) is not Gap]
+        self.output[:] = [entry for entry in self.output if type(entry[1]) is not GapRange]
 
-    return patched(Courier, "_send", send)
+    return patched(Delivery, "_send", send)
 
 
 @mutation
 def the_window_is_one_too_large() -> Any:
-    def wider(mailbox: Mailbox, connection: Connection, now_ms: int, limits: pump.PumpLimits, **options: Any) -> Any:
+    def wider(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: pump.SendLimits, **options: Any) -> Any:
         return pump.pump(mailbox, connection, now_ms, replace(limits, window=limits.window + 1), **options)
 
-    return patched(courier, "pump", wider)
+    return patched(delivery, "pump", wider)
 
 
 @mutation
 def tries_are_not_counted() -> Any:
-    original = Connection.overdue
+    original = Attachment.overdue
 
-    def overdue(self: Connection, *args: Any) -> Any:
+    def overdue(self: Attachment, *args: Any) -> Any:
         again = original(self, *args)
         for seq in list(self.flight):
             self.flight[seq] = (self.flight[seq][0], 1)
         return again
 
-    return patched(Connection, "overdue", overdue)
+    return patched(Attachment, "overdue", overdue)
 
 
 # -- Links. ------------------------------------------------------------------------------------------------------------
@@ -331,12 +336,12 @@ def a_timer_is_removed_before_it_is_confirmed() -> Any:
 
 @mutation
 def a_timer_fires_early() -> Any:
-    original = Wheel.advance
+    original = TimerWheel.advance
 
     def advance(self: Any, now_ms: int, limit: int | None = None) -> Any:
         return original(self, now_ms + 20, limit)
 
-    return patched(Wheel, "advance", advance)
+    return patched(TimerWheel, "advance", advance)
 
 
 @mutation
@@ -363,23 +368,23 @@ def a_due_timer_is_not_handed_out_again() -> Any:
 
 @mutation
 def a_successor_does_not_know_how_far_timers_were_claimed() -> Any:
-    original = Horizon.__init__
+    original = ClaimHorizon.__init__
 
-    def unknowing(self: Horizon, config: Any, partitions: Any, _found: Any, started_ms: int) -> None:
+    def unknowing(self: ClaimHorizon, config: Any, partitions: Any, _found: Any, started_ms: int) -> None:
         original(self, config, partitions, {}, started_ms)
 
-    return patched(Horizon, "__init__", unknowing)
+    return patched(ClaimHorizon, "__init__", unknowing)
 
 
 @mutation
 def timers_are_handed_out_before_they_are_claimed() -> Any:
-    original = Horizon.__init__
+    original = ClaimHorizon.__init__
 
-    def boundless(self: Horizon, *args: Any) -> None:
+    def boundless(self: ClaimHorizon, *args: Any) -> None:
         original(self, *args)
         self.reach_ms = 1 << 60
 
-    return patched(Horizon, "__init__", boundless)
+    return patched(ClaimHorizon, "__init__", boundless)
 
 
 # -- Aggregation windows. ----------------------------------------------------------------------------------------------
@@ -392,7 +397,7 @@ def a_retry_counts_again_in_its_window() -> Any:
             remember(self, id, seq, digest, recent_max)
 
     return both(
-        patched(Item, "mark", property(lambda self: b"%d" % id(self))),
+        patched(WindowItem, "mark", property(lambda self: b"%d" % id(self))),
         patched(Mailbox, "remember", forget),
         rewritten(journal._APPEND, (b"known[#known + 1] = i - 4", b"local _ = i - 4"), (b"if #known > 0", b"if false")),
     )
@@ -400,13 +405,13 @@ def a_retry_counts_again_in_its_window() -> Any:
 
 @mutation
 def a_window_tells_one_message_too_few() -> Any:
-    original = window._counted
+    original = aggregation_window._counted
 
-    def counted(opened: Any, item: Item) -> Any:
+    def counted(opened: Any, item: WindowItem) -> Any:
         after = original(opened, item)
         return replace(after, count=max(after.count - 1, 2))
 
-    return patched(window, "_counted", counted)
+    return patched(aggregation_window, "_counted", counted)
 
 
 @mutation
@@ -422,25 +427,25 @@ def replay_counts_again_what_a_page_has() -> Any:
 
 @mutation
 def a_page_forgets_the_windows() -> Any:
-    original = checkpoint.page_of
+    original = journal_records.page_of
 
     def page_of(mailbox: Mailbox) -> Any:
         page = original(mailbox)
         page.windows = None
         return page
 
-    return patched(checkpoint, "page_of", page_of)
+    return patched(journal_records, "page_of", page_of)
 
 
 # -- Broadcasts. -------------------------------------------------------------------------------------------------------
 def restored_without(**members: Any) -> Any:
     def restore(key: str, page: Any, now_ms: int) -> Mailbox:
-        mailbox = checkpoint.restore(key, page, now_ms)
+        mailbox = journal_records.restore(key, page, now_ms)
         for name, value in members.items():
             setattr(mailbox, name, None if value is None else type(value)(value))
         return mailbox
 
-    return patched(cabinet, "restore", restore)
+    return patched(mailbox_store, "restore", restore)
 
 
 @mutation
@@ -455,20 +460,20 @@ def a_restart_ends_subscriptions() -> Any:
 
 @mutation
 def who_was_slow_gets_no_more_broadcasts() -> Any:
-    return patched(Adopter, "settled", lambda self, mailbox: None)
+    return patched(BroadcastStep, "settled", lambda self, mailbox: None)
 
 
 @mutation
 def a_topic_reaches_everybody() -> Any:
-    return both(patched(Adopter, "_due", _due_of_all_topics), patched(Adopter, "read", _everybody_is_behind))
+    return both(patched(BroadcastStep, "_due", _due_of_all_topics), patched(BroadcastStep, "read", _everybody_is_behind))
 
 
-def _everybody_is_behind(self: Adopter, broadcasts: Any) -> None:
+def _everybody_is_behind(self: BroadcastStep, broadcasts: Any) -> None:
     if self._log.add(broadcasts):
         self._urgent.update({key: mailbox for tenant in self._tenants.values() for key, mailbox in tenant.items()})
 
 
-def _due_of_all_topics(self: Adopter, mailbox: Mailbox, now_ms: int, count_max: int) -> Any:
+def _due_of_all_topics(self: BroadcastStep, mailbox: Mailbox, now_ms: int, count_max: int) -> Any:
     channels = [self._log.after("t", topic, mailbox.log_pos) for topic in ("", "news")]
     found = sorted((entry for channel in channels for entry in channel), key=lambda entry: entry.pos)
     return [entry for entry in found if entry.expires_ms > now_ms][:count_max]
@@ -490,13 +495,13 @@ def what_is_refused_is_taken_all_the_same() -> Any:
 
 @mutation
 def a_repeat_of_the_edge_is_refused_as_if_it_came_first() -> Any:
-    original = outcomes._result
-    return patched(outcomes, "_result", lambda *args, repeated: original(*args, repeated=False))
+    original = publish_results._result
+    return patched(publish_results, "_result", lambda *args, repeated: original(*args, repeated=False))
 
 
 @mutation
 def a_message_forgets_how_many_it_stands_for() -> Any:
-    def judge(*args: Any) -> Verdict:
+    def judge(*args: Any) -> Conflation:
         verdict = conflation.judge(*args)
         return replace(verdict, count=min(verdict.count, 2))
 
@@ -505,7 +510,7 @@ def a_message_forgets_how_many_it_stands_for() -> Any:
 
 @mutation
 def what_was_held_under_pressure_is_never_sent() -> Any:
-    return patched(Courier, "release", lambda self, *args: self.held.clear())
+    return patched(Delivery, "release", lambda self, *args: self.held.clear())
 
 
 # -- Limits (invariant 8). ---------------------------------------------------------------------------------------------
@@ -527,12 +532,12 @@ def a_page_forgets_what_counted() -> Any:
 # -- Quiet hours. ------------------------------------------------------------------------------------------------------
 @mutation
 def what_is_put_off_is_not_scheduled() -> Any:
-    async def schedule(self: Requests, drafts: Any, call: Any, results: list[Any]) -> None:
+    async def schedule(self: ShardClient, drafts: Any, call: Any, results: list[Any]) -> None:
         for draft, result in zip(drafts, results, strict=True):
-            if result.status == outcomes.PUT_OFF:
+            if result.status == publish_results.PUT_OFF:
                 result.status, result.scheduled_id, result.scheduled_at = "scheduled", timer_id(draft.key, draft.id), draft.expires_ms
 
-    return patched(Requests, "_schedule", schedule)
+    return patched(ShardClient, "_schedule", schedule)
 
 
 @mutation
@@ -542,16 +547,16 @@ def a_profile_is_not_replayed() -> Any:
 
 @mutation
 def a_timer_that_is_to_come_again_counts_as_done() -> Any:
-    return patched(Fired, "again", lambda self, moves: self.done([sid for sid, _ in moves]))
+    return patched(FiredTimers, "again", lambda self, moves: self.done([sid for sid, _ in moves]))
 
 
 # -- Refusals. ---------------------------------------------------------------------------------------------------------
 @mutation
 def a_refusal_is_confirmed_before_the_dead_letters_have_it() -> Any:
-    original = Hub.nack
+    original = Connections.nack
 
-    def nack(self: Hub, session: str, record: Any, now_ms: int) -> None:
+    def nack(self: Connections, session: str, record: Any, now_ms: int) -> None:
         original(self, session, record, now_ms)
         self.refused((session, record.conn), record.ids)
 
-    return patched(Hub, "nack", nack)
+    return patched(Connections, "nack", nack)

@@ -14,13 +14,13 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from engine import publishing
-from engine.auth import Principal
-from engine.core.batch import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
-from engine.core.conditions import Conditions
-from engine.core.profile import Profile
+from engine.auth.tokens import Principal
+from engine.core.policy.conditions import Conditions
+from engine.core.policy.profile import Profile
+from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
 from engine.errors import EngineError, Unavailable
-from engine.problems import Problem
+from engine.http.problems import Problem
+from engine.publish import drafts as publishing
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
 from tests.sim.limitbook import CATEGORIES
@@ -176,7 +176,7 @@ class Publisher:
             else:
                 self._later(again_s, self._publish, item)
 
-    def answered(self, item: Item, result: publishing.Result) -> float | None:
+    def answered(self, item: Item, result: publishing.ItemResult) -> float | None:
         """One item's result; returns after how many seconds to try again, None when it is settled."""
         books, key = self._books, item.key
         self._tell(
@@ -206,7 +206,7 @@ class Publisher:
             books.answered_suppressed(key, result.id, item.category, result.reason)
         return None
 
-    def _answered_broadcast(self, topic: str, item: Item, result: publishing.Result) -> float | None:
+    def _answered_broadcast(self, topic: str, item: Item, result: publishing.ItemResult) -> float | None:
         if result.status == "unavailable":
             return 0.05 + self._rng.random() * 0.2
         if result.status not in {"accepted", "duplicate"}:
@@ -351,7 +351,7 @@ class Attempt:
             results = await gateway.requests.post(drafts)
         except Problem as raised:
             problem = raised
-            results = [msgspec.convert(result, publishing.Result) for result in raised.members.get("results", ())]
+            results = [msgspec.convert(result, publishing.ItemResult) for result in raised.members.get("results", ())]
         except EngineError:  # Overloaded: not even tried
             results = []
         loop = publisher._loop
@@ -359,7 +359,7 @@ class Attempt:
             return
         loop.call_later(_WIRE_S * (0.3 + publisher._rng.random()), self._answered, results, problem, context=loop.outside)
 
-    def _answered(self, results: list[publishing.Result], problem: Problem | None) -> None:
+    def _answered(self, results: list[publishing.ItemResult], problem: Problem | None) -> None:
         if self._over:
             return  # the publisher has given up waiting: it does not know
         self._over = True

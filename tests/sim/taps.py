@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.core.batch import ACCEPTED, DUPLICATE, SSE, Ack, AckIds, Attach, Deliver, Detach, Gap, Hangup, Post, Posted, Welcome
+from engine.core.wire.records import ACCEPTED, DUPLICATE, SSE, Ack, AckIds, Attach, Deliver, Detach, GapRange, Hangup, Post, Posted, Welcome
 from tests.sim.books import Books
 from tests.sim.known import User, Violation
 from tests.sim.loop import Process
@@ -113,7 +113,7 @@ class ShardTap:
             self._delivered(flight, record, f"{session}/{record.conn}")
         elif kind is Hangup:
             del self._flights[session, record.conn]  # what its client says from now on arrives too late
-        elif kind is Welcome or kind is Gap:
+        elif kind is Welcome or kind is GapRange:
             flight.attached = True
 
     def _posted(self, session: str, record: Posted) -> None:

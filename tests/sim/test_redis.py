@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from engine.core.batch import Timer
-from engine.store import journal, timers
+from engine.core.wire.records import Timer
+from engine.store import journal, timer_store
 from tests.conftest import RedisServer
 from tests.sim.redis import MiniRedis, Status
 
@@ -103,9 +103,9 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     """The append with a repeat and a known id, and a turn of a timer partition: the scripts with the most to go wrong."""
     on_the_wire(real, ("FLUSHALL",))
     server = MiniRedis(lambda: NOW_MS)
-    append, turn = journal._APPEND._text, timers._TURN._text
-    packed = timers._pack(Timer("3-a", "t:u", NOW_MS + 5, 1, "id", b"\xff" * 8, 1, 60_000, True, b'"id":"id"'))
-    other = timers._pack(Timer("3-b", "t:u", NOW_MS + 5, 1, "id2", b"\xff" * 8, 1, 60_000, True, b""))
+    append, turn = journal._APPEND._text, timer_store._TURN._text
+    packed = timer_store._pack(Timer("3-a", "t:u", NOW_MS + 5, 1, "id", b"\xff" * 8, 1, 60_000, True, b'"id":"id"'))
+    other = timer_store._pack(Timer("3-b", "t:u", NOW_MS + 5, 1, "id2", b"\xff" * 8, 1, 60_000, True, b""))
 
     def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]
@@ -132,8 +132,8 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("HLEN", "timer"),
         ("GET", "claimed"),
         ("HLEN", "young"),
-        ("EVAL", timers._TAKE_OVER._text, 3, "te", "claimed", "young", 8),
-        ("EVAL", timers._TAKE_OVER._text, 3, "te", "claimed", "young", 7),
+        ("EVAL", timer_store._TAKE_OVER._text, 3, "te", "claimed", "young", 8),
+        ("EVAL", timer_store._TAKE_OVER._text, 3, "te", "claimed", "young", 7),
         ("HLEN", "young"),
     ]
     for command in commands:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.core.checkpoint import Record, Stored
-from engine.core.window import DIGEST, DIGEST_TYPE, Counted, Ended
+from engine.core.journal.journal_records import Record, StoredMessage
+from engine.core.mailbox.aggregation_window import DIGEST, DIGEST_TYPE, Counted, Ended
 
 
 class Broken(AssertionError):
@@ -74,7 +74,7 @@ class Windows:
             raise Broken(f"the window {record.collapse} ends, and is not open")
         self._undo.append(lambda: self.open.update({record.collapse: window}))
         count = len(window.ids)
-        sent = following if isinstance(following, Stored) and following.key == record.key else None
+        sent = following if isinstance(following, StoredMessage) and following.key == record.key else None
         told = _count_told(sent, record.collapse) if sent is not None else 0
         if count == 1:
             # A single message that was held is itself what the window sends; a leading one was delivered.
@@ -101,7 +101,7 @@ class Windows:
         self._undo.pop()()
 
 
-def _count_told(sent: Stored, collapse: str) -> int:
+def _count_told(sent: StoredMessage, collapse: str) -> int:
     members = msgspec.json.decode(b"{%b}" % sent.body)
     is_of_it = members["type"] == DIGEST_TYPE if collapse == DIGEST else members.get("collapse") == collapse
     return int(members.get("count", 0)) if sent.id.startswith("window-") and is_of_it else 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.core.batch import HIGH
-from engine.core.checkpoint import Profiled, Stored
-from engine.core.profile import Profile
-from engine.core.quiet import Quiet
+from engine.core.journal.journal_records import Profiled, StoredMessage
+from engine.core.model.constants import HIGH
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import QuietHours
 from tests.sim.cluster import START_MS
 from tests.sim.windowbook import Broken
 
@@ -21,7 +21,7 @@ _LENGTH_MIN: Final = 120
 
 assert START_MS % 60_000 == 0, "quiet hours end with a minute"
 
-SLEEPER: Final = Profile(zone="UTC", quiet=(Quiet(_END_MIN - _LENGTH_MIN, _END_MIN),))
+SLEEPER: Final = Profile(zone="UTC", quiet=(QuietHours(_END_MIN - _LENGTH_MIN, _END_MIN),))
 """Who sleeps until the world's clock, had it not been set back at the beginning, would start."""
 
 
@@ -55,7 +55,7 @@ class Wishes:
         self._profiles.pop()
         self._fresh = False
 
-    def check(self, record: Stored) -> bool:
+    def check(self, record: StoredMessage) -> bool:
         """A message has a number. Returns whether quiet hours were looked at. Raises Broken when they are now."""
         profile = self._profiles[-2 if self._fresh else -1]
         if profile is None or not profile.quiet or record.priority == HIGH:

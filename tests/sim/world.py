@@ -20,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.config import Config
-from engine.core.batch import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
-from engine.core.mailbox import Mailbox
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from tests.sim.books import Books
 from tests.sim.clients import Device
 from tests.sim.cluster import Cluster

@@ -20,10 +20,10 @@ from redis.exceptions import RedisError, ResponseError
 from bench.disk import CannotMount, filled, small_disk
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.embedded import DataDirLock, EmbeddedRedis, find_server
-from engine.store.redis import connect
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, find_server
+from engine.store.redis_client import connect
 from tests.conftest import missing
-from tests.waiting import until, until_done
+from tests.support.waiting import until, until_done
 
 pytestmark = pytest.mark.redis
 
@@ -139,7 +139,7 @@ def test_a_second_engine_on_the_same_data_directory_is_refused_by_name(tmp_path:
 _ENGINE_THAT_IS_KILLED = """
 import asyncio, os, signal, sys
 from engine.config import Config
-from engine.store.embedded import DataDirLock, EmbeddedRedis
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 
 async def main():
     config = Config(data_dir=sys.argv[1])

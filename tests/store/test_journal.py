@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.batch import Post
-from engine.core.checkpoint import Stored, decode_journal
-from engine.core.commit import Group, Intake, Pending
-from engine.core.mailbox import Mailbox
+from engine.core.commit.group import Group, Pending, PostQueue
+from engine.core.journal.journal_records import StoredMessage, decode_journal
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.wire.records import Post
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import journal_key
@@ -21,7 +21,7 @@ class Writer:
 
     def __init__(self, client: Redis, shard: int = 3) -> None:
         self.mailboxes = {USER: Mailbox(USER, 0)}
-        self.intake = Intake(self.mailboxes, 10)
+        self.intake = PostQueue(self.mailboxes, 10)
         self.journal = Journal(client, shard, 60_000)
 
     def group(self, *ids: str) -> Group:
@@ -42,7 +42,10 @@ class Writer:
 
     async def stored(self) -> list[str]:
         return [
-            record.id async for _, payload in self.journal.entries() for record in decode_journal(payload) if isinstance(record, Stored)
+            record.id
+            async for _, payload in self.journal.entries()
+            for record in decode_journal(payload)
+            if isinstance(record, StoredMessage)
         ]
 
 

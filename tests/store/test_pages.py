@@ -7,20 +7,20 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.cabinet import DeadLetter, StreamRead
-from engine.core.checkpoint import Spill, decode_page, restore, spill_of
-from engine.core.courier import SessionEvent
-from engine.core.mailbox import Mailbox, Message
-from engine.core.slots import slot_of
-from engine.core.window import Counted, Ended, Item, Windows
+from engine.core.journal.journal_records import Spill, decode_page, restore, spill_of
+from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
+from engine.core.mailbox.mailbox import Mailbox, Message
+from engine.core.model.routing import slot_of
+from engine.core.shard.delivery import SessionEvent
+from engine.core.shard.mailbox_store import DeadLetter, StreamRead
 from engine.errors import DataLost, Fenced
+from engine.store.external_streams import write_dead_letters, write_session_events
 from engine.store.journal import Journal
 from engine.store.keys import dead_letter_key, offline_key, page_key, session_stream_key
-from engine.store.offline import Offline
+from engine.store.lua import Script
+from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
-from engine.store.script import Script
-from engine.store.streams import write_dead_letters, write_session_events
-from tests.store.rewind import Moment
+from tests.support.rewind import Moment
 
 KEY = "t:ann"
 NOW_MS = int(time.time() * 1000)
@@ -33,10 +33,10 @@ def mailbox(count: int, ttl_ms: int = 60_000, key: str = KEY) -> Mailbox:
     return box
 
 
-async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, Offline]:
+async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
     await journal.take_over([slot_of(key)])
-    return Pages(client, journal.witness, 10_000), Offline(client, journal.witness)
+    return Pages(client, journal.witness, 10_000), OfflineStreams(client, journal.witness)
 
 
 async def pages_of(client: Redis) -> Pages:
@@ -89,7 +89,7 @@ async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(
     slots = [slot_of(KEY)]
     await pages.write([spill_of(box)], NOW_MS)
     assert await pages.with_windows(slots) == []
-    item = Item("likes", 300, False, "", NOW_MS, "m2", "", b"digest..", 1, NOW_MS + 60_000, True, b'"id":"m2","data":1')
+    item = WindowItem("likes", 300, False, "", NOW_MS, "m2", "", b"digest..", 1, NOW_MS + 60_000, True, b'"id":"m2","data":1')
     box.windows = Windows()
     box.windows.apply(Counted(KEY, 1, item))
     await pages.write([spill_of(box)], NOW_MS)

@@ -14,20 +14,20 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.config import Config
-from engine.core.batch import OK, Cancel, Schedule, Timer
-from engine.core.checkpoint import spill_of
-from engine.core.slots import slot_of
-from engine.core.timers import StoreRequest, StoreWork
+from engine.core.journal.journal_records import spill_of
+from engine.core.model.routing import slot_of
+from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
+from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.pages import Pages
-from engine.store.redis import claim_data_epoch, replace_data_epoch
-from engine.store.timers import TimerStore
+from engine.store.redis_client import claim_data_epoch, replace_data_epoch
+from engine.store.timer_store import TimerStore
 from tests.conftest import RedisServer, start_redis
-from tests.store.rewind import Moment
 from tests.store.test_journal import Writer
 from tests.store.test_pages import KEY, mailbox
-from tests.waiting import until
+from tests.support.rewind import Moment
+from tests.support.waiting import until
 
 DEADLINE_S = 20
 NOW_MS = int(time.time() * 1000)

@@ -13,18 +13,18 @@ from redis.asyncio import Redis
 
 from bench.sentinel_group import SentinelGroup
 from engine.config import Config
-from engine.core.batch import SCHEDULED, Schedule, Timer
-from engine.core.timers import StoreRequest, StoreWork
+from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
+from engine.core.wire.records import SCHEDULED, Schedule, Timer
 from engine.errors import ConfigError, DataLost, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import timer_due_key
-from engine.store.redis import connect, display_url, durability_warnings, wait_ready
-from engine.store.script import NO_REPLICAS, Replicas
+from engine.store.lua import NO_REPLICAS, Replicas
+from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sentinel import parse
-from engine.store.timers import TimerStore
+from engine.store.timer_store import TimerStore
 from tests.conftest import RedisServer
 from tests.store.test_journal import Writer
-from tests.waiting import until, until_done
+from tests.support.waiting import until, until_done
 
 ONE_REPLICA = Replicas(1, 300)
 DEADLINE_S = 30

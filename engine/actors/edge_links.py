@@ -1,0 +1,98 @@
+"""An edge's links to every shard and scheduler, and the slot map that says whose shard each user is on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from typing import Any, Final
+
+import redis.asyncio as redis
+from msgspec import Struct
+
+from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
+from engine.actors.link import LinkCaller
+from engine.config import Config
+from engine.core.wire import records as wire
+from engine.errors import StorageUnavailable
+from engine.gateway.gateway import Gateway
+from engine.store.slot_map import placed
+
+log = logging.getLogger(__name__)
+
+_SLOTS_POLL_S: Final = 5.0
+"""How often the slot map is read without a reason: one read of about 3 KiB."""
+
+
+class EdgeLinks:
+    """The links of one edge.
+
+    Args:
+        index: which edge it is.
+        client: reads the slot map.
+    """
+
+    def __init__(self, config: Config, index: int, client: redis.Redis, surroundings: ProcessContext = REAL) -> None:
+        self._config = config
+        self._index = index
+        self._client = client
+        self._surroundings = surroundings
+        self._slots_wanted = asyncio.Event()
+        self.links: dict[str, LinkCaller] = {}  # by name of the actor
+
+    @property
+    def calls(self) -> int:
+        """Exchanges made by all of them."""
+        return sum(link.calls for link in self.links.values())
+
+    def send_shard(self, index: int, record: Struct, eager: bool) -> None:
+        """See LinkCaller.send."""
+        self.links[f"shard-{index}"].send(record, eager=eager)
+
+    def send_scheduler(self, index: int, record: Struct) -> None:
+        """See LinkCaller.send."""
+        self.links[f"scheduler-{index}"].send(record)
+
+    def need_slots(self, _version: int) -> None:
+        """A shard speaks of a newer slot map."""
+        self._slots_wanted.set()
+
+    def tasks(self, gateway: Gateway) -> Iterable[Coroutine[Any, Any, None]]:
+        """What keeps the links open and the slot map new. None of it ever returns."""
+        config = self._config
+        for shard in range(config.shards):
+            on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
+            self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms)
+        for scheduler in range(config.schedulers):
+            on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
+            name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
+            self._link(name, wire.scheduler_to_edge, on_records, on_reset, config.schedulers, pacing_ms)
+        return [self._follow_slots(gateway), *(link.run() for link in self.links.values())]
+
+    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float) -> None:
+        self.links[peer] = LinkCaller(
+            self._surroundings.peer(peer, self._config.namespace),
+            f"edge-{self._index}",
+            decoder,
+            self._config,
+            on_records=on_records,
+            on_reset=on_reset,
+            peers=peers,
+            pacing_ms=pacing_ms,
+            surroundings=self._surroundings,
+        )
+
+    async def _follow_slots(self, gateway: Gateway) -> None:
+        """Read the slot map when a shard speaks of a newer one, and now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SLOTS_POLL_S):
+                    await self._slots_wanted.wait()
+            self._slots_wanted.clear()
+            try:
+                gateway.set_slots(await placed(self._client))
+            except StorageUnavailable as error:
+                log.warning("edge %d keeps its slot map: %s", self._index, error)
+            await asyncio.sleep(RETRY_S)

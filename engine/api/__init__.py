@@ -1,0 +1,1 @@
+"""The endpoints of the HTTP interface, one module per resource."""

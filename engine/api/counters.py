@@ -1,0 +1,132 @@
+"""Counter signals (views, heat) on an edge: merged by name in memory, added to Redis in batches, each batch once.
+
+    POST --> Tally --every signals_flush_ms, or full--> Redis
+                   <--no answer: the same batch again---
+
+A signal is no message: its 202 says that it is counted here, and an edge that dies takes with it what it has not added yet, of
+`signals_flush_ms` at most. An edge that stops in good order adds it first.
+
+Limit: `signals_names_max` different names gather for one batch; while storage is away, signals of others are dropped, told and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from engine.config import Config
+from engine.core.edge.counter_merge import CounterBatch, CounterMerge
+from engine.core.model.names import is_id
+from engine.errors import Invalid, StorageUnavailable
+from engine.gateway.metrics import EdgeMetrics
+from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
+from engine.publish import media_types
+
+log = logging.getLogger(__name__)
+
+AMOUNT_MAX: Final = 1_000_000_000
+"""Of one signal: a sum of them reaches the end of Redis's integers in no time that matters."""
+
+
+class _Signal(Struct, forbid_unknown_fields=True):
+    name: str
+    amount: int = 1
+
+
+class SumStore(Protocol):
+    """Where the sums are, see `engine.store.counter_sums`."""
+
+    async def add(self, writer: str, batch: CounterBatch) -> None: ...
+
+    async def read(self, tenant: str, names: Sequence[str]) -> list[int]: ...
+
+
+_SIGNALS: Final = msgspec.json.Decoder(list[_Signal] | _Signal)
+
+
+class CounterSignals:
+    """The signals of one edge.
+
+    Args:
+        writer: unique among all edges and their restarts.
+        clock: milliseconds that never step.
+        metrics: counted into.
+    """
+
+    def __init__(self, config: Config, store: SumStore, writer: str, clock: Callable[[], int], metrics: EdgeMetrics) -> None:
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._metrics = metrics
+        self._tally = CounterMerge(config.signals_names_max, config.signals_flush_ms)
+
+    def take(self, body: bytes, tenant: str) -> dict[str, int]:
+        """Count the signals of a request: `{"counted": n, "dropped": n}`.
+
+        Raises:
+            Problem: 400, 413 or 422; then none is counted.
+        """
+        signals = self._read(body)
+        counted = sum(self._tally.add(f"{tenant}:{signal.name}", signal.amount, self._clock()) for signal in signals)
+        self._metrics.signals += counted
+        self._metrics.signals_dropped += len(signals) - counted
+        return {"counted": counted, "dropped": len(signals) - counted}
+
+    def _read(self, body: bytes) -> list[_Signal]:
+        if len(body) > self._config.body_bytes_max:
+            raise too_large(self._config)
+        try:
+            found = _SIGNALS.decode(body)
+        except msgspec.ValidationError as error:
+            raise media_types.unacceptable(media_types.invalid(error, _Signal)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise bad_request(f"malformed JSON: {error}") from None
+        signals = found if isinstance(found, list) else [found]
+        if len(signals) > self._config.items_max:
+            raise media_types.too_many(self._config)
+        for index, signal in enumerate(signals):
+            place = f"$[{index}]" if isinstance(found, list) else "$"
+            if not is_id(signal.name, self._config.id_chars_max):
+                raise media_types.unacceptable(Invalid(f"printable text of 1 to {self._config.id_chars_max} characters", f"{place}.name"))
+            if not 0 < signal.amount <= AMOUNT_MAX:
+                raise media_types.unacceptable(Invalid(f"1 to {AMOUNT_MAX}", f"{place}.amount"))
+        return signals
+
+    async def told(self, tenant: str, names: Sequence[str]) -> dict[str, Any]:
+        """The sums in storage, by name: `{"signals": {...}}`.
+
+        Raises:
+            Problem: 400 for names that are none, 503 when storage does not answer.
+        """
+        if not 0 < len(names) <= self._config.items_max or not all(is_id(name, self._config.id_chars_max) for name in names):
+            raise bad_request(f"the query parameter `name` is needed, 1 to {self._config.items_max} times, with names of signals")
+        try:
+            return {"signals": dict(zip(names, await self._store.read(tenant, names), strict=True))}
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+
+    async def run(self) -> None:
+        """Add what has gathered, whenever it is due. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.signals_flush_ms / 1000)
+            await self._add(self._clock())
+
+    async def drain(self) -> None:
+        """The edge stops: add what there is, as far as storage answers."""
+        await self._add(self._clock() + self._config.signals_flush_ms)
+
+    async def _add(self, now_ms: int) -> None:
+        while (batch := self._tally.take(now_ms)) is not None:
+            try:
+                await self._store.add(self._writer, batch)
+            except StorageUnavailable as error:
+                log.warning("signals wait for storage: %s", error)
+                self._tally.failed()
+                return
+            self._tally.done()

@@ -1,0 +1,79 @@
+"""`POST /v1/explain` and the timeline of a message at the edge: shards and schedulers are asked, and nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from engine.core.mailbox.broadcast_log import EVERYONE
+from engine.core.wire.records import OK, Explained, Step
+from engine.errors import Unavailable
+from engine.gateway.shard_client import ShardClient
+from engine.http.problems import not_found
+from engine.publish.drafts import Draft
+
+_BROADCAST = {"code": "broadcast", "detail": "every mailbox judges for itself: mutes and quiet hours count, caps and the digest do not"}
+
+
+async def explain(requests: ShardClient, drafts: Sequence[Draft]) -> dict[str, Any]:
+    """What would become of these drafts now, and why.
+
+    Raises:
+        Overloaded: too many records await answers.
+        Unavailable: a shard did not answer.
+    """
+    for_users = [draft for draft in drafts if draft.topic is None]
+    explained = iter(await requests.explain(for_users))
+    return {"results": [_told(draft, next(explained)) if draft.topic is None else _of_broadcast(draft) for draft in drafts]}
+
+
+def _told(draft: Draft, explained: Explained) -> dict[str, Any]:
+    told: dict[str, Any] = {"user": draft.user, "decision": explained.decision}
+    told["reasons"] = [{"code": code, "detail": detail} for code, detail in explained.reasons]
+    if explained.until_ms:
+        told["until"] = explained.until_ms
+    if explained.seq:
+        told["seq"] = explained.seq
+    return told
+
+
+def _of_broadcast(draft: Draft) -> dict[str, Any]:
+    whom = {"broadcast": True} if draft.topic == EVERYONE else {"topic": draft.topic}
+    until = {"until": draft.due_ms} if draft.due_ms else {}
+    return {**whom, "decision": "deliver", "reasons": [_BROADCAST], **until}
+
+
+async def timeline(requests: ShardClient, key: str, id: str) -> dict[str, Any]:
+    """What is known of a user's message: of its shard, and of its scheduler while it waits there.
+
+    Raises:
+        Problem: 404, nothing is known.
+        Unavailable: one of them did not answer.
+    """
+    traced, listed = await asyncio.gather(requests.trace(key, id), requests.list_timers(key))
+    if listed.status != OK:
+        raise Unavailable(listed.detail or "durable storage did not answer")
+    steps, state = list(traced.steps), traced.state
+    for timer in listed.timers:
+        if timer.id == id:
+            steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
+            state = "scheduled"
+    if not state:
+        raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
+    told = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}
+    return {**told, "seq": traced.seq} if traced.seq else told
+
+
+def _when(step: Step) -> int:
+    return step.at_ms or 1 << 62  # of what has no time any more it is known that it came last
+
+
+def _step(step: Step) -> dict[str, Any]:
+    told: dict[str, Any] = {"at": step.at_ms} if step.at_ms else {}
+    told["event"] = step.event
+    if step.reason:
+        told["reason"] = step.reason
+    if step.until_ms:
+        told["until"] = step.until_ms
+    return told

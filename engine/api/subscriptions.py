@@ -1,0 +1,50 @@
+"""Subscriptions at the edge: who may, and how they are asked for over HTTP and on a WebSocket.
+
+A token without the claim `topics` may subscribe to any topic of its tenant. With the claim, to the topics it names, and to those
+that begin with what stands before a `*` at the end of an entry (`team.*`). An entry without `*` also makes the bearer's connections
+members of that topic for as long as they last, without a subscription (`engine.core.commit.broadcast_step`).
+
+What a user is subscribed to is kept by the shard; a later token does not end it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.core.wire.records import OK, OVERLOADED, Subscribe, Subscribed
+from engine.errors import Overloaded, Unavailable
+from engine.gateway.shard_client import ShardClient
+
+
+async def change(requests: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+    """Change a user's subscriptions; with neither, look at them. Returns them, sorted.
+
+    Raises:
+        Overloaded: there would be too many.
+        Unavailable: the shard or its storage did not answer.
+    """
+    answer = await requests.subscribe(key, add, remove)
+    if answer.status == OK:
+        return answer.topics
+    if answer.status == OVERLOADED:
+        raise Overloaded("the user is subscribed to as many topics as are allowed")
+    raise Unavailable("durable storage did not answer")
+
+
+def ask(requests: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], told: Callable[[list[str] | str], None]) -> None:
+    """The same without a task of its own, for a frame of a client.
+
+    Args:
+        told: is called once, with the subscriptions or with the code of an error.
+    """
+
+    def answered(answer: Subscribed | None) -> None:
+        if answer is not None and answer.status == OK:
+            told(answer.topics)
+        else:
+            told("too_many_topics" if answer is not None and answer.status == OVERLOADED else "unavailable")
+
+    try:
+        requests.ask_soon(lambda ref: Subscribe(ref, key, list(add), list(remove)), answered)
+    except Overloaded:
+        told("overloaded")

@@ -1,0 +1,231 @@
+"""The keys that tokens are verified with: a secret, a public key, or a list of keys that an identity provider publishes.
+
+Every key is bound to one algorithm by what it is: a secret to HS256, an RSA key to RS256, a P-256 key to ES256. A token's own
+`alg` only selects among keys bound to it, so a public key never serves as a secret and `none` selects nothing (RFC 8725,
+section 3.1).
+
+A published list (JWKS, RFC 7517) is fetched in a thread, never on the way of a request: `run` renews it every `jwks_cache_s`,
+and sooner when a token names a key that is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
+
+from engine.config import Config
+from engine.errors import ConfigError
+from engine.http.problems import unauthorized, unavailable
+
+log = logging.getLogger(__name__)
+
+Key = bytes | RSAPublicKey | EllipticCurvePublicKey
+
+SECRET_BYTES_MIN: Final = 32  # RFC 7518, section 3.2
+RSA_BITS_MIN: Final = 2048  # RFC 7518, section 3.3
+_JWKS_BYTES_MAX: Final = 256 << 10
+_JWKS_KEYS_MAX: Final = 100
+
+
+def algorithm_of(key: object) -> str | None:
+    """The one algorithm a public key may be used with; None for a kind or size that is not accepted."""
+    if isinstance(key, RSAPublicKey) and key.key_size >= RSA_BITS_MIN:
+        return "RS256"
+    if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
+        return "ES256"
+    return None
+
+
+class Keyring:
+    """Finds the key for a token's header.
+
+    Raises:
+        ConfigError: no key is configured, or what is configured is none.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._fixed: dict[str, Key] = {}
+        self._url = config.jwt_jwks_url
+        self._config = config
+        self._listed: dict[tuple[str, str], Key] = {}  # by algorithm and key id
+        self._fetched_s = 0.0  # monotonic; 0: never
+        self._tried_s = 0.0
+        self._wanted = asyncio.Event()
+        self.version = 0  # grows when keys change: what was verified before counts no more
+        if config.jwt_secret:
+            self._fixed["HS256"] = _secret(config.jwt_secret)
+        if config.jwt_public_key:
+            key = _public_key(config.jwt_public_key)
+            self._fixed[str(algorithm_of(key))] = key
+        if self._url:
+            _check_url(self._url)
+        if not self._fixed and not self._url:
+            raise ConfigError("one of jwt_secret, jwt_public_key and jwt_jwks_url is needed to verify tokens")
+
+    def find(self, algorithm: str, key_id: str) -> tuple[str, Key]:
+        """The algorithm and the key for a token whose header names these; `key_id` is "" when it names none.
+
+        Raises:
+            Problem: 401 when there is no such key, 503 while the published list has not been read.
+        """
+        fixed = self._fixed.get(algorithm)
+        if fixed is not None:
+            return algorithm, fixed
+        if not self._url or algorithm not in ("RS256", "ES256"):
+            raise unauthorized("the token's algorithm is not accepted here")
+        if not self._fetched_s or time.monotonic() - self._fetched_s > self._config.jwks_stale_max_s:
+            self._wanted.set()
+            raise unavailable("the keys for verifying tokens are not available", 1)
+        if not key_id:
+            candidates = [key for (name, _), key in self._listed.items() if name == algorithm]
+            if len(candidates) == 1:
+                return algorithm, candidates[0]
+            raise unauthorized("the token names no key, and there is not exactly one to try")
+        listed = self._listed.get((algorithm, key_id))
+        if listed is None:
+            self._wanted.set()
+            raise unauthorized("the token is signed with an unknown key")
+        return algorithm, listed
+
+    async def prepare(self) -> None:
+        """Read the published list unless it has been read. Does not raise: without it, tokens that need it get 503."""
+        if self._url and not self._fetched_s:
+            await self._refresh()
+
+    async def run(self) -> None:
+        """Keep the published list fresh until cancelled. Returns at once where there is none."""
+        if not self._url:
+            return
+        await self.prepare()
+        while True:
+            wait_s = self._config.jwks_cache_s if self._fetched_s >= self._tried_s else self._config.jwks_refetch_s
+            with contextlib.suppress(TimeoutError):  # then it is time
+                async with asyncio.timeout(wait_s):  # not wait_for: before Python 3.12 it may swallow a cancellation
+                    await self._wanted.wait()
+            await asyncio.sleep(max(0.0, self._tried_s + self._config.jwks_refetch_s - time.monotonic()))
+            self._wanted.clear()
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        self._tried_s = time.monotonic()
+        try:
+            text = await asyncio.to_thread(_download, self._url, self._config.jwks_timeout_ms / 1000)
+            listed = read_jwks(text)
+        except (OSError, ValueError) as error:
+            log.warning("the keys at %s could not be read: %s", self._url, error)
+            return
+        self._fetched_s = time.monotonic()
+        if {name: _fingerprint(key) for name, key in listed.items()} != {name: _fingerprint(key) for name, key in self._listed.items()}:
+            self._listed = listed
+            self.version += 1
+            log.info("%d keys read from %s", len(listed), self._url)
+
+
+def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
+    """The usable signature keys of a JWKS document by algorithm and key id; other kinds are left out (RFC 7517, section 5).
+
+    Raises:
+        ValueError: it is no such document, or holds no usable key.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("not a JWKS document: no list `keys`")
+    found: dict[tuple[str, str], Key] = {}
+    for entry in entries[:_JWKS_KEYS_MAX]:
+        if not isinstance(entry, dict) or entry.get("kty") not in ("RSA", "EC") or entry.get("use", "sig") != "sig":
+            continue
+        if not isinstance(entry.get("alg", ""), str):
+            continue
+        try:
+            key = PyJWK.from_dict(entry).key
+        except PyJWTError as error:
+            log.warning("a published key was left out: %s", error)
+            continue
+        algorithm = algorithm_of(key)
+        if algorithm is not None and entry.get("alg", algorithm) == algorithm:
+            key_id = entry.get("kid", "")
+            found[algorithm, key_id if isinstance(key_id, str) else ""] = key
+    if not found:
+        raise ValueError("no RSA (RS256) or P-256 (ES256) signature key in it")
+    return found
+
+
+def _secret(text: str) -> bytes:
+    if len(text.encode()) < SECRET_BYTES_MIN:
+        log.warning("jwt_secret has fewer than %d bytes: it can be guessed from any token (RFC 7518, section 3.2)", SECRET_BYTES_MIN)
+    return text.encode()
+
+
+def _public_key(text_or_path: str) -> RSAPublicKey | EllipticCurvePublicKey:
+    """A PEM public key, given as text or as the path of a file."""
+    text = text_or_path
+    if "-----BEGIN" not in text:
+        try:
+            text = Path(text_or_path).read_text("ascii")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"jwt_public_key: neither PEM text nor a readable file: {error}") from error
+    if "PRIVATE KEY" in text:
+        raise ConfigError("jwt_public_key: this is a private key; the engine must only have the public one")
+    try:
+        key = load_pem_public_key(text.replace("\\n", "\n").encode())  # one line, as environment files hold it
+    except ValueError as error:
+        raise ConfigError(f"jwt_public_key: not a PEM public key: {error}") from error
+    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey) or algorithm_of(key) is None:
+        raise ConfigError(f"jwt_public_key: allowed are RSA keys of at least {RSA_BITS_MIN} bits (RS256) and P-256 keys (ES256)")
+    return key
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise ConfigError("jwt_jwks_url: allowed are https:// and http:// addresses")
+
+
+def _fingerprint(key: Key) -> object:
+    return key if isinstance(key, bytes) else key.public_numbers()
+
+
+def _download(url: str, timeout_s: float) -> bytes:
+    """The document at an HTTP address; follows no redirect, so that the configured host is the one that is trusted."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    deadline_s = time.monotonic() + timeout_s
+    request = urllib.request.Request(url, headers={"Accept": "application/jwk-set+json, application/json"})
+    text = b""
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            while part := answer.read1(65536):
+                text += part
+                if len(text) > _JWKS_BYTES_MAX:
+                    raise ValueError(f"more than {_JWKS_BYTES_MAX} bytes")
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError("it took too long")
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
+    return text

@@ -1,0 +1,307 @@
+"""Who is asking, and what they may do: JWTs (RFC 7519) verified before anything else happens to a request.
+
+A token is looked for where the client says it most deliberately, and the first one found decides: `Authorization: Bearer`, the
+WebSocket subprotocol `bearer.<token>`, `?token=`, and last the cookie `notify_token`, which browsers send unasked.
+
+Verifying costs tens of microseconds, and reconnecting clients and busy publishers present the same token again and again. So
+verified tokens are remembered by their SHA-256, at most `verified_tokens_max` of them, the oldest going first. What can change is still
+checked each time: the expiry against the clock, and the keys, whose change forgets everything.
+
+No detail of a problem ever contains a token or a part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import Struct
+from starlette.datastructures import Headers
+
+from engine.auth import jws
+from engine.auth.keyring import SECRET_BYTES_MIN, Keyring
+from engine.config import Config
+from engine.core.model.names import is_tenant, is_user
+from engine.errors import ConfigError, Invalid
+from engine.http.problems import forbidden, unauthorized
+
+COOKIE: Final = b"notify_token"
+SUBPROTOCOL_PREFIX: Final = "bearer."
+SCOPES: Final = ("connect", "publish", "admin")
+SECRET_FILE: Final = "jwt-secret"
+TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads one may allow fewer
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""As in an ASGI scope: the names in lower case."""
+
+_SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a float holds exactly
+
+
+class Principal(Struct, frozen=True, gc=False):
+    """The bearer of a good token."""
+
+    tenant: str
+    user: str
+    scopes: frozenset[str]
+    expires_s: int  # seconds since the epoch
+    last_seen_ts: int | None = None  # ms since the epoch, when the token says so
+    topics: frozenset[str] | None = None  # the bearer may subscribe to, see engine.subscriptions; None when the token does not say
+
+
+class _Claims(Struct, gc=False):
+    """The claims that are read, with the types they must have; others are ignored (RFC 7519, section 4)."""
+
+    sub: str
+    exp: int | float
+    nbf: int | float = 0
+    iss: str = ""
+    aud: str | list[str] = ""
+    tenant: str = "default"
+    scope: str = "connect"
+    last_seen_ts: int | None = None
+    topics: list[str] | None = None
+
+
+class Authenticator:
+    """Verifies tokens. One per process; call it from its event loop only.
+
+    Raises:
+        ConfigError: no key is configured, or what is configured is none.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._keyring = Keyring(config)
+        self._claims = msgspec.json.Decoder(_Claims)
+        self._verified: dict[bytes, Principal] = {}
+        self._version = self._keyring.version
+
+    async def prepare(self) -> None:
+        """Read the published keys, where some are configured. Never raises; without them such tokens get 503."""
+        await self._keyring.prepare()
+
+    async def run(self) -> None:
+        """Keep the published keys fresh until cancelled; returns at once where none are configured."""
+        await self._keyring.run()
+
+    def authenticate(
+        self,
+        headers: Headers | RawHeaders,
+        query_string: bytes,
+        subprotocols: Sequence[str] = (),
+        *,
+        now_s: float,
+    ) -> Principal:
+        """Who sends a request.
+
+        Args:
+            headers: Starlette's, or those of an ASGI scope.
+            query_string: as it came, still encoded.
+            subprotocols: what a WebSocket client offers.
+            now_s: seconds since the epoch.
+
+        Raises:
+            Problem: 401 without a good token, 503 while the published keys cannot be read.
+        """
+        token = find_token(headers, query_string, subprotocols)
+        if not token:
+            raise unauthorized("a bearer token is needed", presented=False)
+        return self.token_principal(token, now_s)
+
+    def token_principal(self, token: str, now_s: float) -> Principal:
+        """Who holds this token. Raises like `authenticate`."""
+        if self._version != self._keyring.version:
+            self._version = self._keyring.version
+            self._verified.clear()
+        if len(token) > self._config.token_chars_max:
+            raise unauthorized(f"a token has at most {self._config.token_chars_max} characters")
+        digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
+        principal = self._verified.get(digest)
+        if principal is None:
+            principal = self._verify(token, now_s)
+            if len(self._verified) >= self._config.verified_tokens_max:
+                del self._verified[next(iter(self._verified))]
+            self._verified[digest] = principal
+        if now_s >= principal.expires_s:
+            self._verified.pop(digest, None)
+            raise unauthorized("the token has expired")
+        return principal
+
+    def _verify(self, token: str, now_s: float) -> Principal:
+        """Signature and claims; the expiry is the caller's."""
+        try:
+            signed = jws.parse(token)
+        except ValueError:
+            raise unauthorized("the token is malformed") from None
+        algorithm, key = self._keyring.find(signed.header.alg, signed.header.kid)
+        if not jws.verify(signed, algorithm, key):
+            raise unauthorized("the token's signature is not good")
+        try:
+            claims = self._claims.decode(signed.payload)
+        except msgspec.ValidationError as error:
+            raise unauthorized(f"a claim of the token is not valid: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise unauthorized("the claims of the token are not a JSON object") from None
+        try:
+            return self._principal(claims, now_s)
+        except Invalid as error:
+            raise unauthorized(f"a claim of the token is not valid: {error.path}: {error.detail}") from None
+
+    def _principal(self, claims: _Claims, now_s: float) -> Principal:
+        config = self._config
+        if not 0 <= claims.exp <= _SECONDS_MAX:
+            raise Invalid(f"allowed are 0 to {_SECONDS_MAX} seconds", "exp")
+        if claims.nbf > now_s + config.jwt_leeway_s:
+            raise Invalid("not yet valid", "nbf")
+        if config.jwt_issuer and claims.iss != config.jwt_issuer:
+            raise Invalid("another issuer is expected", "iss")
+        audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
+        if config.jwt_audience and config.jwt_audience not in audiences:
+            raise Invalid("another audience is expected", "aud")
+        if not is_user(claims.sub, config.id_chars_max):
+            raise Invalid(f"text of 1 to {config.id_chars_max} characters without control characters is needed", "sub")
+        if not is_tenant(claims.tenant):
+            raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
+        if claims.last_seen_ts is not None and claims.last_seen_ts < 0:
+            raise Invalid("milliseconds since the epoch are needed", "last_seen_ts")
+        topics = claims.topics or ()
+        if len(topics) > config.topics_per_token_max:
+            raise Invalid(f"at most {config.topics_per_token_max} are allowed", "topics")
+        if not all(is_user(topic, config.id_chars_max) for topic in topics):
+            raise Invalid(f"each is text of 1 to {config.id_chars_max} characters without control characters", "topics")
+        return Principal(
+            claims.tenant,
+            claims.sub,
+            frozenset(claims.scope.split()),
+            int(claims.exp),
+            claims.last_seen_ts,
+            None if claims.topics is None else frozenset(topics),
+        )
+
+
+def require(principal: Principal, scope: str) -> None:
+    """The principal has this scope.
+
+    Raises:
+        Problem: 403.
+    """
+    if scope not in principal.scopes:
+        raise forbidden(f"the scope `{scope}` is needed", scope=scope)
+
+
+def mint(
+    secret: str,
+    sub: str,
+    scopes: Iterable[str],
+    ttl_s: float,
+    tenant: str = "default",
+    *,
+    now_s: float,
+    issuer: str = "",
+    audience: str = "",
+) -> str:
+    """A token signed with the engine's own secret (HS256).
+
+    Args:
+        secret: what `jwt_secret` holds, or `load_or_create_secret` gave.
+        sub: the user.
+        scopes: some of `SCOPES`.
+        ttl_s: how long it is good.
+        tenant: whose user.
+        now_s: seconds since the epoch.
+        issuer: as configured, when it is checked.
+        audience: as configured, when it is checked.
+
+    Raises:
+        Invalid: one of them is not allowed.
+    """
+    scope = " ".join(scopes)
+    unknown = [name for name in scope.split() if name not in SCOPES]
+    if unknown:
+        raise Invalid(f"unknown scope; allowed are {', '.join(SCOPES)}", "scope")
+    if not is_tenant(tenant):
+        raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
+    if not is_user(sub, TOKEN_USER_CHARS_MAX):
+        raise Invalid("text without control characters is needed", "sub")
+    if not secret or not ttl_s > 0:
+        raise Invalid("a secret and a time to live above 0 are needed", "ttl")
+    claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s), "exp": math.ceil(now_s + ttl_s)}
+    if issuer:
+        claims["iss"] = issuer
+    if audience:
+        claims["aud"] = audience
+    return jws.make(msgspec.json.encode(claims), secret.encode())
+
+
+def load_or_create_secret(data_dir: str | Path) -> str:
+    """The secret kept in the data directory, made when there is none: 32 random bytes as URL-safe text, mode 0600.
+
+    Processes that start at once agree on one secret: the file appears whole, and the first to put it there wins.
+
+    Raises:
+        ConfigError: others may read the file, it holds no secret, or the directory cannot be written.
+    """
+    path = Path(data_dir) / SECRET_FILE
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _put_new(path, secrets.token_urlsafe(SECRET_BYTES_MIN))
+        with path.open(encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"{path}: others may read this secret (mode {mode:04o}); run `chmod 600 {path}`, or remove it for a new one"
+                )
+            secret = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the secret for tokens cannot be read or made: {error}") from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(f"{path}: holds no secret of at least {SECRET_BYTES_MIN} characters; remove it for a new one")
+    return secret
+
+
+def _put_new(path: Path, text: str) -> None:
+    """Make the file with this content unless it is there by now; it survives a power failure, or was never there."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first: its secret counts
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
+
+
+def find_token(headers: Headers | RawHeaders, query_string: bytes, subprotocols: Sequence[str] = ()) -> str:
+    """The token of a request, "" when there is none; the module's first paragraph has the order."""
+    cookie = ""
+    for name, value in headers.raw if isinstance(headers, Headers) else headers:
+        if name == b"authorization":
+            scheme, _, token = value.partition(b" ")
+            if scheme.lower() == b"bearer":  # another scheme is a proxy's business
+                return token.strip().decode("latin-1")
+        elif name == b"cookie" and not cookie:
+            for pair in value.split(b";"):
+                key, _, text = pair.strip().partition(b"=")
+                if key == COOKIE:
+                    cookie = text.strip(b'"').decode("latin-1")
+                    break
+    for offered in subprotocols:
+        if offered.startswith(SUBPROTOCOL_PREFIX):
+            return offered[len(SUBPROTOCOL_PREFIX) :]
+    if b"token=" in query_string:
+        for pair in query_string.split(b"&"):
+            if pair.startswith(b"token="):
+                return unquote_to_bytes(pair[len(b"token=") :]).decode("latin-1")
+    return cookie

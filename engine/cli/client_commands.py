@@ -1,0 +1,212 @@
+"""The commands of people who publish and receive: `engine token`, `publish`, `listen` and `replay`.
+
+They need no Ray and no state of their own: the address of the running engine comes from its data directory, tokens are minted
+from its secret. Errors are `EngineError`s, which `engine.cli.app` prints in one line. What a command needs is imported when it runs:
+the JWT and WebSocket libraries take longer to import than `engine --help` may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from engine.cli.rules_commands import app as rules
+from engine.errors import EngineError, RulesError, Unreachable
+
+if TYPE_CHECKING:
+    from engine.client.publish_results import Result
+
+PUBLISH_PATIENCE_S: Final = 5.0  # a person waits; an engine that restarts is back by then
+REPLAY_PATIENCE_S: Final = 60.0  # an engine that is restarted half-way is waited for
+
+DataDir = Annotated[str | None, typer.Option("--data-dir", help="The engine's data directory.", show_default=".engine")]
+Url = Annotated[str | None, typer.Option("--url", help="The engine's address.", show_default="the running one's")]
+GivenToken = Annotated[
+    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="A token to use.", show_default="one made with the engine's own secret")
+]
+Tenant = Annotated[str, typer.Option("--tenant", help="Whose users these are.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(token)
+    app.command()(publish)
+    app.command()(listen)
+    app.command()(replay)
+    app.add_typer(rules, name="rules")
+
+
+def _duration_s(text: str, option: str) -> float:
+    from engine.core.model.duration import parse_duration_ms
+    from engine.errors import Invalid
+
+    try:
+        return parse_duration_ms(text) / 1000
+    except Invalid as error:
+        raise EngineError(f"{option}: {error.detail}") from error
+
+
+def token(
+    user: Annotated[str, typer.Argument(help="Who presents the token: the user to receive for, or a name for a publisher.")],
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="connect, publish or admin; may be repeated.", show_default="connect")
+    ] = None,
+    ttl: Annotated[str, typer.Option("--ttl", help="How long it is good: 90s, 15m, 12h, 30d.")] = "1h",
+    tenant: Tenant = "default",
+    data_dir: DataDir = None,
+) -> None:
+    """Print a token for a client or publisher, signed with the engine's own secret.
+
+    [dim]engine token alice
+    engine token billing --scope publish --ttl 30d
+    curl -H "Authorization: Bearer $(engine token ops --scope admin)" http://127.0.0.1:8000/v1/status[/dim]
+    """
+    from engine.cli.local_engine import config_of, mint_token
+
+    made = mint_token(config_of(data_dir), user, scope or ["connect"], _duration_s(ttl, "--ttl"), tenant)
+    sys.stdout.write(made + "\n")
+
+
+def publish(
+    user: Annotated[str, typer.Argument(help="Whom to notify.")],
+    type: Annotated[str, typer.Argument(help="Dotted event type, such as post.liked.")],
+    data: Annotated[str | None, typer.Option("--data", help="The payload, as JSON.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", help="Deliver later: 250ms, 5s, 15m, 2h, 7d.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Idempotency key: publishing it again within 24 h delivers nothing.")] = None,
+    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.", show_default="normal")] = None,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Publish one notification; returns when it is on durable storage.
+
+    [dim]engine publish alice post.liked --data '{"by": "bob"}'
+    engine publish alice order.shipped --id order-17 --priority high
+    engine publish alice survey.ask --delay 7d[/dim]
+    """
+    import msgspec
+
+    from engine.cli.local_engine import find_engine, printable
+    from engine.client.publisher import Publisher
+
+    fields: dict[str, Any] = {"user": user, "type": type, "id": id, "priority": priority}
+    if data is not None:
+        try:
+            fields["data"] = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise EngineError(f'--data: not JSON: {error}; quote it for the shell, as in --data \'{{"by": "bob"}}\'') from error
+    if delay is not None:
+        fields["delay"] = _duration_s(delay, "--delay")
+    target = find_engine(data_dir, url, token, "engine-publish", ["publish"], tenant)
+
+    async def run() -> Result:
+        async with Publisher(target.url, target.token, retry_for_s=PUBLISH_PATIENCE_S) as publisher:
+            return await publisher.publish(**fields)
+
+    try:
+        result = asyncio.run(run())
+    except Unreachable as error:
+        raise target.unreachable(error) from error
+    told = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
+    if result.scheduled_at is not None:
+        told["scheduled_at"] = datetime.fromtimestamp(result.scheduled_at / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in told.items())]) + "\n")
+    if result.status == "suppressed":
+        raise typer.Exit(1)
+
+
+# -- listen ------------------------------------------------------------------------------------------------------------
+def listen(
+    user: Annotated[str, typer.Argument(help="Whose notifications.")],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after this many.", show_default="until Ctrl-C")] = None,
+    last_event_id: Annotated[str | None, typer.Option("--last-event-id", help="Go on after this cursor, acknowledging up to it.")] = None,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print and acknowledge what arrives for a user, until Ctrl-C. Reconnects by itself.
+
+    A message is acknowledged when it is printed: it does not come again, on this or any other device.
+
+    [dim]engine listen alice
+    engine listen alice --json | jq .data
+    engine listen alice --count 1[/dim]
+    """
+    from engine.cli.listen import listen as run
+    from engine.cli.local_engine import find_engine
+
+    target = find_engine(data_dir, url, token, user, ["connect"], tenant)
+    try:
+        asyncio.run(run(target.url, target.token, json=json, count=count, last_event_id=last_event_id))
+    except KeyboardInterrupt:
+        return  # that is how it is meant to end; what was printed is acknowledged
+    except Unreachable as error:
+        raise target.unreachable(error) from error
+    except ValueError as error:
+        raise EngineError(f"--last-event-id: {error}") from error
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+def replay(
+    file: Annotated[str, typer.Argument(help='A .jsonl or .jsonl.gz file of {"event": name, "payload": {...}}; - for standard input.')],
+    rules: Annotated[
+        Path | None, typer.Option("--rules", help="Rules in TOML.", show_default="the GitHub rules that ship with the engine")
+    ] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Deliveries per second; 0 for as fast as possible.")] = 0,
+    user_prefix: Annotated[str, typer.Option("--user-prefix", help="Put before every user's name.")] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="New ids: deliver again what an earlier replay delivered.")] = False,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Publish recorded events through the rules: who is notified of what.
+
+    Replaying a file twice delivers nothing twice: the ids of notifications come from what was recorded.
+
+    [dim]engine replay examples/github/deliveries.jsonl.gz
+    engine replay deliveries.jsonl --rules my-rules.toml --rate 20
+    zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
+    """
+    from engine.cli.local_engine import config_of, find_engine, rules_path
+    from engine.cli.progress import print_report, progress_bar
+    from engine.cli.replay import Replay, open_recording
+    from engine.client.publisher import Publisher
+    from engine.core.rules.toml_loader import parse_rules
+
+    chosen = rules or rules_path(config_of(data_dir))
+    try:
+        parsed = parse_rules(chosen.read_text("utf-8"), str(chosen))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RulesError(f"{chosen}: {error.strerror if isinstance(error, OSError) else error}") from error
+    with open_recording(file) as recording, progress_bar() as progress:
+        target = find_engine(data_dir, url, token, "engine-replay", ["publish"], tenant)
+        task = progress.add_task("replaying", total=recording.size_bytes or None)
+        run = Replay(
+            parsed,
+            lambda on_result: Publisher(target.url, target.token, on_result=on_result, retry_for_s=REPLAY_PATIENCE_S),
+            rate_per_s=rate,
+            user_prefix=user_prefix,
+            id_prefix=f"{secrets.token_hex(4)}/" if fresh else "",
+            on_progress=lambda: progress.update(task, completed=recording.position_bytes()),
+        )
+        report = run.report
+        try:
+            asyncio.run(run.run(recording))
+        except (EngineError, KeyboardInterrupt) as error:
+            progress.stop()
+            print_report(report)
+            sys.stdout.write("not finished; the same command again finishes it and delivers nothing twice\n")
+            raise target.unreachable(error) if isinstance(error, Unreachable) else error from error
+    print_report(report)
+    if report.rejected or (report.malformed and not report.read):
+        raise typer.Exit(1)

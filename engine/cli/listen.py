@@ -1,0 +1,83 @@
+"""`engine listen`: prints what arrives for one user. Messages go to standard output, what happens to the connection to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from engine.cli.local_engine import printable
+from engine.client.client import Client
+from engine.client.frames import Message
+from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked, ServerError
+
+
+async def listen(url: str, token: str | Callable[[], str], *, json: bool, count: int | None, last_event_id: str | None) -> None:
+    """Print and acknowledge until `count` messages came, or forever. A message whose printing fails is not acknowledged."""
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    client = Client(url, token, device="engine-listen", last_event_id=last_event_id, on_event=lambda event: _tell(event, err))
+    async with client:
+        async for message in client:
+            if json:
+                sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
+                sys.stdout.flush()
+            else:
+                out.print(message_line(message), soft_wrap=True)
+            if count is not None:
+                count -= 1
+                if not count:
+                    return
+
+
+def message_line(message: Message) -> str:
+    """One message for a person, as rich markup: when, number, type, title if its data has one, everything else as JSON."""
+    data = message.data
+    title = ""
+    if isinstance(data, dict) and isinstance(data.get("title"), str):
+        title = f" {escape(printable(data['title']))}"
+        data = {name: value for name, value in data.items() if name != "title"}
+    extra = {name: getattr(message, name) for name in ("actor", "target", "context", "count") if getattr(message, name) is not None}
+    marks = {"high": "[bold red]![/] ", "normal": "", "low": "[dim]low[/] "}[message.priority]
+    again = f" [yellow](attempt {message.attempt})[/]" if message.attempt > 1 else ""
+    rest = "".join(f" [dim]{escape(_json(part))}[/]" for part in (data, extra) if part not in (None, {}))
+    return f"[dim]{_clock(message.ts)}[/] [cyan]#{message.seq}[/] {marks}[bold]{escape(printable(message.type))}[/]{title}{again}{rest}"
+
+
+def _clock(ts_ms: int) -> str:
+    """Local time, with the date when it is not today's."""
+    try:
+        when = datetime.fromtimestamp(ts_ms / 1000, UTC).astimezone()
+    except (OverflowError, OSError, ValueError):
+        return "?"  # a publisher may give any number
+    today = when.date() == datetime.now(UTC).astimezone().date()
+    return f"{when:%H:%M:%S}" if today else f"{when:%Y-%m-%d %H:%M:%S}"
+
+
+def _json(value: Any) -> str:
+    return printable(msgspec.json.encode(value).decode())
+
+
+def _tell(event: Event, err: Console) -> None:
+    """What happens to the connection, on standard error, so that standard output holds messages only."""
+    match event:
+        case Connected():
+            waiting = max(0, event.seq - event.from_seq + 1) if event.from_seq else 0
+            err.print(
+                f"[dim]connected as {escape(printable(event.user))}{f', up to {waiting} waiting' if waiting else ''}[/]", soft_wrap=True
+            )
+        case Disconnected():
+            err.print(
+                f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}; connecting again[/]",
+                soft_wrap=True,
+            )
+        case Gap():
+            err.print(f"[yellow]messages {event.first} to {event.last} are gone: expired, or too many were waiting[/]", soft_wrap=True)
+        case Revoked():
+            err.print(f"[dim]handled on another device: {escape(printable(', '.join(event.ids)))}[/]", soft_wrap=True)
+        case ServerError():
+            err.print(f"[yellow]{escape(printable(event.code))}: {escape(printable(event.detail))}[/]", soft_wrap=True)

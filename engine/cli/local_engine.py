@@ -1,0 +1,116 @@
+"""The engine of this machine, as the command line finds it: its address from the state file, tokens from its own secret."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.state_file import STATE_FILE, read_state
+from engine.client.credentials import parse_url
+from engine.config import Config, load
+from engine.errors import ConfigError, EngineError, Unreachable
+
+CONNECT_TIMEOUT_S: Final = 3.0
+COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
+SHIPPED_EXAMPLES: Final = Path(__file__).parent.parent / "examples" / "github"
+
+
+def config_of(data_dir: str | None) -> Config:
+    """The configuration with what the command line said."""
+    return load({"data_dir": data_dir})
+
+
+def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, tenant: str) -> str:
+    """A token of this engine.
+
+    Raises:
+        ConfigError: the engine trusts tokens of an outside issuer only, so there is no secret to sign with.
+        Invalid: a scope, tenant or user that is none.
+    """
+    if not config.jwt_secret and (config.jwt_public_key or config.jwt_jwks_url):
+        raise ConfigError("this engine takes tokens of an outside issuer only (jwt_public_key or jwt_jwks_url); give one with --token")
+    secret = config.jwt_secret or load_or_create_secret(config.data_dir)
+    return mint(secret, user, scopes, ttl_s, tenant, now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The engine a command speaks to, and as whom."""
+
+    config: Config
+    url: str
+    token: str | Callable[[], str]
+
+    def unreachable(self, error: Exception) -> EngineError:
+        """That nobody answers, and what to do about it."""
+        state = read_state(self.config.data_dir)
+        if state is not None and state.url == self.url and state.runs():
+            advice = f"the engine at {self.url} (pid {state.pid}) runs but does not answer; its logs: {state.ray_logs}"
+        else:
+            looked = Path(self.config.data_dir) / STATE_FILE
+            hint = "start one with `engine up`, or say where it is with --url or --data-dir"
+            advice = f"no engine answers at {self.url}; {hint} (looked in {looked})"
+        return Unreachable(f"{advice} ({error})")
+
+
+def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> Target:
+    """The engine to speak to. Somebody listens there, and there is a token: both are found out before any work is done.
+
+    Args:
+        data_dir: of the engine, `None` for the configured one.
+        url: where it is, `None` to look into the data directory.
+        token: the one to use, `None` to mint short-lived ones for `user` with `scopes` of `tenant`.
+
+    Raises:
+        EngineError: nobody listens, or there is no way to a token; says what to do.
+    """
+    config = config_of(data_dir)
+    where = _url_of(config, url)
+
+    def mint_one() -> str:
+        return mint_token(config, user, scopes, COMMAND_TOKEN_TTL_S, tenant)
+
+    target = Target(config, where, token or mint_one)
+    try:
+        address = parse_url(where)
+    except ValueError as error:
+        raise EngineError(f"--url: {error}") from error
+    try:
+        socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise target.unreachable(error) from error
+    if not token:
+        mint_one()
+    return target
+
+
+def _url_of(config: Config, url: str | None) -> str:
+    """Where the engine is: what the user said, else the running engine of the data directory, else the configured address.
+
+    Raises:
+        EngineError: the configuration says "any free port", and no engine runs to tell which.
+    """
+    if url:
+        return url
+    state = read_state(config.data_dir)
+    if state is not None and state.runs():
+        return state.url
+    if config.port == 0:
+        raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`, or say where it is with --url")
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
+    return f"http://{host}:{config.port}"
+
+
+def rules_path(config: Config) -> Path:
+    """The rules `engine replay` uses when none are named: `rules.toml` in `examples_dir`, else the ones shipped."""
+    return (Path(config.examples_dir) if config.examples_dir else SHIPPED_EXAMPLES) / "rules.toml"
+
+
+def printable(value: Any) -> str:
+    """A text from outside, fit for a terminal: whatever could steer it is shown instead of sent."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))

@@ -1,0 +1,203 @@
+"""Publish recorded events through the rules, one line at a time: a file may be larger than memory.
+
+A line is `{"event": name, "payload": {...}}`, optionally with `delivery`, the recorder's own id of it (GitHub's
+`X-GitHub-Delivery`); without one, the line's content identifies it. Ids of notifications come from it, so replaying a file again
+publishes only duplicates, and an interrupted replay is finished by running it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.client.publish_results import ItemError, PublishError, Result
+from engine.client.publisher import Publisher
+from engine.core.rules.rules import NAME_CHARS_MAX, Rules, delivery_id
+from engine.errors import EngineError
+
+LINE_BYTES_MAX: Final = 26 << 20  # GitHub delivers at most 25 MB
+EXAMPLES_KEPT: Final = 20  # malformed lines and rejected items that the summary can show
+GZIP_MAGIC: Final = b"\x1f\x8b"
+NO_RULE: Final = "no rule for this event"
+
+
+class _Line(Struct):
+    event: str
+    payload: dict[str, Any]
+    delivery: str = ""
+
+
+_decoder: Final = msgspec.json.Decoder(_Line)
+
+
+class Report(Struct):
+    """What a replay did. Counters by name; lists hold the first few of each kind."""
+
+    read: int = 0
+    malformed: int = 0
+    malformed_lines: list[tuple[int, str]] = []
+    matched: Counter[str] = msgspec.field(default_factory=Counter)  # rule -> deliveries
+    notified: Counter[str] = msgspec.field(default_factory=Counter)  # rule -> notifications
+    statuses: Counter[str] = msgspec.field(default_factory=Counter)
+    users: Counter[str] = msgspec.field(default_factory=Counter)
+    skipped: Counter[str] = msgspec.field(default_factory=Counter)
+    rejected: int = 0
+    rejected_items: list[ItemError] = []
+
+
+class Recording:
+    """An open recording: its lines, and how far reading has come.
+
+    Args:
+        file: where it is read from.
+        size_bytes: of the file as it is on disk, 0 when that is not known.
+    """
+
+    def __init__(self, file: io.BufferedReader, size_bytes: int) -> None:
+        self._file = file
+        self.size_bytes = size_bytes
+
+    def position_bytes(self) -> int:
+        """How much of the file is read; 0 where that cannot be told."""
+        return self._file.tell() if self._file.seekable() else 0
+
+    def lines(self) -> Iterator[bytes | None]:
+        """The lines, unpacked when the content is gzip whatever the name; None for one over `LINE_BYTES_MAX`.
+
+        Raises:
+            EngineError: the file is cut off or damaged.
+        """
+        packed = self._file.peek(2)[:2] == GZIP_MAGIC
+        text: io.BufferedIOBase = gzip.GzipFile(fileobj=self._file) if packed else self._file
+        try:
+            while line := text.readline(LINE_BYTES_MAX + 1):
+                fits = len(line) <= LINE_BYTES_MAX
+                while not fits and line and not line.endswith(b"\n"):
+                    line = text.readline(LINE_BYTES_MAX)
+                yield line if fits else None
+        except (OSError, EOFError, zlib.error) as error:
+            raise EngineError(f"the recording cannot be read to its end: {error}") from error
+
+
+@contextmanager
+def open_recording(path: str) -> Iterator[Recording]:
+    """A recording by its path, `-` for standard input.
+
+    Raises:
+        EngineError: it cannot be opened.
+    """
+    if path == "-":
+        with open(sys.stdin.fileno(), "rb", closefd=False) as stdin:
+            yield Recording(stdin, 0)
+        return
+    try:
+        raw = Path(path).open("rb")  # noqa: SIM115 (entered below: what fails inside is not a file that cannot be opened)
+    except OSError as error:
+        raise EngineError(f"{path}: {error.strerror or error}") from error
+    with raw:
+        yield Recording(raw, Path(path).stat().st_size)
+
+
+class Replay:
+    """One run over one recording.
+
+    Args:
+        rules: whom to notify of what.
+        publisher: made by a function, because its results are counted here.
+        rate_per_s: deliveries per second, 0 for as fast as the engine takes them.
+        user_prefix: put before every user's name.
+        id_prefix: put before every id; a new one makes everything new.
+        on_progress: called after each line.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        publisher: Callable[[Callable[[Result], object]], Publisher],
+        *,
+        rate_per_s: float = 0,
+        user_prefix: str = "",
+        id_prefix: str = "",
+        on_progress: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.report = Report()
+        self._rules = rules
+        self._make_publisher = publisher
+        self._interval_s = 1 / rate_per_s if rate_per_s else 0.0
+        self._user_prefix = user_prefix
+        self._id_prefix = id_prefix
+        self._on_progress = on_progress
+
+    async def run(self, recording: Recording) -> Report:
+        """Publish everything; the report is complete when this returns, and tells how far it came when it raises."""
+        async with self._make_publisher(self._count) as publisher:
+            async for number, line in self._paced(recording.lines()):
+                await self._publish(number, line, publisher)
+                self._on_progress()
+            try:
+                await publisher.flush()
+            except PublishError as error:
+                self.report.rejected = error.count
+                self.report.rejected_items = error.errors[:EXAMPLES_KEPT]
+        return self.report
+
+    async def _paced(self, lines: Iterator[bytes | None]) -> AsyncIterator[tuple[int, bytes]]:
+        """Lines with their numbers, from 1, at the rate asked for; blank ones are left out."""
+        due = time.monotonic()
+        for number, line in enumerate(lines, 1):
+            if line is None:
+                self._reject_line(number, f"longer than {LINE_BYTES_MAX} bytes")
+                continue
+            if not line.strip():
+                continue
+            if self._interval_s:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                due = max(due + self._interval_s, time.monotonic() - 1)  # what was missed in the last second is caught up
+            yield number, line
+
+    async def _publish(self, number: int, line: bytes, publisher: Publisher) -> None:
+        report = self.report
+        try:
+            recorded = _decoder.decode(line)
+        except msgspec.DecodeError as error:
+            self._reject_line(number, str(error))
+            return
+        report.read += 1
+        outcome = self._rules.apply(recorded.event, recorded.payload, recorded.delivery or delivery_id(recorded.event, recorded.payload))
+        report.matched.update(outcome.matched)
+        report.skipped.update(skip.reason for skip in outcome.skipped)
+        if not outcome.matched:
+            report.skipped[NO_RULE] += 1
+        for notification in outcome.notifications:
+            report.notified[notification.rule] += 1
+            item = notification.item()
+            item["user"] = f"{self._user_prefix}{item['user']}"
+            item["id"] = self._id(item["id"])
+            await publisher.post(**item)
+
+    def _id(self, id_: str) -> str:
+        whole = f"{self._id_prefix}{id_}"
+        return whole if len(whole) <= NAME_CHARS_MAX else hashlib.sha256(whole.encode()).hexdigest()
+
+    def _reject_line(self, number: int, reason: str) -> None:
+        self.report.malformed += 1
+        if len(self.report.malformed_lines) < EXAMPLES_KEPT:
+            self.report.malformed_lines.append((number, reason))
+
+    def _count(self, result: Result) -> None:
+        self.report.statuses[result.status] += 1
+        if result.status in ("accepted", "scheduled", "merged"):
+            self.report.users[result.user or ""] += 1

@@ -1,0 +1,97 @@
+"""`engine rules check | explain | test`: a rules file before it is in force. They need no running engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from engine.core.policy.contact_policy import limits_in_words
+from engine.core.rules.cases import Case, differences, outcome_of, parse_cases, told
+from engine.core.rules.rules import Rules, delivery_id
+from engine.core.rules.toml_loader import parse_rules
+from engine.errors import RulesError
+
+app = typer.Typer(no_args_is_help=True, help="Check, explain and test a rules file.", rich_markup_mode="rich")
+
+RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
+
+
+@app.command()
+def check(rules: RulesFile) -> None:
+    """Can this file be used? Says the line, the rule and the reason when it cannot."""
+    parsed = _rules(rules)
+    sys.stdout.write(f"{rules}: {len(parsed.rules)} rules, categories {', '.join(sorted(parsed.categories))}, nothing wrong\n")
+
+
+@app.command()
+def explain(
+    rules: RulesFile,
+    event: Annotated[str, typer.Argument(help="Name of the event, such as order.paid.")],
+    payload: Annotated[str, typer.Argument(help="Its JSON object; @FILE reads it from a file.")] = "{}",
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose user.")] = "default",
+    level: Annotated[str, typer.Option("--level", help="Level in the user's profile.")] = "",
+    active: Annotated[str, typer.Option("--active", help="Last active so long ago: 3h, 2d.", show_default="never")] = "",
+) -> None:
+    """What would each rule make of an event, and why? Sends nothing.
+
+    [dim]engine rules explain examples/touch/rules.toml cart.abandoned '{"user": "ann"}' --level vip --active 3h[/dim]
+    """
+    parsed = _rules(rules)
+    case = Case("explain", event, _payload(payload), tenant, {"level": level, **({"active": active} if active else {})})
+    outcome = outcome_of(parsed, case)
+    lines = {notification.rule: [] for notification in outcome.notifications}  # type: dict[str, list[str]]
+    for notification in outcome.notifications:
+        lines[notification.rule].append(msgspec.json.encode(told(notification)).decode())
+    delivery = delivery_id(event, case.payload)
+    for name in dict.fromkeys(notification.category for notification in outcome.notifications if notification.category):
+        sys.stdout.write(f"category {name}: {limits_in_words(parsed.categories[name])}\n")
+    for rule in parsed.rules:
+        reason = rule.mismatch(event, case.payload.get("action"), parsed.scope(rule, event, case.payload, delivery))
+        sys.stdout.write(f"{rule.name}: {f'no, {reason}' if reason else 'matches'}\n")
+        for line in lines.get(rule.name, ()):
+            sys.stdout.write(f"  would send {line}\n")
+        for skipped in outcome.skipped:
+            if skipped.rule == rule.name:
+                sys.stdout.write(f"  leaves out {skipped.user or 'everyone'}: {skipped.reason}\n")
+        for cancellation in outcome.cancellations:
+            if cancellation.rule == rule.name:
+                sys.stdout.write(f"  cancels what waits for {cancellation.user} under {cancellation.collapse!r}\n")
+
+
+@app.command()
+def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in TOML, see examples/touch/cases.toml.")]) -> None:
+    """Run the examples written beside the rules; exits with 1 when one does not hold."""
+    parsed = _rules(rules)
+    failed = 0
+    found = parse_cases(_text(cases), str(cases))
+    for case in found:
+        unlike = differences(parsed, case)
+        failed += bool(unlike)
+        for line in unlike:
+            sys.stdout.write(f"{case.name}: {line}\n")
+    sys.stdout.write(f"{len(found) - failed} of {len(found)} cases hold\n")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _rules(path: Path) -> Rules:
+    return parse_rules(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RulesError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _payload(text: str) -> dict[str, object]:
+    raw = _text(Path(text[1:])) if text.startswith("@") else text
+    try:
+        return msgspec.json.decode(raw, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise RulesError(f"the payload is no JSON object: {error}") from error

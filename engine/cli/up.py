@@ -1,0 +1,376 @@
+"""`engine up`: bring everything up, tell where it runs, and take it down in good order.
+
+Order up: data directory (locked), secret, port, Redis, Ray, controller, which creates the rest. Order down is the reverse, so
+that nothing loses what it stands on. The first Ctrl-C or SIGTERM drains, the second ends at once; then, as after a SIGKILL, the
+kernel ends Redis and Ray with this process, and the journal has everything that was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from engine import __version__
+from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.ray_cluster import ClusterError, RayCluster
+from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from engine.config import Config
+from engine.errors import ConfigError, EngineError
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
+from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
+
+log = logging.getLogger(__name__)
+
+FORCED_EXIT: Final = 130
+_POLL_S: Final = 0.1  # of the status while actors start
+_WATCH_S: Final = 5.0  # of Ray's processes and everybody's restarts while the engine runs
+_EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
+_HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
+
+
+def up(config: Config, console: Console) -> int:
+    """Run an engine until a signal; returns the exit code: 0 after a drain, 1 when a part of it died for good.
+
+    Must be called from the main thread: signals, and the children that die with their parent, belong to it.
+
+    Raises:
+        EngineError: it cannot start; the message says what to do.
+    """
+    data_dir = Path(config.data_dir)
+    lock = DataDirLock(data_dir)
+    try:
+        data_dir.chmod(0o700)
+        config = with_secret(config)
+        with reserved_port(config) as port:
+            return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
+    finally:
+        lock.release()
+
+
+def with_secret(config: Config) -> Config:
+    """The configuration with a secret: the engine's own when no key at all is configured."""
+    if config.jwt_secret or config.jwt_public_key or config.jwt_jwks_url:
+        return config
+    return msgspec.structs.replace(config, jwt_secret=load_or_create_secret(config.data_dir))
+
+
+@contextlib.contextmanager
+def reserved_port(config: Config) -> Iterator[int]:
+    """The port of the edges, kept while the block runs: a free one for 0, else `config.port` when nobody has it.
+
+    The socket that keeps it does not listen, so connections go to the edges, which share the port with it (SO_REUSEPORT).
+    The edges of an engine that was killed need a moment to notice: after one, a taken port is waited for. In a cluster the
+    edges run elsewhere, and the port is only checked to be one.
+
+    Raises:
+        ConfigError: it is taken, or there is no such address here.
+    """
+    if config.address:
+        if config.port == 0:
+            raise ConfigError("port: 0 picks a port that is free on this machine; in a cluster give one that is free on all nodes")
+        yield config.port
+        return
+    patience_s = _EDGES_OF_KILLED_S if read_state(config.data_dir) else 0.0
+    with _bind_patiently(config.host, config.port, time.monotonic() + patience_s) as keeper:
+        yield int(keeper.getsockname()[1])
+
+
+def _bind_patiently(host: str, port: int, deadline: float) -> socket.socket:
+    while True:
+        try:
+            return _bind(host, port)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"port: cannot listen on {host}:{port} ({error.strerror}); choose another with --port, or --port 0 for a free one"
+                ) from error
+            time.sleep(_POLL_S)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the port, which edges can share but which nobody else listens on. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))  # without SO_REUSEPORT: fails when anybody listens
+        address = probe.getsockname()
+    keeper = socket.socket(family)
+    try:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(address)
+    except OSError:
+        keeper.close()
+        raise
+    return keeper
+
+
+def public_url(config: Config, status: dict[str, Any]) -> str:
+    """Where a client on this machine reaches an edge."""
+    host = config.host
+    if host in ("0.0.0.0", "::"):
+        host = str(status["edges"][0]["node"]) if config.address else "127.0.0.1"
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+
+
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Somewhere to say what is under way: a line that changes on a terminal, a line per change in a log."""
+    if console.is_terminal:
+        with console.status("starting") as line:
+            yield line.update
+        return
+    last = ""
+
+    def say(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
+            console.file.flush()
+
+    yield say
+
+
+class _Run:
+    """One engine from up to down."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self._config = config
+        self._console = console
+        self._redis: EmbeddedRedis | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._cluster = RayCluster(config)
+        self._controller: Any = None
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._started = time.monotonic()
+
+    async def run(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._take_signals()
+        code = 0
+        try:
+            with progress(self._console) as say:
+                await self._start(say)
+            if not self._stop.is_set():
+                code = await self._serve()
+        finally:
+            await self._take_down()
+        return code
+
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        """Ray installs a handler of its own at its start; called again after that."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._stop.is_set():
+            os._exit(FORCED_EXIT)  # Redis and Ray end with this process
+        self._stop.set()
+        self._loop.call_soon_threadsafe(lambda: None)  # wake the loop, whatever it waits for
+
+    # -- up -----------------------------------------------------------------------------------------------------------
+
+    async def _start(self, say: Callable[[str], None]) -> None:
+        say("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
+        await self._start_redis()
+        if self._stop.is_set():
+            return
+        say("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
+        self._cluster.start()
+        self._take_signals()
+        if self._stop.is_set():
+            return
+        await self._create()
+        status = await self._wait_ready(say)
+        if status is not None:
+            self._announce(status)
+
+    async def _start_redis(self) -> None:
+        config = self._config
+        if config.address and (not config.redis_url or config.redis_url.startswith("unix:")):
+            raise ConfigError("redis_url: with --address every node must reach Redis; give --redis redis://HOST:6379/0")
+        if not config.redis_url:
+            self._redis = EmbeddedRedis(config)
+            await self._redis.start()
+            self._supervisor = asyncio.ensure_future(self._redis.supervise())
+            self._config = msgspec.structs.replace(config, redis_url=self._redis.url)
+            return
+        client = connect(config)
+        try:
+            await wait_ready(client, config, config.redis_timeout_ms / 1000)
+            for warning in await durability_warnings(client, config.redis_replicas_min):
+                self._console.print(f"[yellow]warning:[/] {warning}")
+        finally:
+            await client.aclose()
+
+    async def _create(self) -> None:
+        """The controller, and through it everybody else; one that runs already keeps its configuration."""
+        import ray
+
+        from engine.actors.controller import CONTROLLER, Controller, actor_options
+
+        options = actor_options(self._config, CONTROLLER, {})
+        self._controller = ray.remote(Controller).options(**options).remote(self._config)
+        try:
+            running = await self._controller.config.remote()
+            await self._controller.created.remote()
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            raise cause if isinstance(cause, EngineError) else ClusterError(f"the controller failed: {error}") from error
+        except ray.exceptions.RayError as error:
+            raise ClusterError(f"the controller does not start: {error}") from error
+        if running != self._config:
+            self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
+            self._config = running
+
+    async def _wait_ready(self, say: Callable[[str], None]) -> dict[str, Any] | None:
+        """The status when everybody is ready; None when a signal came first."""
+        deadline = time.monotonic() + self._config.start_timeout_s
+        hint_at = time.monotonic() + _HINT_S
+        while not self._stop.is_set():
+            status: dict[str, Any] = await self._controller.status.remote()
+            if status["ready"]:
+                return status
+            waiting = [
+                f"{row['role']}-{row['index']}" for kind in ("shards", "schedulers", "edges") for row in status[kind] if not row["ready"]
+            ]
+            text = f"waiting for {', '.join(waiting) or 'Redis'}"
+            if time.monotonic() > hint_at and (lacking := self._cluster.missing_resources()):
+                text += (
+                    f"; no node of the cluster offers {', '.join(lacking)}: the autoscaler has to bring one, "
+                    f"or start one with `ray start --address=... --resources='{{\"{lacking[0]}\": 1}}'`"
+                )
+            say(text)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not ready after {self._config.start_timeout_s} s, {text}; logs: {self._cluster.logs}")
+            await self._pause(_POLL_S)
+        return None
+
+    def _announce(self, status: dict[str, Any]) -> None:
+        config = self._config
+        url = public_url(config, status)
+        state = EngineState(
+            url=url,
+            pid=os.getpid(),
+            pid_started_s=psutil.Process().create_time(),
+            version=__version__,
+            ray_address=self._cluster.address,
+            ray_logs=self._cluster.logs,
+            namespace=config.namespace,
+            redis_url=display_url(config.redis_url),
+        )
+        write_state(config.data_dir, state)
+        say = self._console.print
+        say(placement_table(status))
+        say(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
+        if config.address and config.host == "127.0.0.1":
+            say("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
+        link = url
+        if config.jwt_secret:
+            token = mint(
+                config.jwt_secret, "demo", ("connect", "publish", "admin"), config.demo_token_ttl_s,
+                now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience,
+            )  # fmt: skip
+            link = f"{url}/#token={token}"
+        # In one piece and without colours, so that it can be clicked, copied and read by programs.
+        say(f"\nopen {link}", soft_wrap=True, markup=False, highlight=False)
+        say("stop with Ctrl-C, or `engine down`\n")
+        sys.stdout.flush()
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> int:
+        """Until a signal, or until a part dies that nothing restarts."""
+        told: dict[str, int] = {}
+        while not self._stop.is_set():
+            if failure := self._cluster.failure():
+                self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
+                return 1
+            await self._tell_restarts(told)
+            await self._pause(_WATCH_S)
+        return 0
+
+    async def _tell_restarts(self, told: dict[str, int]) -> None:
+        """A line for every part that was restarted since it was last looked at; `told` remembers how often by name."""
+        import ray
+
+        try:
+            async with asyncio.timeout(self._config.health_timeout_ms / 1000):
+                status = await self._controller.status.remote()
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            log.info("the controller does not answer: %s", type(error).__name__)
+            return
+        rows = [(f"{row['role']}-{row['index']}", row) for kind in ("edges", "shards", "schedulers") for row in status[kind]]
+        for name, row in [*rows, ("redis", status["redis"])]:
+            if row["restarts"] > told.get(name, 0):
+                self._console.print(f"{time.strftime('%H:%M:%S')} {name} died and was restarted (pid {row.get('pid')})", highlight=False)
+            told[name] = row["restarts"]
+
+    async def _pause(self, seconds: float) -> None:
+        """A sleep that a signal ends."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    # -- down ---------------------------------------------------------------------------------------------------------
+
+    async def _take_down(self) -> None:
+        """Everything that is up, in reverse order; what fails on the way is told and does not keep the rest up."""
+        remove_state(self._config.data_dir)
+        began = time.monotonic()
+        if self._controller is not None and self._cluster.failure() is None:
+            self._console.print("draining; Ctrl-C again ends at once")
+            await self._stop_actors()
+        self._cluster.stop()
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._redis is not None:
+            await self._redis.stop()
+        self._console.print(f"stopped in {time.monotonic() - began:.1f} s")
+
+    async def _stop_actors(self) -> None:
+        import ray
+
+        config = self._config
+        try:
+            async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
+                await self._controller.stop.remote()
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            self._console.print(
+                f"[yellow]warning:[/] not everybody took leave in good order ({type(error).__name__}); the journal has it all"
+            )
+        try:
+            ray.kill(self._controller, no_restart=True)
+        except ray.exceptions.RayError as error:
+            log.info("the controller is gone already: %s", error)
+
+
+def placement_table(status: dict[str, Any]) -> Table:
+    """What runs where."""
+    table = Table("part", "pid", "node", "address", box=None, header_style="bold", pad_edge=False)
+    for kind in ("edges", "shards", "schedulers"):
+        for row in status[kind]:
+            address = f"port {row['port']}" if "port" in row else ""
+            table.add_row(f"{row['role']}-{row['index']}", str(row["pid"]), str(row["node"]), address)
+    controller, redis = status["controller"], status["redis"]
+    table.add_row("controller", str(controller["pid"]), str(controller["node"]), "")
+    table.add_row("redis", str(redis.get("pid", "")), "", f"{redis['url']} ({redis.get('version', '?')})")
+    return table

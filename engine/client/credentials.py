@@ -1,0 +1,94 @@
+"""Where an engine is, and who is asking: base URL and bearer token, shared by both clients."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+Token = str | Callable[[], str | Awaitable[str]]
+"""A token, or a function (plain or async) that returns a fresh one each time it is called."""
+
+_SECURE: Final = {"http": False, "ws": False, "https": True, "wss": True}
+
+
+class EngineUrl(msgspec.Struct, frozen=True):
+    """Base address of an engine. `prefix` is the path it is mounted under, without a slash at its end."""
+
+    secure: bool
+    host: str
+    port: int
+    prefix: str
+
+    @property
+    def netloc(self) -> str:
+        """`host:port`, IPv6 addresses in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """The base URL for HTTP."""
+        return f"{'https' if self.secure else 'http'}://{self.netloc}{self.prefix}"
+
+    @property
+    def websocket(self) -> str:
+        """The base URL for WebSocket."""
+        return f"{'wss' if self.secure else 'ws'}://{self.netloc}{self.prefix}"
+
+
+def parse_url(url: str) -> EngineUrl:
+    """The address in a URL such as `http://127.0.0.1:8000` or `wss://example.org/notify`.
+
+    Raises:
+        ValueError: another scheme, no host, or a port that is none.
+    """
+    parts: SplitResult = urlsplit(url)
+    if parts.scheme not in _SECURE or not parts.hostname:
+        raise ValueError(f"an engine's URL looks like http://127.0.0.1:8000 (or https, ws, wss); this is {url!r}")
+    secure = _SECURE[parts.scheme]
+    return EngineUrl(secure, parts.hostname, parts.port or (443 if secure else 80), parts.path.rstrip("/"))
+
+
+def expires_s(token: str) -> float | None:
+    """When a JWT expires, in seconds since the epoch; `None` when it does not say, or is no JWT. Nothing is verified."""
+    try:
+        claims = msgspec.json.decode(urlsafe_b64decode(token.split(".")[1] + "=="))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):  # msgspec's and base64's errors are ValueErrors
+        return None
+
+
+class Credentials:
+    """The bearer token in use, and where a fresh one comes from."""
+
+    def __init__(self, token: Token) -> None:
+        self._source = token
+        self._current: str | None = token if isinstance(token, str) else None
+
+    @property
+    def renewable(self) -> bool:
+        """A fresh token can be had."""
+        return not isinstance(self._source, str)
+
+    async def get(self, *, fresh: bool = False) -> str:
+        """The token in use; with `fresh`, or when it has expired, a new one where there is a source of them.
+
+        Whatever the source raises comes through.
+        """
+        if not isinstance(self._source, str) and (fresh or self._current is None or self.renew_in_s() == 0):
+            answer = self._source()
+            self._current = await answer if inspect.isawaitable(answer) else answer
+        assert self._current is not None
+        return self._current
+
+    def renew_in_s(self) -> float | None:
+        """How long until the token should be replaced, `None` for never: a tenth of what it has left before it expires."""
+        if not self.renewable or self._current is None:
+            return None
+        expiry = expires_s(self._current)
+        return None if expiry is None else max(0.0, (expiry - time.time()) * 0.9 - 1)

@@ -1,0 +1,170 @@
+"""HTTP/1.1 requests over kept-alive connections: what publishing needs, and no more.
+
+On httptools, the C parser the engine's own server uses, so that no dependency is added. A request with a batch of 500 costs
+0.16 ms of CPU here and 2.5 ms with httpx 0.28 (process time against the same local server, 76 KB out, 30 KB back); publishing
+is the one thing an application does for every event, so it should not show in its profile.
+
+A connection that breaks is reported as `ConnectionError` and never retried here: what may be repeated is for the caller
+to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from ssl import SSLContext
+from typing import Final
+
+import httptools
+from msgspec import Struct
+
+from engine.client.credentials import EngineUrl
+
+RESPONSE_BYTES_MAX: Final = 16 << 20  # 1 000 results are 200 KB; far beyond that it is not an engine that answers
+
+
+class Response(Struct, frozen=True):
+    """`headers` have lower-case names."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class _Exchange(asyncio.Protocol):
+    """One connection: one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[Response] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._until_eof = False
+
+    # -- asyncio -----------------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            self.abort()  # an answer to nothing that was asked
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"the answer is not HTTP/1.1: {error}"))
+        if len(self._body) > RESPONSE_BYTES_MAX:
+            self._fail(ConnectionError(f"the answer is longer than {RESPONSE_BYTES_MAX} bytes"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._until_eof and error is None:
+            self._complete()  # RFC 9112, section 6.3: without a length, the body ends with the connection
+        else:
+            self._fail(
+                error if isinstance(error, ConnectionError) else ConnectionResetError("the connection was closed before an answer came")
+            )
+
+    # -- httptools ---------------------------------------------------------------------------------------------------
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._until_eof = "content-length" not in self._headers and "chunked" not in self._headers.get("transfer-encoding", "")
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() >= 200:  # informational answers precede the real one
+            self._complete()
+
+    def _complete(self) -> None:
+        self._until_eof = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(Response(self._parser.get_status_code(), self._headers, bytes(self._body)))
+            if not self._parser.should_keep_alive():
+                self.abort()
+
+    def _fail(self, error: ConnectionError) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        self.abort()
+
+    # -- the pool ----------------------------------------------------------------------------------------------------
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    async def ask(self, request: bytes, timeout_s: float) -> Response:
+        if self._transport is None:
+            raise ConnectionResetError("the connection was closed")
+        self._reset()
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._answer
+        except BaseException:
+            self.abort()  # an answer may still be under way: this connection is out of step
+            raise
+
+
+class HttpConnection:
+    """A pool of connections to one engine.
+
+    Args:
+        address: where it is.
+        connections_max: requests under way at once; more wait for their turn.
+        ssl: for https, instead of the system's default.
+    """
+
+    def __init__(self, address: EngineUrl, *, connections_max: int = 8, ssl: SSLContext | None = None) -> None:
+        self._address = address
+        self._ssl = (ssl or True) if address.secure else None
+        self._idle: deque[_Exchange] = deque()
+        self._slots = asyncio.Semaphore(connections_max)
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, timeout_s: float) -> Response:
+        """One request and its answer.
+
+        Raises:
+            OSError: no connection, or it broke (`ConnectionError`); whether the request took effect is not known.
+            TimeoutError: no answer within `timeout_s` (an OSError too).
+        """
+        head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Length: {len(body)}\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if "\n" in head.replace("\r\n", "") or any("\r" in value or "\n" in value for value in headers.values()):
+            raise ValueError("a line break in a request's head")
+        async with self._slots:
+            connection = await self._connection(timeout_s)
+            answer = await connection.ask(f"{head}{lines}\r\n".encode("latin-1") + body, timeout_s)
+            if connection.open:
+                self._idle.append(connection)
+            return answer
+
+    async def _connection(self, timeout_s: float) -> _Exchange:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open:
+                return connection
+        async with asyncio.timeout(timeout_s):
+            loop = asyncio.get_running_loop()
+            _, made = await loop.create_connection(_Exchange, self._address.host, self._address.port, ssl=self._ssl)
+        return made
+
+    def close(self) -> None:
+        """End the idle connections."""
+        while self._idle:
+            self._idle.pop().abort()

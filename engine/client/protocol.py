@@ -1,0 +1,408 @@
+"""What a receiving client decides, without a socket, a clock or a random source.
+
+One `Session` lives as long as the client, over any number of connections:
+
+    present() -> opened(now) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now) | refused(...) | unreachable(...)
+    then wait retry_in_ms(random) and begin again, until `failure` is set.
+
+After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` says why, and calls
+`tick` at `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
+
+The cursor. `_open` holds the numbers that were received and not settled, `_order` a heap of all numbers received above
+the cursor. The cursor is the highest number with nothing open below it, so presenting it (which acknowledges everything
+up to it) never acknowledges what is still being handled. Numbers that never arrived need no waiting for: the server
+promises that every number it skipped was settled elsewhere or announced by `gap`.
+
+Duplicates. An id that is being handled is ignored. An id that is settled is dropped and acknowledged again, because a
+repeat means the acknowledgement was lost. Settled ids are kept for as long as the engine keeps idempotency keys: later,
+the same key is a new message.
+
+Refusals. A message that was refused stays open until the server says `nacked`: what the connection loses before is said
+again on the next one, and a cursor beyond the message would say that it was handled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.client.frames import (
+    DrainFrame,
+    ErrorFrame,
+    GapFrame,
+    Message,
+    MessagesFrame,
+    NackedFrame,
+    Reconnect,
+    RevokeFrame,
+    WelcomeFrame,
+    parse,
+)
+from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
+
+WELCOME_TIMEOUT_MS: Final = 10_000  # an upgraded connection that says nothing is not an engine, or a hung one
+IDS_PER_FRAME: Final = 100  # of 128 characters each: well inside the 64 KiB an engine takes in one frame
+REASON_CHARS_MAX: Final = 1024  # of a refusal: for people who look into the dead-letter queue
+SETTLED_IDS_MAX: Final = 4096  # sixteen windows: more repeats than that cannot be under way
+SETTLED_IDS_MS: Final = 24 * 3600 * 1000  # idempotency keys live 24 h; after that the same id is another message
+UNSETTLED_MAX: Final = 4096  # a window is 256; a server that sends this much unasked is not one to keep
+
+CLOSE_TOKEN: Final = 4401
+_FATAL: Final[dict[int, type[Refused]]] = {4403: Forbidden, 4409: TooManyConnections}
+
+
+class Connected(Struct, frozen=True):
+    """A connection stands. `resumed`: `new`, `ok`, or `gap` when the cursor was unknown and delivery starts at `from_seq`."""
+
+    connection: str
+    user: str
+    epoch: str
+    seq: int
+    resumed: str
+    from_seq: int
+
+
+class Disconnected(Struct, frozen=True):
+    """The connection ended, or could not be made: `code` is a WebSocket close code, an HTTP status, or 0 for neither."""
+
+    code: int
+    reason: str
+
+
+class Gap(Struct, frozen=True):
+    """The messages numbered `first`..`last` are gone: expired, or trimmed because too many were waiting."""
+
+    first: int
+    last: int
+
+
+class Revoked(Struct, frozen=True):
+    """These messages were handled on another device; whatever still shows them should stop. Unhandled ones are not delivered."""
+
+    ids: list[str]
+
+
+class Draining(Struct, frozen=True):
+    """The server is going away; the client reconnects in `after_ms`, a time the server chose so that not all come at once."""
+
+    after_ms: int
+
+
+class ServerError(Struct, frozen=True):
+    """The server complained, said what this client does not understand, or a fresh token could not be had (`token`)."""
+
+    code: str
+    detail: str
+
+
+Event = Connected | Disconnected | Gap | Revoked | Draining | ServerError
+
+
+def split_cursor(event_id: str) -> tuple[str, int]:
+    """Epoch and number of an event id.
+
+    Raises:
+        ValueError: it is not `<epoch>-<seq>`.
+    """
+    epoch, dash, seq = event_id.rpartition("-")
+    if not dash or not epoch or not seq.isascii() or not seq.isdigit():
+        raise ValueError(f"a cursor looks like 7-1042, the event_id of a message; this is {event_id!r}")
+    return epoch, int(seq)
+
+
+def _chunks(ids: list[str]) -> Iterator[list[str]]:
+    return (ids[start : start + IDS_PER_FRAME] for start in range(0, len(ids), IDS_PER_FRAME))
+
+
+class Session:
+    """One client's side of the protocol; see the module.
+
+    Args:
+        cursor: `event_id` of the last message handled in an earlier life, `None` for whatever is pending.
+        renewable: a rejected token can be replaced by a fresh one, so the first rejection is not the end.
+
+    Raises:
+        ValueError: `cursor` is not an event id.
+    """
+
+    def __init__(self, cursor: str | None = None, *, renewable: bool = False) -> None:
+        self.cursor = cursor
+        self._renewable = renewable
+        self.closing: str | None = None
+        self.failure: ClientError | None = None
+        self.token_rejected = False
+        self._epoch, self._seq = split_cursor(cursor) if cursor else ("", 0)
+        self._presented = cursor
+        self._acked = 0
+        self._queue: deque[Message] = deque()
+        self._unsettled: dict[str, Message] = {}
+        self._open: set[int] = set()
+        self._order: list[int] = []
+        self._settled: dict[str, tuple[int, str | None]] = {}  # id -> when, and the reason if it was refused
+        self._ack_ids: list[str] = []
+        self._refused: dict[str, str] = {}  # id -> reason, until the server confirms it
+        self._nacks: dict[str, None] = {}  # of them: to be said
+        self._frames: list[bytes] = []
+        self._events: list[Event] = []
+        self._reconnect = Reconnect()
+        self._attempt = 0
+        self._retry_after_ms: int | None = None
+        self._drain_at: int | None = None
+        self._connected = False
+        self._welcomed_ms: int | None = None
+        self._heard_ms = 0
+        self._ping_at: int | None = None
+        self._heartbeat_ms = 0
+        self._timeout_ms = WELCOME_TIMEOUT_MS
+
+    # -- the connection's life ---------------------------------------------------------------------------------------
+    def present(self) -> str | None:
+        """The cursor for the next handshake. What is settled from now on is not covered by it and has to be said."""
+        self._presented = self.cursor
+        return self.cursor
+
+    def opened(self, now_ms: int) -> None:
+        """A connection was upgraded; the server's `welcome` is due."""
+        self._connected = True
+        self.closing = None
+        self._heard_ms = now_ms
+        self._timeout_ms = WELCOME_TIMEOUT_MS
+        self._welcomed_ms = self._ping_at = self._drain_at = self._retry_after_ms = None
+        self._frames.clear()
+
+    def closed(self, code: int, reason: str, now_ms: int) -> None:
+        """The connection is gone; `code` is the WebSocket close code, 1006 when there was none."""
+        stable_ms = self._reconnect.delays_ms[-1]
+        if self._welcomed_ms is not None and now_ms - self._welcomed_ms >= stable_ms:
+            self._attempt = 0  # a server that welcomes and drops at once does not get a client every second
+        self._connected = False
+        self._events.append(Disconnected(code, self.closing or reason))
+        if code == CLOSE_TOKEN:
+            self._reject_token(reason or "the token expired", code)
+        elif code in _FATAL:
+            self.failure = _FATAL[code](reason or "the engine closed the connection", code)
+
+    def refused(self, status: int, detail: str, retry_after_s: float | None = None) -> None:
+        """The handshake was answered with an HTTP status instead of an upgrade."""
+        self._events.append(Disconnected(status, detail))
+        if status == 401:
+            self._reject_token(detail or "the token is missing or not valid", status)
+        elif status == 403:
+            self.failure = Forbidden(detail or "the token does not allow to connect", status)
+        elif status in (408, 425, 429) or status >= 500:
+            self._retry_after_ms = None if retry_after_s is None else round(retry_after_s * 1000)
+        else:
+            self.failure = Refused(detail or "the engine refused the connection", status)
+
+    def unreachable(self, reason: str) -> None:
+        """No connection could be made at all."""
+        self._events.append(Disconnected(0, reason))
+
+    def note(self, code: str, detail: str) -> None:
+        """Something for people to know that changes nothing here."""
+        self._events.append(ServerError(code, detail))
+
+    def _reject_token(self, detail: str, status: int) -> None:
+        if self.token_rejected or not self._renewable:  # rejected again before any welcome: a fresh one does not help
+            self.failure = Unauthorized(detail, status)
+        self.token_rejected = True
+
+    def retry_in_ms(self, random: float, now_ms: int) -> int:
+        """How long to wait before the next attempt: what the server asked for, else 1-2-5-10 s with jitter.
+
+        Args:
+            random: evenly distributed in [0, 1).
+        """
+        if self._drain_at is not None:
+            due, self._drain_at = self._drain_at, None
+            return max(0, due - now_ms)
+        if self.token_rejected:
+            return 0
+        delays = self._reconnect.delays_ms
+        delay = delays[min(self._attempt, len(delays) - 1)]
+        self._attempt += 1
+        if self._retry_after_ms is not None:  # never earlier than asked, and not everyone at once
+            asked, self._retry_after_ms = self._retry_after_ms, None
+            return round(asked * (1 + self._reconnect.jitter * random))
+        return round(delay * (1 + self._reconnect.jitter * (2 * random - 1)))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+    @property
+    def deadline_ms(self) -> int:
+        """When `tick` is due at the latest."""
+        due = self._heard_ms + self._timeout_ms
+        if self._ping_at is not None:
+            due = min(due, self._ping_at)
+        if self._drain_at is not None:
+            due = min(due, self._drain_at)
+        return due
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed: send a heartbeat, give up a silent server, leave a draining one."""
+        if now_ms - self._heard_ms >= self._timeout_ms:
+            self.closing = f"nothing from the server for {self._timeout_ms} ms"
+        elif self._drain_at is not None and now_ms >= self._drain_at:
+            self.closing = "the server is draining"
+        elif self._ping_at is not None and now_ms >= self._ping_at:
+            self._frames.append(b'{"type":"ping","ts":%d}' % now_ms)
+            self._ping_at = now_ms + self._heartbeat_ms
+
+    # -- what the server says ----------------------------------------------------------------------------------------
+    def receive(self, text: str | bytes, now_ms: int) -> None:
+        """One frame of the server. Nothing is taken from a connection that is being given up."""
+        if self.closing is not None:
+            return
+        self._heard_ms = now_ms
+        try:
+            frame = parse(text)
+        except msgspec.DecodeError as error:
+            self._events.append(ServerError("malformed", f"a frame this client cannot read: {error}"))
+            return
+        match frame:
+            case MessagesFrame():
+                for message in frame.messages:
+                    self._take(message, now_ms)
+            case WelcomeFrame():
+                self._welcome(frame, now_ms)
+            case RevokeFrame():
+                self._revoke(frame.ids, now_ms)
+            case GapFrame():
+                self._events.append(Gap(frame.from_, frame.to))
+            case DrainFrame():
+                self._drain_at = now_ms + frame.after_ms
+                self._events.append(Draining(frame.after_ms))
+            case NackedFrame():
+                self._confirm(frame.ids, now_ms)
+            case ErrorFrame():
+                self._events.append(ServerError(frame.code, frame.detail))
+
+    def _welcome(self, frame: WelcomeFrame, now_ms: int) -> None:
+        self.token_rejected = False
+        self._welcomed_ms = now_ms
+        self._timeout_ms = max(1, frame.timeout_ms)
+        self._heartbeat_ms = max(1, frame.heartbeat_ms)
+        self._ping_at = now_ms + self._heartbeat_ms
+        if frame.reconnect.delays_ms:
+            self._reconnect = frame.reconnect
+        if frame.epoch != self._epoch:
+            # Storage lost data and numbers start anew: what is being handled can only be named by id from here on.
+            self._open.clear()
+            self._order.clear()
+        if frame.epoch != self._epoch or frame.resumed == "gap":
+            self._epoch, self._seq = frame.epoch, 0
+        epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
+        self._acked = seq if epoch == frame.epoch and frame.resumed != "gap" else 0
+        self._nacks = dict.fromkeys(self._refused)
+        self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_))
+
+    def _take(self, message: Message, now_ms: int) -> None:
+        if self.closing is not None:
+            return
+        known = self._settled.get(message.id)
+        if message.id in self._refused:
+            self._nacks[message.id] = None
+        elif message.id in self._unsettled:
+            return
+        elif known is not None and now_ms - known[0] < SETTLED_IDS_MS:
+            if known[1] is None:
+                self._ack_ids.append(message.id)
+            else:
+                self._refuse(message.id, known[1])
+        elif message.seq <= self._seq:
+            self._ack_ids.append(message.id)
+        elif len(self._unsettled) >= UNSETTLED_MAX:
+            self.closing = f"the server sent more than {UNSETTLED_MAX} messages without waiting for an acknowledgement"
+        else:
+            self._unsettled[message.id] = message
+            self._open.add(message.seq)
+            heapq.heappush(self._order, message.seq)
+            self._queue.append(message)
+
+    def _revoke(self, ids: list[str], now_ms: int) -> None:
+        for id_ in ids:
+            self._refused.pop(id_, None)
+            message = self._unsettled.get(id_)
+            if message is not None:
+                self._close_out(message, now_ms, None)
+        revoked = set(ids)
+        self._queue = deque(message for message in self._queue if message.id not in revoked)
+        self._events.append(Revoked(ids))
+
+    def _confirm(self, ids: list[str], now_ms: int) -> None:
+        """The dead-letter queue has what was refused, or it was settled before."""
+        for id_ in ids:
+            reason = self._refused.pop(id_, None)
+            message = self._unsettled.get(id_)
+            if reason is not None and message is not None:
+                self._close_out(message, now_ms, reason)
+
+    # -- what the application says -----------------------------------------------------------------------------------
+    def next_message(self) -> Message | None:
+        """The next message to handle, in sequence order; `None` when there is none yet."""
+        return self._queue.popleft() if self._queue else None
+
+    def settle(self, message: Message, reason: str | None, now_ms: int) -> None:
+        """A message is handled, or with `reason` refused. Settling it again, or after it was revoked, changes nothing."""
+        if self._unsettled.get(message.id) is not message or message.id in self._refused:
+            return
+        if reason is not None:
+            self._refuse(message.id, reason[:REASON_CHARS_MAX])
+            return
+        self._close_out(message, now_ms, None)
+        if message.event_id != f"{self._epoch}-{message.seq}" or message.seq > self._seq:
+            self._ack_ids.append(message.id)
+
+    def _refuse(self, id_: str, reason: str) -> None:
+        self._refused[id_] = reason
+        self._nacks[id_] = None
+
+    def _close_out(self, message: Message, now_ms: int, reason: str | None) -> None:
+        del self._unsettled[message.id]
+        self._settled.pop(message.id, None)
+        self._settled[message.id] = (now_ms, reason)
+        if len(self._settled) > SETTLED_IDS_MAX:
+            del self._settled[next(iter(self._settled))]
+        if message.event_id != f"{self._epoch}-{message.seq}":
+            return
+        self._open.discard(message.seq)
+        while self._order and self._order[0] not in self._open:
+            self._seq = max(self._seq, heapq.heappop(self._order))
+            self.cursor = f"{self._epoch}-{self._seq}"
+
+    # -- what the shell takes ----------------------------------------------------------------------------------------
+    def authenticate(self, token: str) -> None:
+        """Present a fresh token on the standing connection."""
+        if self._connected:
+            self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
+
+    def data_to_send(self, now_ms: int) -> list[bytes]:
+        """Frames to write now.
+
+        Empty while there is no welcomed connection; what is settled then is said after the next welcome.
+        """
+        if not self._connected or self._welcomed_ms is None:
+            return []
+        frames, self._frames = self._frames, []
+        by_reason: dict[str, list[str]] = {}
+        for id_ in self._nacks:
+            if id_ in self._refused:  # else confirmed, or revoked, meanwhile
+                by_reason.setdefault(self._refused[id_], []).append(id_)
+        self._nacks.clear()
+        for reason, ids in by_reason.items():
+            frames += [msgspec.json.encode({"type": "nack", "ids": some, "reason": reason}) for some in _chunks(ids)]
+        frames += [msgspec.json.encode({"type": "ack", "ids": some, "ts": now_ms}) for some in _chunks(self._ack_ids)]
+        self._ack_ids.clear()
+        if self._seq > self._acked:
+            self._acked = self._seq
+            frames.append(b'{"type":"ack","seq":%d}' % self._seq)
+        return frames
+
+    def events(self) -> list[Event]:
+        """What happened since the last call, oldest first."""
+        events, self._events = self._events, []
+        return events

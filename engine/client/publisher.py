@@ -1,0 +1,366 @@
+"""Publish notifications from an application: batched, retried under the same ids, with back-pressure.
+
+Every item gets its id before the first try. Whatever happens on the way (a lost answer, a restarted engine, a 503), the
+same ids are sent again, and the engine answers a repeat with the first result instead of delivering it twice.
+
+Two ways in. `publish` and `publish_many` are one request each and return when the engine has it on durable storage. `post`
+puts the item into a bounded buffer; one task takes batches from it, one request at a time, so items of one publisher are
+accepted in the order they were posted. A batch that the engine rejects for some of its items is sent again without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import Struct
+
+from engine.client.credentials import Credentials, Token, parse_url
+from engine.client.http_connection import HttpConnection
+from engine.client.publish_results import (
+    RETRIED,
+    ItemError,
+    PublishError,
+    Result,
+    problem_of,
+    raise_rejection,
+    results_of,
+    retry_after_s,
+    retry_delay_s,
+)
+from engine.client.user_settings import UserSettings
+from engine.errors import Unreachable
+from engine.publish.message_ids import MessageIds
+
+PATH: Final = "/v1/notifications"
+BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, less the brackets of the array
+ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
+
+
+class _Item(Struct, frozen=True):
+    id: str
+    body: bytes
+    users: int
+
+
+class Publisher:
+    """Publishes notifications.
+
+        async with Publisher("http://127.0.0.1:8000", token) as publisher:
+            result = await publisher.publish(user="u1", type="order.paid", data={"order": 17})
+            await publisher.publish(user="u1", type="survey.ask", delay=7 * 86400)
+            for follower in followers:
+                await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
+
+    Items are the fields of `POST /v1/notifications`: one of `user`, `users`, `topic`, `broadcast=True`; `type`; and `data`, `id`,
+    `priority`, `actor`, `target`, `context`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`.
+
+    Args:
+        url: the engine's address, `http://host:port` or `https://...`.
+        token: a JWT with scope `publish`, or a function (plain or async) that returns a fresh one.
+        batch_max: items per request, `users` counted each; at most the engine's `items_max`.
+        linger_s: how long a posted item waits for others to share its request.
+        queue_max: posted items waiting; at that many `post` waits, which is the back-pressure.
+        timeout_s: for one try. The engine answers within 8 s, or refuses.
+        retry_for_s: how long an unreachable or overloaded engine is tried before `Unreachable` is raised.
+        on_result: called with the `Result` of every posted item.
+        connections_max: requests under way at once; more wait for their turn.
+        ssl: for `https`, instead of the system's default.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: Token,
+        *,
+        batch_max: int = 500,
+        linger_s: float = 0.005,
+        queue_max: int = 10_000,
+        timeout_s: float = 10.0,
+        retry_for_s: float = 60.0,
+        on_result: Callable[[Result], object] | None = None,
+        connections_max: int = 8,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        if batch_max < 1 or queue_max < 1:
+            raise ValueError("batch_max and queue_max must be at least 1")
+        self._address = parse_url(url)
+        self._credentials = Credentials(token)
+        self._http = HttpConnection(self._address, connections_max=connections_max, ssl=ssl)
+        self._batch_max = batch_max
+        self._linger_s = linger_s
+        self._queue_max = queue_max
+        self._timeout_s = timeout_s
+        self._retry_for_s = retry_for_s
+        self._on_result = on_result
+        self._questions = UserSettings(self._http, self._credentials, self._address, timeout_s, retry_for_s)
+        self._new_id = MessageIds()
+        self._queue: deque[_Item] = deque()
+        self._posted = self._answered = 0
+        self._flushing = 0
+        self._closed = False
+        self._arrived = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._rejected: list[ItemError] = []
+        self._rejected_more = 0
+        self._rejected_status = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close(flush=error is None)
+
+    # -- now -----------------------------------------------------------------------------------------------------------
+    async def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
+        """Publish one item for one user, topic or everyone; on durable storage when this returns.
+
+        Raises:
+            PublishError: the engine rejected it: a field is not valid, or its `id` was used with another payload.
+            Unreachable: no engine took it within `retry_for_s`. It may be there nevertheless; the same `id` is safe.
+            Unauthorized, Forbidden: the token.
+        """
+        if "users" in fields:
+            raise ValueError("`users` has one result per user: use publish_many([{'users': [...], ...}])")
+        results = await self.publish_many([{"user": user, "type": type, "data": data, **fields}])
+        return results[0]
+
+    async def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
+        """Publish items; the results in order, one per user for `users`.
+
+        A request is all or nothing; more items than `batch_max` take several, one after the other, and the first that is
+        rejected ends it: `PublishError.results` tells what was accepted before. With their own `id`s, the same items may be
+        given again.
+
+        Raises:
+            PublishError, Unreachable, Unauthorized, Forbidden: as `publish`.
+        """
+        results: list[Result] = []
+        waiting = deque(self._item(fields) for fields in items)
+        start = 0
+        while waiting:
+            batch = self._next_batch(waiting)
+            try:
+                results += await self._send(batch)
+            except PublishError as error:
+                for place, fault in enumerate(error.errors):
+                    error.errors[place] = msgspec.structs.replace(fault, index=start + fault.index if fault.index >= 0 else -1)
+                raise PublishError(error.errors, error.status, results + error.results) from None
+            start += len(batch)
+            for _ in batch:
+                waiting.popleft()
+        return results
+
+    # -- judged --------------------------------------------------------------------------------------------------------
+    async def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+        """What would become of an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
+
+        Raises:
+            Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
+        """
+        return await self._questions.explain({"type": type, **fields})
+
+    async def profile(self, user: str) -> dict[str, Any]:
+        """What a user wants: time zone, quiet hours, mutes, digest, level."""
+        return await self._questions.profile(user)
+
+    async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Keep what a user wants, None to forget it; on durable storage when this returns, as what is kept now."""
+        return await self._questions.set_profile(user, profile)
+
+    async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
+        """What is still known of a message: where it is, and what happened to it; None when nothing is."""
+        return await self._questions.timeline(user, id)
+
+    # -- buffered ------------------------------------------------------------------------------------------------------
+    async def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
+        """Put an item into the buffer and return its id; waits while `queue_max` are in it.
+
+        Rejected items are reported by `flush`. Raises what made sending stop, if it did (`Unreachable`, `Unauthorized`,
+        `Forbidden`); the buffer is kept, and the next call tries again.
+        """
+        item = self._item({"user": user, "type": type, "data": data, **fields})
+        while True:
+            self._keep_pumping()
+            if len(self._queue) < self._queue_max:
+                break
+            await self._next_progress()
+        self._queue.append(item)
+        self._posted += 1
+        self._arrived.set()
+        return item.id
+
+    async def flush(self) -> None:
+        """Return when everything posted so far is on durable storage, or was rejected.
+
+        Raises:
+            PublishError: items were rejected since the last flush; the others are accepted.
+            Unreachable, Unauthorized, Forbidden: sending stopped; the buffer is kept, and the next call tries again.
+        """
+        target = self._posted
+        self._flushing += 1
+        try:
+            self._keep_pumping()
+            self._arrived.set()
+            while self._answered < target:
+                await self._next_progress()
+                self._keep_pumping()
+        finally:
+            self._flushing -= 1
+        if self._rejected:
+            error = PublishError(self._rejected, self._rejected_status, more=self._rejected_more)
+            self._rejected, self._rejected_more = [], 0
+            raise error
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush, unless told not to, and end the connections. Leaving the context on an exception does not flush.
+
+        Raises:
+            As `flush`. The connections are ended all the same.
+        """
+        try:
+            if flush and not self._closed:
+                await self.flush()
+        finally:
+            self._closed = True
+            if self._pump is not None:
+                self._pump.cancel()
+                await asyncio.wait({self._pump})
+            self._http.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+    def _item(self, fields: Mapping[str, Any]) -> _Item:
+        if self._closed:
+            raise RuntimeError("this Publisher is closed")
+        present = {name: value for name, value in fields.items() if value is not None}
+        id_ = str(present.setdefault("id", self._new_id()))
+        users = present.get("users")
+        return _Item(id_, msgspec.json.encode(present), len(users) if isinstance(users, list | tuple) else 1)
+
+    def _next_batch(self, queue: Iterable[_Item]) -> list[_Item]:
+        """The items of the next request, from the front of `queue`: at least one, then what still fits."""
+        batch: list[_Item] = []
+        size = users = 0
+        for item in queue:
+            size, users = size + 1 + len(item.body), users + item.users
+            if batch and (size > BODY_BYTES_MAX or users > self._batch_max):
+                break
+            batch.append(item)
+        return batch
+
+    def _keep_pumping(self) -> None:
+        """Raise what stopped the pump, once; the call after it starts the pump anew."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run_pump(), name="engine-publisher")
+
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def _run_pump(self) -> None:
+        try:
+            while True:
+                while not self._queue:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                if not self._flushing and len(self._queue) < self._batch_max:
+                    await self._linger()
+                batch = self._next_batch(self._queue)
+                results, faults, status = await self._send_without_rejected(batch)
+                for _ in batch:  # only now: when sending stops, everything unanswered is still in the queue
+                    self._queue.popleft()
+                self._answered += len(batch)
+                self._keep_faults(faults, status)
+                self._progress.set()
+                if self._on_result is not None:
+                    for result in results:
+                        self._on_result(result)
+        except Exception as error:
+            self._failure = error
+            self._progress.set()
+
+    async def _linger(self) -> None:
+        end = time.monotonic() + self._linger_s
+        while not self._flushing and len(self._queue) < self._batch_max and (left := end - time.monotonic()) > 0:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+
+    async def _send_without_rejected(self, batch: Sequence[_Item]) -> tuple[list[Result], list[ItemError], int]:
+        """Send a batch; when some of it is rejected, the rest again. Repeating is safe, the ids are the same.
+
+        Returns the results, why items were rejected, and the status that said so.
+        """
+        try:
+            return await self._send(batch), [], 0
+        except PublishError as error:
+            if error.errors[0].index < 0:  # the answer does not say which: halve until it must be this one
+                parts = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+                faults: list[ItemError] = []
+            else:
+                bad = {fault.index for fault in error.errors}
+                parts = [[item for index, item in enumerate(batch) if index not in bad]]
+                faults = [msgspec.structs.replace(fault, index=-1) for fault in error.errors]
+                if error.results:
+                    parts = []  # all are decided
+            status, results = error.status, error.results
+        for part in filter(None, parts):
+            more_results, more_faults, more_status = await self._send_without_rejected(part)
+            results += more_results
+            faults += more_faults
+            status = more_status or status
+        return results, faults, status
+
+    def _keep_faults(self, faults: Sequence[ItemError], status: int) -> None:
+        room = ERRORS_KEPT_MAX - len(self._rejected)
+        self._rejected += faults[:room]
+        self._rejected_more += max(0, len(faults) - room)
+        self._rejected_status = status or self._rejected_status
+
+    async def _send(self, batch: Sequence[_Item]) -> list[Result]:
+        """One request, repeated under the same ids until it is answered for good."""
+        body = b"[" + b",".join([item.body for item in batch]) + b"]"
+        give_up = time.monotonic() + self._retry_for_s
+        attempt, renewed = 0, False
+        taken: dict[tuple[str, str | None], Result] = {}
+        while True:
+            token = await self._credentials.get(fresh=renewed)
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            wait_s = None
+            try:
+                answer = await self._http.request("POST", PATH, headers, body, timeout_s=self._timeout_s)
+            except OSError as error:  # ConnectionError and TimeoutError are OSErrors
+                reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            else:
+                if answer.status == 202:
+                    # What an earlier try of ours brought in is no duplicate to our caller.
+                    return [taken.get((result.id, result.user), result) for result in results_of(answer)]
+                if answer.status == 401 and self._credentials.renewable and not renewed:
+                    renewed = True
+                    continue
+                if answer.status not in RETRIED:
+                    raise_rejection([item.id for item in batch], answer)
+                problem = problem_of(answer)
+                taken.update(((result.id, result.user), result) for result in problem.results if result.status in ("accepted", "scheduled"))
+                reason = f"{answer.status} {problem.detail}"
+                wait_s = retry_after_s(answer)
+            delay_s = retry_delay_s(attempt, wait_s, random.random())
+            attempt += 1
+            if time.monotonic() + delay_s > give_up:
+                raise Unreachable(f"{self._address.http} did not take {len(batch)} items within {self._retry_for_s:g} s: {reason}")
+            await asyncio.sleep(delay_s)

@@ -1,0 +1,190 @@
+"""The clients for programs without an event loop: each runs its asyncio twin on a loop in a thread of its own.
+
+Calls block the calling thread; several threads may share one publisher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from engine.client.client import Client
+from engine.client.credentials import Token
+from engine.client.frames import Message
+from engine.client.publish_results import Result
+from engine.client.publisher import Publisher
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """The result of `work`. When the wait is interrupted or times out, `work` is cancelled.
+
+        Raises:
+            TimeoutError: not done within `timeout_s`.
+        """
+        if self.closed:
+            work.close()
+            raise RuntimeError("this client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Any, *args: Any) -> None:
+        self._loop.call_soon_threadsafe(function, *args)
+
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class SyncClient:
+    """`engine.Client` without an event loop.
+
+        with SyncClient("http://127.0.0.1:8000", token) as client:
+            for message in client:
+                handle(message.type, message.data)
+
+    Takes the same arguments and raises the same errors. `message.ack()` and `message.nack(reason)` may be called from any
+    thread. Callbacks (`token`, `on_cursor`, `on_event`) run in the client's thread and should return soon.
+    """
+
+    def __init__(self, url: str, token: Token, **options: Any) -> None:
+        self._url, self._token, self._options = url, token, options
+        self._loop: _Loop | None = None
+        self._client: Client | None = None
+
+    @property
+    def cursor(self) -> str | None:
+        """`event_id` up to which everything is handled."""
+        return self._client.cursor if self._client is not None else self._options.get("last_event_id")
+
+    def __enter__(self) -> Self:
+        if self._client is not None:
+            raise RuntimeError("a SyncClient is entered once; make another one")
+        self._client = Client(self._url, self._token, **self._options)
+        self._loop = _Loop("engine-client")
+        try:
+            self._loop.run(self._client.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        loop, client = self._entered()
+        try:
+            loop.run(client.__aexit__(kind, error, trace))
+        finally:
+            loop.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            return self.receive()
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message; the one before is acknowledged unless `auto_ack` is off.
+
+        Raises:
+            TimeoutError: none came within `timeout_s`. Nothing is lost.
+        """
+        loop, client = self._entered()
+        message = loop.run(client.__anext__(), timeout_s)
+        message.__dict__["owner"] = self
+        return message
+
+    def settle(self, message: Message, reason: str | None) -> None:
+        """Acknowledge a message, or refuse it with a reason; `message.ack()` and `message.nack()` come here."""
+        loop, client = self._entered()
+        loop.call(client.settle, message, reason)
+
+    def _entered(self) -> tuple[_Loop, Client]:
+        if self._loop is None or self._client is None:
+            raise RuntimeError("enter the client first: `with SyncClient(...) as client:`")
+        return self._loop, self._client
+
+
+class SyncPublisher:
+    """`engine.Publisher` without an event loop.
+
+        with SyncPublisher("http://127.0.0.1:8000", token) as publisher:
+            publisher.publish(user="u1", type="order.paid", data={"order": 17})
+
+    Takes the same arguments, has the same methods and raises the same errors.
+    """
+
+    def __init__(self, url: str, token: Token, **options: Any) -> None:
+        self._publisher = Publisher(url, token, **options)
+        self._loop = _Loop("engine-publisher")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(flush=error is None)
+
+    def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
+        """As `Publisher.publish`."""
+        return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **fields))
+
+    def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
+        """As `Publisher.publish_many`."""
+        return self._loop.run(self._publisher.publish_many(list(items)))
+
+    def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
+        """As `Publisher.post`."""
+        return self._loop.run(self._publisher.post(type=type, user=user, data=data, **fields))
+
+    def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+        """As `Publisher.explain`."""
+        return self._loop.run(self._publisher.explain(type=type, **fields))
+
+    def profile(self, user: str) -> dict[str, Any]:
+        """As `Publisher.profile`."""
+        return self._loop.run(self._publisher.profile(user))
+
+    def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
+        """As `Publisher.set_profile`."""
+        return self._loop.run(self._publisher.set_profile(user, profile))
+
+    def timeline(self, user: str, id: str) -> dict[str, Any] | None:
+        """As `Publisher.timeline`."""
+        return self._loop.run(self._publisher.timeline(user, id))
+
+    def flush(self) -> None:
+        """As `Publisher.flush`."""
+        self._loop.run(self._publisher.flush())
+
+    def close(self, *, flush: bool = True) -> None:
+        """As `Publisher.close`."""
+        if self._loop.closed:
+            return
+        try:
+            self._loop.run(self._publisher.close(flush=flush))
+        finally:
+            self._loop.close()

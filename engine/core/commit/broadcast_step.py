@@ -1,0 +1,374 @@
+"""Adoption: how a broadcast gets into the mailboxes it is for, each under the mailbox's own next sequence number.
+
+A mailbox has a cursor over the broadcast log (`Mailbox.log_pos`): what is at or before it was taken, or did not concern it. An entry
+concerns a mailbox of its tenant when it is for everyone, when the user is subscribed to its topic since before it
+(`Mailbox.topics`), or when the token of a connection names the topic (`Attachment.topics`): such a token makes its bearer a
+member of the topic as every user is one of "everyone".
+
+States of a mailbox here
+    away     nobody is connected. Nothing happens; the entries wait in the log, not in the mailbox
+    behind   connected, and entries may concern it: it takes them with one of the next group commits, posts first
+    taking   in the group that is under way
+    full     behind, with a window of pending messages already: it goes on when its user has acknowledged some, so who is slow
+             holds broadcasts up in the log, where they cost nothing
+    asleep   behind, and its user has quiet hours: it goes on when they end, or when the profile is another. An entry of high priority
+             passes, with those before it
+    even     connected, and everything up to the log's head was taken or did not concern it; its cursor is not moved along, it
+             counts as the head
+
+A type or target that the user has muted does not concern the mailbox. Caps and the digest are for messages to users: a broadcast counts
+against none, and comes by itself (`engine.core.policy.contact_policy`).
+
+An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
+mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
+
+What never gets a number, and so leaves no gap: what expired first, what was dropped from the log first, and what is not
+retained and came while nobody was connected.
+
+A crash: a group in the journal is replayed, with the cursor; one that is not there never was, and the successor's mailboxes are behind
+as soon as their connections are announced. A cursor that was not written is older than it was: the entries behind it either
+are adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are looked at once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush, merge
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.commit.policy_step import ZoneOf, facts_of, utc
+from engine.core.journal.journal_records import Adopted
+from engine.core.mailbox.attachment import Attachment
+from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast, BroadcastMirror
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import HIGH, LOW
+from engine.core.model.message import Message
+from engine.core.model.routing import split_key
+from engine.core.policy.contact_policy import muted
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import quiet_until
+
+_LOOKS_MAX: Final = 4
+"""Mailboxes looked at per group, as a multiple of `adopt_max`: a look that finds nothing costs a microsecond."""
+
+
+class Adoption(Struct):
+    """What one mailbox takes with one group. `first` is the number of the first entry, the others follow without holes."""
+
+    mailbox: Mailbox
+    broadcasts: list[Broadcast]
+    cursor: int  # of the mailbox once the group is committed
+    first: int = 0
+    adopted_ms: int = 0
+
+
+class BroadcastStep:
+    """Which mailboxes of a shard are behind the log.
+
+    Args:
+        log: the shard's mirror.
+        pending_max: a mailbox with so many messages pending is full.
+        adopt_max: broadcasts adopted with one group, counted once per mailbox.
+        recent_max: ids remembered per mailbox.
+        zone_of: time zones by name.
+    """
+
+    def __init__(self, log: BroadcastMirror, pending_max: int, adopt_max: int, recent_max: int, zone_of: ZoneOf = utc) -> None:
+        self._log = log
+        self._recent_max = recent_max
+        self._zone_of = zone_of
+        self._pending_max = pending_max
+        self._adopt_max = adopt_max
+        self._tenants: dict[str, dict[str, Mailbox]] = {}  # connected mailboxes
+        self._members: dict[tuple[str, str], dict[str, Mailbox]] = {}  # of them, by tenant and topic
+        self._topics: dict[str, frozenset[str]] = {}  # key -> where the mailbox is in `_members`; only those with topics
+        self._behind: dict[str, Mailbox] = {}
+        self._urgent: dict[str, Mailbox] = {}  # those of them for which an entry of more than low priority came
+        self._full: set[str] = set()
+        self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
+        self._wakes: list[tuple[int, str]] = []  # a heap of them; entries that count no more may be among them
+        self._taking: set[str] = set()
+        self.expired = 0  # pending messages found to have expired
+
+    def wants_commit(self, *, low: bool, high: bool) -> bool:
+        """Is a mailbox behind: with `high`, one for which an entry of more than low priority came, with `low`, any?"""
+        return bool((high and self._urgent) or (low and self._behind))
+
+    # -- who is connected ---------------------------------------------------------------------------------------------
+
+    def attached(self, mailbox: Mailbox, connection: Attachment, now_ms: int, *, resumed: bool) -> bool:
+        """A connection of the mailbox began, or has outlived its link session. Returns whether broadcasts wait for it."""
+        key = mailbox.key
+        if len(mailbox.connections) == 1:
+            mailbox.live_pos = mailbox.log_pos if resumed else self._log.head
+            self._tenants.setdefault(split_key(key)[0], {})[key] = mailbox
+        else:
+            # The topics of its token count from here on, not from where this mailbox was last written.
+            self._even(mailbox)
+        if connection.topics or mailbox.topics:
+            self._enlist(mailbox)
+        due = self._due(mailbox, now_ms, 1)
+        if not due:
+            return False
+        self._behind[mailbox.key] = mailbox
+        return not self._quiet_until(mailbox, now_ms) or due[0].priority == HIGH
+
+    def detached(self, mailbox: Mailbox) -> None:
+        """A connection of the mailbox ended."""
+        key = mailbox.key
+        if not mailbox.connections:
+            self._even(mailbox)
+            self._behind.pop(key, None)
+            self._urgent.pop(key, None)
+            self._full.discard(key)
+            self._asleep.pop(key, None)
+            tenant = split_key(key)[0]
+            connected = self._tenants[tenant]
+            del connected[key]
+            if not connected:
+                del self._tenants[tenant]
+        if key in self._topics:
+            self._enlist(mailbox)
+
+    def subscribed(self, mailbox: Mailbox) -> None:
+        """The mailbox's topics are others now."""
+        if mailbox.connections:
+            self._enlist(mailbox)
+            self._behind[mailbox.key] = mailbox
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: for some the quiet hours are over."""
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now_ms:
+            until_ms, key = heappop(wakes)
+            sleeper = self._asleep.get(key)
+            if sleeper is not None and sleeper[0] == until_ms:
+                del self._asleep[key]
+                self._behind[key] = sleeper[1]
+
+    def wake(self, mailbox: Mailbox) -> None:
+        """The user wants something else now."""
+        if self._asleep.pop(mailbox.key, None) is not None:
+            self._behind[mailbox.key] = mailbox
+
+    def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
+        self._asleep[mailbox.key] = (until_ms, mailbox)
+        heappush(self._wakes, (until_ms, mailbox.key))
+
+    def _quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
+        """When the user's quiet hours end, ms; 0 when there are none now."""
+        profile = None if mailbox.person is None else mailbox.person.profile
+        return 0 if profile is None or not profile.quiet else quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms)
+
+    def settled(self, mailbox: Mailbox) -> None:
+        """Messages of the mailbox were acknowledged: is there room again?"""
+        if mailbox.key in self._full and mailbox.pending_count() <= self._pending_max // 2:
+            self._behind[mailbox.key] = mailbox
+
+    def _even(self, mailbox: Mailbox) -> None:
+        key = mailbox.key
+        if not any(key in some for some in (self._behind, self._urgent, self._full, self._asleep, self._taking)):
+            mailbox.log_pos = self._log.head
+
+    def _enlist(self, mailbox: Mailbox) -> None:
+        """Put the mailbox where its topics say, as long as somebody is connected."""
+        key = mailbox.key
+        tenant = split_key(key)[0]
+        topics: frozenset[str] = frozenset()
+        if mailbox.connections:
+            topics = topics.union(mailbox.topics, *(connection.topics for connection in mailbox.connections.values()))
+        before = self._topics.pop(key, frozenset())
+        if topics:
+            self._topics[key] = topics
+        for topic in topics - before:
+            self._members.setdefault((tenant, topic), {})[key] = mailbox
+        for topic in before - topics:
+            members = self._members[(tenant, topic)]
+            del members[key]
+            if not members:
+                del self._members[(tenant, topic)]
+
+    # -- what there is to take ----------------------------------------------------------------------------------------
+
+    def read(self, broadcasts: Iterable[Broadcast]) -> None:
+        """Entries of the log, ascending: whoever is connected and concerned is behind now."""
+        for broadcast in self._log.add(broadcasts):
+            if broadcast.topic == EVERYONE:
+                concerned = self._tenants.get(broadcast.tenant)
+            else:
+                concerned = self._members.get((broadcast.tenant, broadcast.topic))
+            if concerned:
+                (self._behind if broadcast.priority == LOW else self._urgent).update(concerned)
+
+    def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
+        """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
+        log, cursor = self._log, mailbox.log_pos
+        if cursor >= log.head:
+            return []
+        tenant = split_key(mailbox.key)[0]
+        of_everyone = log.after(tenant, EVERYONE, cursor)
+        found: Iterable[Broadcast] = of_everyone
+        topics = self._topics.get(mailbox.key)
+        if topics is None and len(of_everyone) == 1 and mailbox.person is None:  # nearly always
+            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else []
+        if topics:
+            claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
+            channels = [found]
+            for topic in topics:
+                since = cursor if topic in claimed else max(cursor, mailbox.topics[topic])
+                channels.append(log.after(tenant, topic, since))
+            found = merge(*channels, key=_position)
+        due: list[Broadcast] = []
+        profile = None if mailbox.person is None else mailbox.person.profile
+        for broadcast in found:
+            if profile is not None and _is_muted(broadcast, profile):
+                continue
+            if _is_live(broadcast, mailbox, now_ms):
+                due.append(broadcast)
+                if len(due) == count_max:
+                    break
+        return due
+
+    def take(self, now_ms: int, *, low: bool = True, high: bool = True) -> list[Adoption]:
+        """What the next group carries; to be answered by `committed` or `refused` before it is called again.
+
+        `low` and `high` as in `wants_commit`. A mailbox takes what is before it in the log's order, so an urgent broadcast takes
+        the low ones before it along.
+        """
+        assert not self._taking, "one group at a time"
+        taken: list[Adoption] = []
+        left = self._adopt_max
+        if high:
+            left = self._take_from(self._urgent, taken, left, now_ms)
+        if low:
+            self._take_from(self._behind, taken, left, now_ms)
+        return taken
+
+    def _take_from(self, behind: dict[str, Mailbox], taken: list[Adoption], left: int, now_ms: int) -> int:
+        """Take at most `left` broadcasts into these mailboxes; returns how many more could be taken."""
+        # The keys in one go: a dictionary skips whatever was taken off its front each time it is asked for its first.
+        for key in list(islice(behind, _LOOKS_MAX * self._adopt_max)):
+            if left <= 0:
+                break
+            mailbox = behind.pop(key)
+            if key in self._taking:
+                behind[key] = mailbox
+                continue
+            room = min(self._pending_max - mailbox.pending_count(), left)
+            if room <= 0:
+                room = min(self._make_room(mailbox, now_ms), left)
+            if room <= 0:
+                self._full.add(key)
+                continue
+            self._full.discard(key)
+            due = self._due(mailbox, now_ms, room + 1)
+            if not due:
+                mailbox.log_pos = self._log.head
+                continue
+            cursor = self._log.head
+            until_ms = 0 if mailbox.person is None else self._quiet_until(mailbox, now_ms)
+            if until_ms and due[-1].priority != HIGH:
+                self._sleep(mailbox, until_ms)
+                due = _through_high(due)
+                if not due:
+                    continue
+                cursor = due[-1].pos
+            if len(due) > room:
+                due = due[:room]
+                cursor = due[-1].pos
+                behind[key] = mailbox  # at the end: others have their turn first
+            taken.append(Adoption(mailbox, due, cursor))
+            self._taking.add(key)
+            left -= len(due)
+        return left
+
+    def _make_room(self, mailbox: Mailbox, now_ms: int) -> int:
+        """What has expired in the full mailbox is gone; returns how many broadcasts it may take now."""
+        self.expired += mailbox.expire(mailbox.oldest_pending(), now_ms)
+        return self._pending_max - mailbox.pending_count()
+
+    def committed(self, adoptions: Iterable[Adoption]) -> int:
+        """The group is in the journal: now the broadcasts are in their mailboxes. Returns how many messages that makes."""
+        self._taking.clear()
+        count = 0
+        for adoption in adoptions:
+            mailbox = adoption.mailbox
+            for seq, broadcast in enumerate(adoption.broadcasts, adoption.first):
+                adopt(mailbox, broadcast, seq, adoption.adopted_ms, self._recent_max)
+            mailbox.log_pos = adoption.cursor
+            count += len(adoption.broadcasts)
+        return count
+
+    def refused(self, adoptions: Iterable[Adoption]) -> None:
+        """The group never was."""
+        self._taking.clear()
+        for adoption in adoptions:
+            if adoption.mailbox.connections:
+                self._behind[adoption.mailbox.key] = adoption.mailbox
+
+
+def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:
+    return broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos)
+
+
+def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
+    """Those up to the last one of high priority."""
+    upto = len(broadcasts)
+    while upto and broadcasts[upto - 1].priority != HIGH:
+        upto -= 1
+    return list(broadcasts[:upto])
+
+
+def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
+    if broadcast.facts is None:
+        broadcast.facts = facts_of(broadcast.body, broadcast.priority, None)
+    return muted(broadcast.facts, profile) is not None
+
+
+def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[Adopted]:
+    """Give every adopted broadcast its number in every mailbox; returns the journal records.
+
+    Args:
+        heads: the newest numbers that the same group gives to posts, by mailbox key.
+    """
+    records: dict[int, Adopted] = {}
+    for adoption in adoptions:
+        key = adoption.mailbox.key
+        seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
+        adoption.adopted_ms = now_ms
+        for broadcast in adoption.broadcasts:
+            pos = broadcast.pos
+            record = records.get(pos)
+            if record is None:
+                record = records[pos] = Adopted(pos, now_ms, [])
+            record.numbers.append((key, seq))
+            seq += 1
+    # Replay applies record after record, and the numbers of a mailbox grow with the positions.
+    return [records[pos] for pos in sorted(records)]
+
+
+def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int) -> None:
+    """The broadcast is in the mailbox under this number."""
+    message = Message(seq, broadcast.id, broadcast.priority, broadcast.expires_ms, broadcast.retain, now_ms, broadcast.body)
+    mailbox.append(message, b"", recent_max)
+
+
+def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int) -> bool:
+    """One number of a journalled adoption, after a restart. False when nothing is pending of it: the mailbox is past it, or the
+    log has dropped the broadcast, and then the number is gone."""
+    mailbox.log_pos = max(mailbox.log_pos, record.pos)
+    if seq <= mailbox.head:
+        return False
+    broadcast = log.get(record.pos)
+    mailbox.reach(seq if broadcast is None else seq - 1, ())
+    if broadcast is None:
+        return False
+    adopt(mailbox, broadcast, seq, record.accepted_ms, recent_max)
+    return True
+
+
+def _position(broadcast: Broadcast) -> int:
+    return broadcast.pos

@@ -1,0 +1,163 @@
+"""Judging the messages of one journal group, before they are numbered: `engine.core.policy.contact_policy` with what a mailbox knows.
+
+    post or fired timer --> is it a repeat? --> judged --DELIVER---> numbered, or counted in its window
+                                                       --SUPPRESS--> answered; nothing is stored but why
+                                                       --DEFER-----> answered: until when; the edge schedules a publisher's message, the
+                                                                     scheduler moves its timer. It is judged again when it fires
+                                                       --DIGEST----> counted in the user's digest, a window of its own
+
+What waits in a window (`engine.core.mailbox.aggregation_window`) has not reached anybody: when it comes, only the user's wishes are
+asked; quiet hours and
+limits are asked of what the window sends at its end. Quiet hours then hold the window open until they end; a limit ends it with nothing.
+
+Counters. A group sees what it already took: `PolicyStep` counts on copies. The mailbox counts when the message joins it, at commit or
+replay, from the journalled message alone (`count`). So a refused group counted nothing, and a crash counts nothing twice.
+
+Not remembered: what was suppressed. The same id published again is judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, tzinfo
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.commit.user_step import person_of
+from engine.core.journal.journal_records import Decided, StoredMessage
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import HIGH
+from engine.core.policy.category import PolicyTerms
+from engine.core.policy.contact_policy import NONE_YET, Counters, Decision, Facts, Verdict, judge, limited, record, wished
+from engine.core.policy.profile import NO_PROFILE, Profile, target_names
+from engine.core.policy.user_state import TimelineEntry
+from engine.core.wire.records import UNREADABLE
+
+ZoneOf = Callable[[str], tzinfo]
+"""The time zone of a name. Never raises: a name that nobody knows here means UTC."""
+
+NOTHING_SAID: Final = PolicyTerms()
+
+_EVENTS: Final = {Decision.SUPPRESS: "suppressed", Decision.DEFER: "deferred", Decision.DIGEST: "digested"}
+
+
+class PolicyLimits(Struct, frozen=True):
+    """Per user: categories and types that are counted, and decisions kept in the timeline; `digest_ms`: how long a digest gathers."""
+
+    counted_max: int = 64
+    decisions_max: int = 32
+    digest_ms: int = 3_600_000
+
+
+PERSON_LIMITS: Final = PolicyLimits()
+
+
+def utc(_name: str) -> tzinfo:
+    """Every zone is UTC."""
+    return UTC
+
+
+class _Named(Struct):
+    type: str = ""
+    target: Any = None
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
+def facts_of(body: bytes, priority: int, judging: PolicyTerms | None) -> Facts:
+    """What the judgement asks of a message."""
+    try:
+        named = _named.decode(b"{%b}" % body)
+    except UNREADABLE:  # a number beyond what Python reads, in the target
+        named = _Named()
+    judging = judging or NOTHING_SAID
+    return Facts(
+        type=named.type,
+        category=judging.category,
+        limits=judging.limits,
+        priority=priority,
+        targets=target_names(named.target),
+        unless_active_since_ms=judging.unless_active_since_ms,
+    )
+
+
+class PolicyStep:
+    """Judges for one group.
+
+    Args:
+        counted_max: categories, and types, that are counted per user.
+        now_ms: when the group is built.
+    """
+
+    def __init__(self, zone_of: ZoneOf, counted_max: int, now_ms: int) -> None:
+        self._zone_of = zone_of
+        self._counted_max = counted_max
+        self._now_ms = now_ms
+        self._counters: dict[str, Counters] = {}  # as they are once the group is committed
+
+    def message(self, mailbox: Mailbox, facts: Facts, *, held: bool = False) -> Verdict | None:
+        """What becomes of a message; None: nothing that was asked speaks against it. `held`: it would wait in a window."""
+        profile = _profile_of(mailbox)
+        if held:
+            return wished(facts, profile, mailbox.seen_ms)
+        return judge(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms)
+
+    def summary(self, mailbox: Mailbox, facts: Facts) -> Verdict:
+        """What becomes of what a window sends: it has waited already, so it does not go into the digest."""
+        profile = _profile_of(mailbox)
+        verdict = wished(facts, profile, mailbox.seen_ms, digest=False)
+        return verdict or limited(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms)
+
+    def delivered(self, mailbox: Mailbox, facts: Facts) -> None:
+        """The group delivers this message."""
+        if not counts(facts.limits.cap or facts.limits.same_type_ms, facts.priority):
+            return
+        counters = self._counters.get(mailbox.key)
+        if counters is None:
+            counters = self._counters[mailbox.key] = self._known(mailbox).copy()
+        record(counters, facts, self._now_ms, self._counted_max)
+
+    def _known(self, mailbox: Mailbox) -> Counters:
+        counters = self._counters.get(mailbox.key)
+        if counters is not None:
+            return counters
+        person = mailbox.person
+        return NONE_YET if person is None or person.counters is None else person.counters
+
+    def _zone(self, profile: Profile) -> tzinfo:
+        return self._zone_of(profile.zone) if profile.quiet else UTC
+
+
+def counts(limit: int, priority: int) -> bool:
+    """Does a message with this limit, 0 for none, count?"""
+    return limit > 0 and priority != HIGH
+
+
+def decided(key: str, id: str, verdict: Verdict, at_ms: int, until_ms: int = 0) -> Decided:
+    """The record of a verdict that is not simply to deliver."""
+    return Decided(key, TimelineEntry(id, at_ms, _EVENTS[verdict.decision], said(verdict), until_ms or verdict.until_ms))
+
+
+def said(verdict: Verdict) -> str:
+    """The reason that decided: a word for programs and, behind a colon, a sentence for people."""
+    reason = verdict.reasons[-1]
+    return f"{reason.code}: {reason.detail}"
+
+
+def count(mailbox: Mailbox, stored: StoredMessage, counted_max: int) -> None:
+    """A journalled message has joined its mailbox: it counts, as it did for the group."""
+    judging = stored.judging
+    assert judging is not None, "nobody limits it"
+    if counts(judging.limits.cap or judging.limits.same_type_ms, stored.priority):
+        person = person_of(mailbox)
+        if person.counters is None:
+            person.counters = Counters()
+        record(person.counters, facts_of(stored.body, stored.priority, judging), stored.accepted_ms, counted_max)
+
+
+def _profile_of(mailbox: Mailbox) -> Profile:
+    person = mailbox.person
+    return NO_PROFILE if person is None or person.profile is None else person.profile

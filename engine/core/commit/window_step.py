@@ -1,0 +1,239 @@
+"""The aggregation windows of a shard's users: when they close, and what a journal group does to them.
+
+    opened --its time is over--> due --in the next group--> judged --> closed, with or without what it sends
+                                                                   --> open for longer: the user has quiet hours (`Extended`)
+           --a message of its key comes first--> closed in that message's group, before the message opens the next one
+
+`WindowCloser` knows when the windows of mailboxes in memory are over. Its table is made again from the pages and the journal, so nothing of
+it is lost with a process: a shard reads the pages with open windows at its start (`store.pages.Pages.with_windows`), and a mailbox with an
+open window does not leave memory. A window that was over meanwhile is due at the first tick.
+
+`WindowStep` is what one group does. It decides on copies; the mailboxes change when the group is committed (`apply_window`), and a refused
+group leaves nothing but its mailboxes to be looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.commit.policy_step import PolicyStep, decided, facts_of
+from engine.core.journal.journal_records import Decided, Kept, StoredMessage
+from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, Sent, WindowItem, WindowOutcome, Windows
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import timer_effect_id
+from engine.core.policy.contact_policy import Decision
+from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED, Merge, Post
+
+Events = list[StoredMessage | Counted | Ended | Extended | Decided]
+"""What a group says of messages and windows, in the order in which it happens."""
+
+
+class WindowCloser:
+    """When the windows of these mailboxes are over."""
+
+    def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
+        self._mailboxes = mailboxes
+        self._heap: list[tuple[int, str]] = []
+        self._armed: dict[str, int] = {}  # key -> its one entry of the heap that counts
+        self._due: dict[str, Mailbox] = {}
+
+    @property
+    def wants_commit(self) -> bool:
+        """Is there a window to close?"""
+        return bool(self._due)
+
+    def watch(self, mailbox: Mailbox) -> None:
+        """The mailbox's windows are others now, or its mailbox came into memory."""
+        closes_ms = mailbox.windows.next_ms if mailbox.windows is not None else 0
+        if closes_ms and closes_ms < self._armed.get(mailbox.key, closes_ms + 1):
+            self._armed[mailbox.key] = closes_ms
+            heappush(self._heap, (closes_ms, mailbox.key))
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            closes_ms, key = heappop(heap)
+            if self._armed.get(key) != closes_ms:
+                continue
+            del self._armed[key]
+            mailbox = self._mailboxes.get(key)
+            if mailbox is None or mailbox.windows is None:
+                continue
+            if 0 < mailbox.windows.next_ms <= now_ms:
+                self._due[key] = mailbox
+            else:
+                self.watch(mailbox)
+
+    def take(self, windows_max: int, bytes_max: int, now_ms: int) -> list[Mailbox]:
+        """Mailboxes whose windows the next group closes, together about so many and with so many bytes; to be given to `watch` afterwards,
+        whatever becomes of the group."""
+        taken: list[Mailbox] = []
+        count = size = 0
+        while self._due and count < windows_max and size < bytes_max:
+            key = next(iter(self._due))
+            mailbox = self._due.pop(key)
+            taken.append(mailbox)
+            if mailbox.windows is not None:
+                due = mailbox.windows.due(now_ms)
+                count += len(due)
+                size += sum(mailbox.windows.open[collapse].size for collapse in due)
+        return taken
+
+
+class Merged(Struct, frozen=True, gc=False):
+    """What became of a message that came to its window: ACCEPTED, to be delivered; MERGED, it counts in a window that lasts until
+    `until_ms`; DUPLICATE, with the number it got the first time, 0 for none."""
+
+    status: int
+    until_ms: int = 0
+    seq: int = 0
+
+
+ALONE: Final = Merged(ACCEPTED)
+_DIGEST_TEXT: Final = "{count} notifications"
+
+
+class WindowStep:
+    """What one group does to the windows of its mailboxes.
+
+    Args:
+        records: of the group; what is decided here is appended.
+        heads: the newest numbers that the group gives, by mailbox key; a notification that a window sends takes the next one.
+        windows_max: open at once, per mailbox; a digest is one more.
+        judge: of the group.
+        now_ms: when the group is built.
+    """
+
+    def __init__(self, records: Events, heads: dict[str, int], windows_max: int, now_ms: int, judge: PolicyStep) -> None:
+        self._records = records
+        self._heads = heads
+        self._windows_max = windows_max
+        self._now_ms = now_ms
+        self._judge = judge
+        self._windows: dict[str, Windows] = {}  # as they are once the group is committed
+
+    def _of(self, mailbox: Mailbox) -> Windows:
+        windows = self._windows.get(mailbox.key)
+        if windows is None:
+            windows = self._windows[mailbox.key] = Windows() if mailbox.windows is None else mailbox.windows.copy()
+        return windows
+
+    def close_due(self, mailbox: Mailbox) -> None:
+        """Close what is over."""
+        windows = self._of(mailbox)
+        for collapse in windows.due(self._now_ms):
+            self._close(mailbox, windows, collapse)
+
+    def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
+        sent, ended = windows.close(mailbox.key, collapse)
+        if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.retain or mailbox.connections)):
+            sent = None
+        if sent is not None and (sent.judging is not None or mailbox.person is not None):
+            facts = facts_of(sent.body, sent.priority, sent.judging)
+            verdict = self._judge.summary(mailbox, facts)
+            if verdict.decision is Decision.DEFER:
+                extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
+                windows.apply(extended)
+                self._records += [extended, decided(mailbox.key, sent.id, verdict, self._now_ms)]
+                return
+            if verdict.decision is Decision.DELIVER:
+                self._judge.delivered(mailbox, facts)
+            else:
+                self._records.append(decided(mailbox.key, sent.id, verdict, self._now_ms))
+                sent = None
+        windows.apply(ended)
+        self._records.append(ended)
+        if sent is not None:
+            self._records.append(_stored(mailbox.key, self._number(mailbox), sent, self._now_ms))
+
+    def _number(self, mailbox: Mailbox) -> int:
+        seq = self._heads[mailbox.key] = self._heads.get(mailbox.key, mailbox.head) + 1
+        return seq
+
+    def holds(self, mailbox: Mailbox, post: Post) -> bool:
+        """Would the message wait in its window, rather than be delivered now?"""
+        merge = post.merge
+        if merge is None:
+            return False
+        windows = self._windows.get(mailbox.key) or mailbox.windows
+        window = None if windows is None else windows.open.get(post.collapse)
+        if window is not None and window.closes_ms > self._now_ms:
+            return True
+        return not merge.leading and (
+            window is not None or windows is None or len(windows.open) < self._windows_max + (post.collapse == DIGEST)
+        )
+
+    def closes_ms(self, mailbox: Mailbox, post: Post) -> int:
+        """When the window ends that the message would wait in."""
+        window = None if mailbox.windows is None else mailbox.windows.open.get(post.collapse)
+        merge = post.merge
+        assert merge is not None, "it names no window"
+        return window.closes_ms if window is not None and window.closes_ms > self._now_ms else self._now_ms + merge.window_ms
+
+    def offer(self, mailbox: Mailbox, post: Post, timer: str) -> Merged:
+        """A message comes to its window. Where it is delivered too, its number is the mailbox's next one of the group."""
+        merge = post.merge
+        assert merge is not None, "it names no window"
+        windows = self._of(mailbox)
+        window = windows.open.get(post.collapse)
+        if window is not None and window.closes_ms <= self._now_ms:
+            self._close(mailbox, windows, post.collapse)
+        item = WindowItem(
+            post.collapse,
+            merge.window_ms,
+            merge.leading,
+            merge.text,
+            self._now_ms,
+            post.id,
+            timer,
+            post.digest,
+            post.priority,
+            post.expires_ms,
+            post.retain,
+            post.body,
+            post.judging,
+        )
+        windows_max = self._windows_max + (post.collapse == DIGEST)
+        outcome, counted = windows.offer(mailbox.key, item, windows_max, self._heads.get(mailbox.key, mailbox.head) + 1)
+        if counted is not None:
+            windows.apply(counted)
+            self._records.append(counted)
+        if outcome in (WindowOutcome.DELIVER, WindowOutcome.UNMERGED):
+            return ALONE
+        window = windows.open[post.collapse]
+        if outcome is WindowOutcome.DUPLICATE:
+            return Merged(DUPLICATE, seq=window.first_seq if window.first_id == post.id else 0)
+        return Merged(MERGED, until_ms=window.closes_ms)
+
+
+def _stored(key: str, seq: int, sent: Sent, now_ms: int) -> StoredMessage:
+    return StoredMessage(
+        key, seq, sent.id, sent.digest, sent.priority, sent.expires_ms, sent.retain, now_ms, sent.body, judging=sent.judging
+    )
+
+
+def for_digest(post: Post, digest_ms: int) -> Post:
+    """The message on its way into its user's digest, instead of whatever it asked for."""
+    return msgspec.structs.replace(post, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
+
+
+def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, recent_max: int) -> None:
+    """What a journalled record does to the mailbox's windows, at commit or replay; nothing when it is done already."""
+    if isinstance(record, Kept):
+        if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
+            mailbox.windows = record.windows
+        return
+    if mailbox.windows is None:
+        mailbox.windows = Windows()
+    if mailbox.windows.apply(record) and isinstance(record, Counted) and not record.seq:
+        # A message without a number: its publisher's quick retry is still told at once. One with a number is remembered with that.
+        item = record.item
+        mailbox.remember(item.id, 0, item.digest, recent_max)
+        if item.timer:
+            mailbox.remember(timer_effect_id(item.timer), 0, item.digest, recent_max)

@@ -1,0 +1,1 @@
+"""The decisions of the controller: which actors are healthy, and which are replaced."""

@@ -1,0 +1,105 @@
+"""When to ask a connection whether it is still there, and when to believe that it is not.
+
+    idle      --interval over-->        asking   (send a ping)
+    asking    --pong, or any life-->    idle
+    asking    --timeout, first-->       asking   (send another ping at once: a lost pong must not wait for the next interval)
+    asking    --timeout, last-->        dead     (close 4408)
+
+The interval adapts to the network. A miss that recovers, or a round trip far from the smoothed one, doubles it up to a
+maximum: a jittery path is asked less often, since every question there is a chance of a wrong verdict. A few calm pongs
+halve it again, down to the configured one. The estimator is the one of RFC 6298, section 2 (alpha 1/8).
+
+Time is an argument, in milliseconds; the caller promises only that it never goes back.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+CALM_PONGS: Final = 3
+"""Pongs in a row near the smoothed round trip that halve a stretched interval."""
+
+JITTER_FLOOR_MS: Final = 100
+"""Round trips that differ by less are calm whatever their ratio: a scheduler's noise is not the network's."""
+
+
+class HeartbeatAction(Enum):
+    """What the caller must do now."""
+
+    WAIT = 0
+    PING = 1
+    DEAD = 2
+
+
+class HeartbeatLimits(Struct, frozen=True):
+    """Intervals and timeouts in milliseconds; `misses_max` unanswered pings end the connection."""
+
+    interval_ms: int
+    interval_max_ms: int
+    timeout_ms: int
+    misses_max: int
+
+
+class Heartbeat:
+    """The heartbeat of one connection. Ask `check` when `due_ms` has come; report pongs and other signs of life."""
+
+    __slots__ = ("_calm", "_limits", "_sent_ms", "_srtt_ms", "due_ms", "interval_ms", "misses")
+
+    def __init__(self, limits: HeartbeatLimits, now_ms: int) -> None:
+        self._limits = limits
+        self._sent_ms = 0  # when the ping under way was sent; 0: none is
+        self._srtt_ms = 0.0
+        self._calm = 0
+        self.interval_ms = limits.interval_ms
+        self.misses = 0
+        self.due_ms = now_ms + limits.interval_ms
+
+    @property
+    def payload(self) -> bytes:
+        """What the ping under way carries: it tells its pong from a late one."""
+        return b"%x" % self._sent_ms
+
+    def check(self, now_ms: int) -> HeartbeatAction:
+        """The decision at `now_ms`. After `PING` the caller sends a ping with `payload`; after `DEAD` it closes."""
+        if now_ms < self.due_ms:
+            return HeartbeatAction.WAIT
+        if self._sent_ms:
+            self.misses += 1
+            if self.misses >= self._limits.misses_max:
+                return HeartbeatAction.DEAD
+        self._sent_ms = now_ms
+        self.due_ms = now_ms + self._limits.timeout_ms
+        return HeartbeatAction.PING
+
+    def pong(self, payload: bytes, now_ms: int) -> None:
+        """A pong arrived. One that answers an earlier ping is a sign of life, but no measure of the round trip."""
+        if not self._sent_ms:
+            return
+        if payload != self.payload:
+            self.alive()
+            return
+        rtt_ms = now_ms - self._sent_ms
+        jitter = self.misses > 0 or (self._srtt_ms > 0 and abs(rtt_ms - self._srtt_ms) > max(self._srtt_ms, JITTER_FLOOR_MS))
+        self._srtt_ms = rtt_ms if self._srtt_ms == 0 else self._srtt_ms + (rtt_ms - self._srtt_ms) / 8
+        self._settle(jitter=jitter)
+
+    def alive(self) -> None:
+        """Something else arrived from the peer: a ping under way counts as answered."""
+        if self._sent_ms:
+            self._settle(jitter=self.misses > 0)
+
+    def _settle(self, *, jitter: bool) -> None:
+        if jitter:
+            self._calm = 0
+            self.interval_ms = min(self.interval_ms * 2, max(self._limits.interval_max_ms, self._limits.interval_ms))
+        else:
+            self._calm += 1
+            if self._calm >= CALM_PONGS and self.interval_ms > self._limits.interval_ms:
+                self._calm = 0
+                self.interval_ms = max(self.interval_ms // 2, self._limits.interval_ms)
+        self.misses = 0
+        self.due_ms = self._sent_ms + self.interval_ms
+        self._sent_ms = 0

@@ -1,0 +1,306 @@
+"""What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
+
+Journal: one entry per group commit, a batch of records: `StoredMessage` messages, `Handled` acknowledgements, `Adopted` broadcasts,
+subscribed `Topics`, `Profiled` users, what was `Noticed` of them or `Decided` against a message, and of aggregation windows `Counted`
+messages and those that `Ended` or were `Extended`. What is written of a broadcast is its position in the log, never its body.
+Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
+in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
+
+Replay after a crash reads pages first, then applies the journal on top. Applying twice is harmless: a `StoredMessage` number at
+or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, the records of a user's
+windows are numbered, and of `Topics` and `Profiled` the last one counts.
+
+Counters (`engine.core.policy.contact_policy`) are journalled with the messages they count: a page has them up to its head, and replay
+counts those beyond.
+When a user was last active is in the page only. It is exact in memory, and after a crash as old as the page: an acknowledgement makes the
+mailbox dirty, so that is a checkpoint's interval; of who was there and acknowledged nothing, the end of the last connection counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
+from engine.core.mailbox.broadcast_log import BroadcastMirror
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import Collapsing, Message, SharedBody
+from engine.core.policy.category import PolicyTerms
+from engine.core.policy.profile import Profile
+from engine.core.policy.user_state import TimelineEntry, UserState
+
+PAGE_RECENT_IDS = 32
+"""Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
+
+
+class StoredMessage(Struct, array_like=True, tag=1, gc=False):
+    """A message as the journal and the offline stream keep it."""
+
+    key: str
+    seq: int
+    id: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: bytes
+    attempts: int = 0
+    timer: str = ""  # scheduled id of the durable timer whose effect this message is
+    collapse: str = ""  # collapse key, for the journal only
+    supersedes: int = 0  # number of the older message that this one stands for
+    count: int = 1  # how many messages it stands for
+    pos: int = 0  # of the broadcast whose body this is; `body` is empty then
+    judging: PolicyTerms | None = None  # by what it was judged, and counts; for the journal only
+
+
+class Handled(Struct, array_like=True, tag=2, gc=False):
+    """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it.
+
+    `head` is given by a rescue only (`engine.core.journal.rebuild`): numbers up to it were used, whatever became of them.
+    """
+
+    key: str
+    floor: int
+    acked: list[int]
+    head: int = 0
+
+
+class Adopted(Struct, array_like=True, tag=3, gc=False):
+    """A broadcast got these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position."""
+
+    pos: int
+    accepted_ms: int
+    numbers: list[tuple[str, int]]
+
+
+class Topics(Struct, array_like=True, tag=4, gc=False):
+    """A user's subscriptions from now on, as in `Mailbox.topics`. `log_pos` is given by a rescue only."""
+
+    key: str
+    topics: dict[str, int]
+    log_pos: int = 0
+
+
+class Profiled(Struct, array_like=True, tag=5, gc=False):
+    """A user's profile from now on; None: nobody's in particular."""
+
+    key: str
+    profile: Profile | None
+
+
+class Decided(Struct, array_like=True, tag=7, gc=False):
+    """What became of a message that was not simply delivered, for its timeline; see `engine.core.policy.user_state.Entry`."""
+
+    key: str
+    entry: TimelineEntry
+
+
+class Noticed(Struct, array_like=True, tag=9, gc=False):
+    """An event of a user, or timers that are to follow them; the members are those of `Happened`."""
+
+    key: str
+    at_ms: int
+    event: str = ""
+    follow: dict[str, str] = {}
+    ended: list[str] = []
+    delivery: str = ""
+
+
+class Remembered(Struct, array_like=True, tag=6, gc=False):
+    """What is known of a user, and when they were last active; given by a rescue only (`engine.core.journal.rebuild`)."""
+
+    key: str
+    person: UserState | None
+    seen_ms: int
+
+
+class Kept(Struct, array_like=True, tag=13, gc=False):
+    """All windows of a user as they are; given by a rescue only (`engine.core.journal.rebuild`)."""
+
+    key: str
+    windows: Windows
+
+
+Record = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Decided | Remembered | Counted | Ended | Extended | Kept
+
+
+class MailboxPage(Struct, array_like=True, gc=False):
+    """A mailbox as storage keeps it."""
+
+    head: int
+    floor: int
+    acked: list[int]
+    gone: list[tuple[int, int]]
+    cold: tuple[int, int] | None
+    attempts: dict[int, int]
+    recent: list[tuple[str, int, bytes]]
+    oldest_expires_ms: int
+    newest_above_low: int = -1  # no number above it is of more than low priority; -1: not known
+    collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
+    log_pos: int = 0
+    topics: dict[str, int] = {}
+    windows: Windows | None = None  # None: it never had any
+    person: UserState | None = None
+    seen_ms: int = 0  # when the user was last active
+
+
+class Spill(Struct):
+    """One mailbox's share of a checkpoint. `trim_below`: stream entries below this number are settled or gone."""
+
+    key: str
+    page: bytes
+    trim_below: int
+    entries: list[tuple[int, bytes]]
+    expires_ms: int  # when the newest-living of the entries expires; 0 without entries
+    closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
+
+
+class Checkpoint(Struct):
+    """What to write, and up to which group of this incarnation the journal is covered; `None`: trim nothing."""
+
+    spills: list[Spill]
+    through_commit: int | None
+    upto: dict[str, int]  # key -> every retained pending number up to here is in the stream afterwards
+    waiting: list[Mailbox]  # not in it yet, last one first
+
+
+_encoder = msgspec.msgpack.Encoder()
+_page_decoder = msgspec.msgpack.Decoder(MailboxPage)
+_stored_decoder = msgspec.msgpack.Decoder(StoredMessage)
+_journal_decoder = msgspec.msgpack.Decoder(list[Record])
+
+
+def keys_of(records: Iterable[Record]) -> set[str]:
+    """Whose mailboxes these records are about."""
+    keys: set[str] = set()
+    for record in records:
+        if isinstance(record, Adopted):
+            keys.update(key for key, _ in record.numbers)
+        else:
+            keys.add(record.key)
+    return keys
+
+
+def decode_journal(entry: bytes) -> list[Record]:
+    """The records of one journal entry. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _journal_decoder.decode(entry)
+
+
+def decode_page(blob: bytes) -> MailboxPage:
+    """A page. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _page_decoder.decode(blob)
+
+
+def decode_stored(blob: bytes) -> StoredMessage:
+    """One entry of an offline stream. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
+    return _stored_decoder.decode(blob)
+
+
+def message_of(stored: StoredMessage) -> Message:
+    """The message as a mailbox holds it."""
+    return Message(
+        stored.seq, stored.id, stored.priority, stored.expires_ms, stored.retain, stored.accepted_ms, stored.body, stored.attempts
+    )
+
+
+def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
+    """A message from the offline stream; None when it is a broadcast that was dropped from the log."""
+    message = message_of(stored)
+    if stored.pos:
+        broadcast = log.get(stored.pos)
+        if broadcast is None:
+            return None
+        message.body = broadcast.body
+    return message
+
+
+def spill_of(mailbox: Mailbox) -> Spill:
+    """The mailbox's page and every retained pending message that is not in the stream yet.
+
+    A dying message is pending for storage: after a crash its way to the dead letters begins again.
+    """
+    bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
+    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.retain])
+    entries = []
+    expires_ms = 0
+    for seq in fresh:
+        m = bodies[seq]
+        expires_ms = max(expires_ms, m.expires_ms)
+        body, pos = (b"", m.body.pos) if isinstance(m.body, SharedBody) else (m.body, 0)
+        stored = StoredMessage(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, body, m.attempts, pos=pos)
+        entries.append((seq, _encoder.encode(stored)))
+    closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
+    page = page_of(mailbox)
+    return Spill(mailbox.key, _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms)
+
+
+def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
+    """What storage may take for settled: everything up to the first number, and the others, ascending.
+
+    Not what is dying: an acknowledgement of a later number must not be all that is left of a refusal.
+    """
+    floor, dying = mailbox.floor, mailbox.dying
+    if dying and (low := min(dying)) <= floor:
+        return low - 1, [*(seq for seq in range(low, floor + 1) if seq not in dying), *sorted(mailbox.acked)]
+    return floor, sorted(mailbox.acked)
+
+
+def page_of(mailbox: Mailbox) -> MailboxPage:
+    """The mailbox without bodies, as it will be true once its pending messages are in the stream."""
+    # All that is not settled becomes cold: a read of the stream tells later which of these numbers are gone.
+    unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
+    cold = (min(unsettled), max(unsettled)) if unsettled else None
+    attempts = dict(mailbox.cold_attempts)
+    for connection in mailbox.connections.values():
+        for seq, (_, tries) in connection.flight.items():
+            attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
+    oldest = min([message.expires_ms for message in mailbox.hot.values() if message.retain], default=0)
+    if mailbox.cold and mailbox.oldest_expires_ms:
+        oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
+    newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))
+    recent = [(id, seq, digest) for id, (seq, digest) in reversed(newest)]
+    floor, acked = settled_numbers(mailbox)
+    return MailboxPage(
+        mailbox.head,
+        floor,
+        acked,
+        mailbox.gone,
+        cold,
+        attempts,
+        recent,
+        oldest,
+        mailbox.newest_above_low,
+        [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
+        mailbox.log_pos,
+        mailbox.topics,
+        mailbox.windows,
+        None if mailbox.person is None or mailbox.person.empty else mailbox.person,
+        mailbox.seen_ms,
+    )
+
+
+def restore(key: str, page: MailboxPage | None, now_ms: int) -> Mailbox:
+    """The mailbox of a page; an empty one for a user never seen."""
+    mailbox = Mailbox(key, now_ms)
+    if page is not None:
+        mailbox.head = page.head
+        mailbox.floor = page.floor
+        mailbox.acked = set(page.acked)
+        mailbox.gone = [(first, last) for first, last in page.gone]
+        mailbox.cold = page.cold
+        mailbox.cold_attempts = dict(page.attempts)
+        mailbox.spilled = page.head
+        mailbox.recent = {id: (seq, digest) for id, seq, digest in page.recent}
+        mailbox.oldest_expires_ms = page.oldest_expires_ms
+        mailbox.log_pos = page.log_pos
+        mailbox.topics = dict(page.topics)
+        mailbox.windows = page.windows
+        mailbox.person = page.person
+        mailbox.seen_ms = page.seen_ms
+        mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
+        mailbox.collapsing = dict(page.collapsing)
+    return mailbox

@@ -1,0 +1,241 @@
+"""What can still be learned from a stored record that cannot be read: whose numbers it held.
+
+The content of a damaged record is lost; it is quarantined and reported by whoever read it. What must not be lost with it is which
+sequence numbers were given out: a number given twice would name two messages, and a client that has seen the first would take
+the second for it (invariant 5). So a damaged record is taken apart as far as its bytes go.
+
+Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
+still holds, behind it are whole. A damaged message whose key and number can still be read becomes a `Handled` with that `head`: the
+number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
+of a profile, or an event that was noticed, has no numbers, nor has what happened to a window: a count is short by one, or a summary comes
+twice. When the owner of a number remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data
+epoch tells them apart.
+
+Page: an array that begins with `head` and `floor`. With both readable, the mailbox goes on: everything above `floor` is looked for in
+the offline stream, and what is not there is announced as a gap; acknowledgements out of order are repeated. Without them
+nothing is known, and again only another data epoch helps.
+
+The reader of MessagePack here (https://github.com/msgpack/msgpack/blob/master/spec.md) only finds where values end. It runs after
+damage, never on the way of a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage, decode_journal, decode_page
+from engine.core.wire.records import UNREADABLE
+from engine.errors import CorruptRecord
+
+SEQ_MAX: Final = (1 << 53) - 1
+"""Beyond it no number was ever given: clients read them as doubles."""
+
+_DEPTH_MAX: Final = 32
+_KEY_CHARS_MAX: Final = 4096
+_TAG_STORED: Final = 1
+_TAG_HANDLED: Final = 2
+_TAG_TOPICS: Final = 4
+_TAGS_NOTE: Final = (5, 6, 7, 9)
+_TAGS_WINDOW: Final = (11, 12, 13, 14)
+
+_record: Final = msgspec.msgpack.Decoder(Record)
+_value: Final = msgspec.msgpack.Decoder()
+
+_FIXED: Final = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+                 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
+"""First byte -> bytes that follow it, where that is all."""
+_SIZED: Final = {
+    0xC4: (1, 0),
+    0xC5: (2, 0),
+    0xC6: (4, 0),
+    0xC7: (1, 1),
+    0xC8: (2, 1),
+    0xC9: (4, 1),
+    0xD9: (1, 0),
+    0xDA: (2, 0),
+    0xDB: (4, 0),
+}
+"""First byte -> (bytes of the length that follows, bytes besides), for strings, binaries and extensions."""
+_COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+"""First byte -> (bytes of the count that follows, values per element), for arrays and maps."""
+
+
+class Salvaged(Struct):
+    """What replay may apply of a journal entry, in order. `complete`: no number of the entry is unaccounted for."""
+
+    records: list[Record]
+    complete: bool
+
+
+class _Damaged(Exception):
+    """No value ends where this one should."""
+
+
+def salvage_journal(entry: bytes) -> Salvaged:
+    """What is left of a journal entry. Never raises, whatever the bytes are."""
+    records: list[Record] = []
+    try:
+        records.extend(decode_journal(entry))
+        return Salvaged(records, True)
+    except UNREADABLE:
+        pass
+    try:
+        count, position = _array(entry, 0)
+    except _Damaged:
+        return Salvaged(records, False)
+    complete = True
+    for _ in range(min(count, len(entry))):
+        try:
+            end = _end(entry, position)
+        except _Damaged:
+            # Where this record ends, and so where the others are, is unknown; its beginning may tell the last number.
+            _accounted(entry[position:], records)
+            return Salvaged(records, False)
+        complete &= _take(entry[position:end], records)
+        position = end
+    return Salvaged(records, complete and count <= len(entry) and position == len(entry))
+
+
+def _take(raw: bytes, records: list[Record]) -> bool:
+    """Append the record, or what stands for it. Returns whether every number in it is accounted for."""
+    try:
+        record = _record.decode(raw)
+    except UNREADABLE:
+        return _accounted(raw, records)
+    seqs = [record.seq] if isinstance(record, StoredMessage) else [seq for _, seq in record.numbers] if isinstance(record, Adopted) else []
+    if not all(0 < seq <= SEQ_MAX for seq in seqs):
+        return False
+    records.append(record)
+    return True
+
+
+def _accounted(raw: bytes, records: list[Record]) -> bool:
+    """A damaged record: mark its number as used. Returns whether nothing else was in it."""
+    tag, key, seq = _values(raw, 3)
+    if tag in (_TAG_HANDLED, _TAG_TOPICS, *_TAGS_NOTE, *_TAGS_WINDOW):
+        return True
+    if tag != _TAG_STORED or not _is_key(key) or type(seq) is not int or not 0 < seq <= SEQ_MAX:
+        return False
+    records.append(Handled(key, 0, [], seq))
+    return True
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and ":" in value and len(value) <= _KEY_CHARS_MAX
+
+
+def read_page(blob: bytes) -> MailboxPage:
+    """A page.
+
+    Raises:
+        CorruptRecord: it cannot be read, or cannot be true.
+    """
+    try:
+        page = decode_page(blob)
+    except UNREADABLE as error:
+        raise CorruptRecord(str(error)) from error
+    if not 0 <= page.floor <= page.head <= SEQ_MAX:
+        raise CorruptRecord(f"floor {page.floor} and head {page.head}")
+    if page.cold and page.cold[0] <= page.floor <= page.cold[1]:  # until this was mended, an ACK by ids left it so
+        page.cold = (page.floor + 1, page.cold[1]) if page.floor < page.cold[1] else None
+    ranges = [*page.gone, *([page.cold] if page.cold else [])]
+    if any(not page.floor < first <= last <= page.head for first, last in ranges):
+        raise CorruptRecord("numbers outside of the mailbox's")
+    if any(not page.floor < seq <= page.head for seq in page.acked):
+        raise CorruptRecord("acknowledged numbers outside of the mailbox's")
+    if any(later[0] <= earlier[1] for earlier, later in zip(page.gone, page.gone[1:], strict=False)):
+        raise CorruptRecord("lost ranges that are not in order")
+    return page
+
+
+def salvage_page(blob: bytes) -> MailboxPage | None:
+    """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
+    head, floor = _values(blob, 2)
+    if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:
+        return None
+    return page_with(head, floor)
+
+
+def page_with(head: int, floor: int) -> MailboxPage:
+    """A page of which nothing but these numbers is known: what is above `floor` is to be looked for in the offline stream."""
+    return MailboxPage(head, floor, [], [], (floor + 1, head) if head > floor else None, {}, [], 0)
+
+
+# -- MessagePack, as far as needed. --------------------------------------------------------------------------------------
+def _values(raw: bytes, count: int) -> list[Any]:
+    """The first `count` elements of an array, None where one is missing or damaged."""
+    found: list[Any] = []
+    try:
+        elements, position = _array(raw, 0)
+        for _ in range(min(count, elements)):
+            end = _end(raw, position)
+            found.append(_value.decode(raw[position:end]))
+            position = end
+    except (_Damaged, *UNREADABLE):
+        pass
+    return found + [None] * (count - len(found))
+
+
+def _array(raw: bytes, position: int) -> tuple[int, int]:
+    """An array's number of elements, and where the first begins. Raises _Damaged."""
+    first = _byte(raw, position)
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F, position + 1
+    if first in (0xDC, 0xDD):
+        return _length(raw, position + 1, _COUNTED[first][0])
+    raise _Damaged
+
+
+def _end(raw: bytes, position: int) -> int:
+    """Where the value at `position` ends. Raises _Damaged."""
+    left = [1]  # values still to pass, per open container
+    while left:
+        left[-1] -= 1
+        position, inside = _step(raw, position)
+        if inside:
+            if len(left) > _DEPTH_MAX or inside > len(raw):
+                raise _Damaged
+            left.append(inside)
+        while left and not left[-1]:
+            left.pop()
+    return position
+
+
+def _step(raw: bytes, position: int) -> tuple[int, int]:
+    """Behind the head of a value (a scalar is all head), and how many values are inside it."""
+    first = _byte(raw, position)
+    end, inside = position + 1, 0
+    if 0x80 <= first <= 0x9F:
+        inside = (first & 0x0F) * (2 if first < 0x90 else 1)
+    elif 0xA0 <= first <= 0xBF:
+        end += first & 0x1F
+    elif first in _FIXED:
+        end += _FIXED[first]
+    elif first in _SIZED:
+        width, besides = _SIZED[first]
+        size, end = _length(raw, end, width)
+        end += size + besides
+    elif first in _COUNTED:
+        width, values = _COUNTED[first]
+        count, end = _length(raw, end, width)
+        inside = count * values
+    elif 0x80 <= first < 0xE0:
+        raise _Damaged  # 0xC1 is never used
+    if end > len(raw):
+        raise _Damaged
+    return end, inside
+
+
+def _byte(raw: bytes, position: int) -> int:
+    if position >= len(raw):
+        raise _Damaged
+    return raw[position]
+
+
+def _length(raw: bytes, position: int, width: int) -> tuple[int, int]:
+    if position + width > len(raw):
+        raise _Damaged
+    return int.from_bytes(raw[position : position + width], "big"), position + width

@@ -1,0 +1,1 @@
+"""One user: sequence numbers, pending messages, what each connection was sent, retries, conflation and aggregation windows."""

@@ -1,0 +1,391 @@
+"""Aggregation windows: the same kind of thing for one user, within a time, becomes one notification.
+
+A window belongs to a user and a collapse key. It opens with the first message of its key, and ends a fixed time after that:
+
+    no window --first message--> OPEN  --each message--> OPEN  --its time is over--> closed: at most one notification
+
+    held      (default)   the first message waits too. At the end: nothing else came -> the message itself; else a summary
+    leading               the first message is delivered at once. At the end: nothing else came -> nothing; else a summary of all of
+                          them, which `replaces` the first one
+
+What the first message says of its window (length, leading, text) holds until the window ends, whatever later ones say. A summary has the
+members of the newest message, the highest priority of all, and `count`, `actors` (the first `ACTORS_MAX` different ones), `first_ts`,
+`last_ts`, `collapse`, and `text` when the publisher gave a template for it: `{count} people liked {target}`
+(`engine.core.model.placeholders`). It
+expires with the last of its messages, and is kept for the offline when one of them is to be.
+
+Once, under retries and crashes. Three things together:
+
+- A message counts once. A window knows its newest `MARKS_MAX` messages (id and payload) and answers DUPLICATE; ids beyond those are
+  remembered by storage like every caller's id, which the shard asks in the same step as it journals (a window is never longer than
+  that memory).
+- Deciding and changing are two steps. `offer` and `close` only say what would happen and give a record; `apply` makes it happen, and
+  is all that replay does. So what was not journalled did not happen, and replay repeats no decision, which depend on the time.
+- Records of a user are numbered. A page says up to which number it has them, so replay applies each exactly once.
+
+Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. At most the newest
+body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`. A window that
+stays open longer because its user has quiet hours (`Extended`) may outlast the memory of storage: of more than `MARKS_MAX` messages, one
+whose id is repeated after a day could count twice.
+
+The shard owns the windows of its users (`engine.core.commit.window_step`): `offer` where a post gets its number, `close` when `next_ms`
+has come
+(after a restart the page tells it, and what is overdue closes at once), records in the group with the messages they cause, `apply` at
+commit and at replay. `copy` before a group is built, kept until it is committed: a refused group never was. `apply` puts a new window in
+the place of the old one, so a copy costs no more than its table.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from engine.core.model.constants import PRIORITIES
+from engine.core.model.message import timer_effect_id
+from engine.core.model.placeholders import Scope, Template, parse_template
+from engine.core.policy.category import PolicyTerms
+from engine.core.wire.records import UNREADABLE
+from engine.errors import Invalid
+
+ACTORS_MAX: Final = 5
+MARKS_MAX: Final = 256
+TEXT_CHARS_MAX: Final = 1000
+TYPES_MAX: Final = 16
+OTHER_TYPES: Final = "..."
+
+DIGEST: Final = "\ndigest"
+"""The collapse key of a user's digest; no publisher's is named so. Its summary is a message of type `DIGEST_TYPE` with how many
+messages of each type there were."""
+
+DIGEST_TYPE: Final = "digest"
+
+_MARK_BYTES: Final = 8
+_WINDOW_BYTES: Final = 900
+"""Memory of an open window beside its bytes: the object, its lists, a place in a table."""
+
+
+T = TypeVar("T")
+
+
+class WindowOutcome(IntEnum):
+    """What becomes of a message that names a window."""
+
+    HELD = 0  # it opened a window and waits
+    MERGED = 1  # it counts in an open window
+    DELIVER = 2  # it is delivered now: it opened a leading window
+    UNMERGED = 3  # it is delivered now, and no window knows of it: the user has too many
+    DUPLICATE = 4  # it counts already
+
+
+class WindowItem(Struct, frozen=True, array_like=True, gc=False):
+    """A message on its way into a window.
+
+    Args:
+        collapse: the key.
+        window_ms: how long the window is that it would open.
+        leading: deliver the first message at once.
+        text: template of the summary's text, "" for none.
+        at_ms: when it was accepted.
+        id: of the message.
+        timer: scheduled id of the durable timer whose effect it is, or "".
+        digest: over its payload, as in `Post`.
+        priority, expires_ms, retain: as in `Post`.
+        body: its JSON members, see `engine.core.model.message`.
+        judging: by what it is judged, as in `Post`.
+    """
+
+    collapse: str
+    window_ms: int
+    leading: bool
+    text: str
+    at_ms: int
+    id: str
+    timer: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
+    body: bytes
+    judging: PolicyTerms | None = None
+
+    @property
+    def mark(self) -> bytes:
+        """What makes it the same message again."""
+        name = timer_effect_id(self.timer) if self.timer else self.id
+        return blake2b(name.encode() + b"\n" + self.digest, digest_size=_MARK_BYTES).digest()
+
+
+class Counted(Struct, frozen=True, array_like=True, tag=11, gc=False):
+    """Record: a message counts in a window, which it opens when there is none. `key` is the mailbox's.
+
+    `seq` is the message's own number when it is delivered too (it opened a leading window), else 0.
+    """
+
+    key: str
+    number: int
+    item: WindowItem
+    seq: int = 0
+
+
+class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
+    """Record: a window is closed; what it sends is in the same group."""
+
+    key: str
+    number: int
+    collapse: str
+
+
+class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
+    """Record: a window whose time is over stays open until `closes_ms`, for what it has to send must not be sent yet."""
+
+    key: str
+    number: int
+    collapse: str
+    closes_ms: int
+
+
+class AggregationWindow(Struct, frozen=True, array_like=True):
+    """An open window of `count` messages."""
+
+    opened_ms: int
+    closes_ms: int
+    leading: bool
+    text: str
+    first_id: str
+    first_seq: int  # of a leading one's first message
+    first_digest: bytes
+    count: int
+    first_ms: int
+    last_ms: int
+    priority: int  # the highest
+    expires_ms: int  # the last
+    retain: bool  # of any
+    actors: list[bytes]  # JSON
+    marks: list[bytes]  # newest last
+    body: bytes  # of the newest message
+    judging: PolicyTerms | None = None  # of the first
+    types: dict[str, int] = {}  # of a digest: messages by type, `TYPES_MAX` of them, and those of all others under OTHER_TYPES
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        return _WINDOW_BYTES + len(self.body) + 50 * len(self.marks) + sum(map(len, self.actors))
+
+
+class Sent(Struct, frozen=True):
+    """The notification that a closed window sends. `digest` is of the payload, b"" for a summary."""
+
+    id: str
+    digest: bytes
+    priority: int
+    expires_ms: int
+    retain: bool
+    body: bytes
+    judging: PolicyTerms | None
+
+
+class Windows(Struct, array_like=True):
+    """The open windows of one user, by collapse key, in the order of their opening; part of the user's page.
+
+    `applied` is the number of the last record applied.
+    """
+
+    applied: int = 0
+    open: dict[str, AggregationWindow] = {}
+
+    @property
+    def next_ms(self) -> int:
+        """When the next window is to be closed; 0 when none is open."""
+        return min((window.closes_ms for window in self.open.values()), default=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes the open windows take in memory, about."""
+        return sum(window.size for window in self.open.values())
+
+    def due(self, now_ms: int) -> list[str]:
+        """The collapse keys of windows whose time is over, the longest overdue first. Close them before anything is offered."""
+        over = [(window.closes_ms, collapse) for collapse, window in self.open.items() if window.closes_ms <= now_ms]
+        return [collapse for _, collapse in sorted(over)]
+
+    def offer(self, key: str, item: WindowItem, windows_max: int, seq: int = 0) -> tuple[WindowOutcome, Counted | None]:
+        """What a message would do, and the record that makes it so. Changes nothing.
+
+        Args:
+            key: the mailbox's.
+            seq: the number it gets if it is delivered now.
+        """
+        window = self.open.get(item.collapse)
+        if window is not None:
+            if item.mark in window.marks:
+                return WindowOutcome.DUPLICATE, None
+            return WindowOutcome.MERGED, Counted(key, self.applied + 1, item)
+        if len(self.open) >= windows_max:
+            return WindowOutcome.UNMERGED, None
+        if item.leading:
+            return WindowOutcome.DELIVER, Counted(key, self.applied + 1, item, seq)
+        return WindowOutcome.HELD, Counted(key, self.applied + 1, item)
+
+    def extend(self, key: str, collapse: str, closes_ms: int) -> Extended:
+        """The record that leaves a window open for longer; its messages live that much longer. Changes nothing."""
+        return Extended(key, self.applied + 1, collapse, closes_ms)
+
+    def close(self, key: str, collapse: str) -> tuple[Sent | None, Ended]:
+        """What an open window sends at its end, None for nothing, and the record that ends it. Changes nothing."""
+        return _sent(collapse, self.open[collapse]), Ended(key, self.applied + 1, collapse)
+
+    def apply(self, record: Counted | Ended | Extended) -> bool:
+        """Make a record so; False when it is so already."""
+        if record.number <= self.applied:
+            return False
+        self.applied = record.number
+        if isinstance(record, Ended):
+            self.open.pop(record.collapse, None)
+            return True
+        if isinstance(record, Extended):
+            window = self.open.get(record.collapse)
+            if window is not None:
+                longer_ms = record.closes_ms - window.closes_ms
+                longer = msgspec.structs.replace(window, closes_ms=record.closes_ms, expires_ms=window.expires_ms + longer_ms)
+                self.open[record.collapse] = longer
+            return True
+        item = record.item
+        window = self.open.get(item.collapse)
+        self.open[item.collapse] = _opened(item, record.seq) if window is None else _counted(window, item)
+        return True
+
+    def copy(self) -> Windows:
+        """Another one that changes by itself."""
+        return Windows(self.applied, self.open.copy())
+
+
+def _opened(item: WindowItem, seq: int) -> AggregationWindow:
+    return AggregationWindow(
+        item.at_ms,
+        item.at_ms + item.window_ms,
+        item.leading,
+        item.text,
+        item.id,
+        seq,
+        item.digest,
+        1,
+        item.at_ms,
+        item.at_ms,
+        item.priority,
+        item.expires_ms,
+        item.retain,
+        _with_actor([], item.body),
+        [item.mark],
+        item.body,
+        item.judging,
+        _with_type({}, item),
+    )
+
+
+def _counted(window: AggregationWindow, item: WindowItem) -> AggregationWindow:
+    return msgspec.structs.replace(
+        window,
+        count=window.count + 1,
+        last_ms=max(window.last_ms, item.at_ms),
+        priority=min(window.priority, item.priority),
+        expires_ms=max(window.expires_ms, item.expires_ms),
+        retain=window.retain or item.retain,
+        actors=_with_actor(window.actors, item.body),
+        marks=[*window.marks[1 - MARKS_MAX :], item.mark],
+        body=item.body,
+        types=_with_type(window.types, item),
+    )
+
+
+def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:
+    if len(actors) < ACTORS_MAX:
+        actor = bytes(_read(_actor, body).actor)
+        if actor != b"null" and actor not in actors:
+            return [*actors, actor]
+    return actors
+
+
+def _with_type(types: dict[str, int], item: WindowItem) -> dict[str, int]:
+    """What a digest says of its messages: how many there are of each type."""
+    if item.collapse != DIGEST:
+        return types
+    type_ = _read(_type, item.body).type
+    if type_ not in types and len(types) >= TYPES_MAX:
+        type_ = OTHER_TYPES
+    return {**types, type_: types.get(type_, 0) + 1}
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """What a body says; of one that is no JSON, which no edge sends, nothing: a shard must not die of it again at every replay."""
+    try:
+        return decoder.decode(b"{%b}" % body)
+    except UNREADABLE:
+        return decoder.decode(b"{}")
+
+
+class _Type(Struct):
+    type: str = ""
+
+
+class _Actor(Struct):
+    actor: Raw = Raw(b"null")
+
+
+_type: Final = msgspec.json.Decoder(_Type)
+_actor: Final = msgspec.json.Decoder(_Actor)
+_members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they were sent: not every number of JSON is one of Python
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _sent(collapse: str, window: AggregationWindow) -> Sent | None:
+    if window.count == 1:
+        if window.leading:
+            return None
+        return Sent(window.first_id, window.first_digest, window.priority, window.expires_ms, window.retain, window.body, window.judging)
+    id_ = "window-" + blake2b(f"{window.opened_ms}:{window.first_id}".encode(), digest_size=16).hexdigest()
+    members: dict[str, object] = {"id": id_, "ts": window.last_ms, "type": DIGEST_TYPE}
+    data: object = {"types": window.types}
+    if collapse != DIGEST:
+        said = _read(_members, window.body)
+        members = {**said}
+        data = members.pop("data", Raw(b"null"))
+    members |= {
+        "id": id_,
+        "priority": PRIORITIES[window.priority],
+        "collapse": DIGEST_TYPE if collapse == DIGEST else collapse,
+        "count": window.count,
+        "actors": [Raw(actor) for actor in window.actors],
+        "first_ts": window.first_ms,
+        "last_ts": window.last_ms,
+    }
+    if window.leading:
+        members["replaces"] = window.first_id
+    body = _encode(members | {"data": data})
+    if window.text and (text := _text(window.text, body)):
+        body = _encode(members | {"text": text, "data": data})
+    return Sent(id_, b"", window.priority, window.expires_ms, window.retain, body[1:-1], None if collapse == DIGEST else window.judging)
+
+
+def _text(template: str, body: bytes) -> str:
+    """The text of a summary; "" when a value of the message is beyond what Python reads (`1e999`), or the template is none any more."""
+    try:
+        scope = Scope(msgspec.json.decode(body), {})
+        parsed = parse_template(template)
+    except (Invalid, *UNREADABLE):
+        return ""
+    # A text in front makes a text also of a template that is one placeholder.
+    return str(Template(("", *parsed.parts)).render(scope))[:TEXT_CHARS_MAX]
+
+
+_windows: Final = msgspec.msgpack.Decoder(Windows)
+encode_windows: Final = msgspec.msgpack.Encoder().encode
+"""Windows as a page keeps them."""
+
+
+def decode_windows(blob: bytes) -> Windows:
+    """Windows as a page keeps them. Raises what `engine.core.wire.records.UNREADABLE` lists when they are corrupt."""
+    return _windows.decode(blob)

@@ -1,0 +1,179 @@
+"""The broadcast log, as a shard mirrors it in memory.
+
+A message for everyone, or for the subscribers of a topic, is stored once: as one entry of one log, which all tenants and shards share.
+An entry's position is its Redis clock's microseconds, made to grow strictly (`store/scripts/broadcast_append.lua`), so a
+position is never given out again, not even by a server that has lost the end of the log.
+
+The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes, the oldest go first), so each shard mirrors
+it whole: nothing that a user needs has to be read when it is needed, and a body is in memory once, whoever adopted it.
+An entry is in exactly one state:
+
+    ahead     in Redis, not yet read by this shard
+    held      mirrored here
+    dropped   expired, or pushed out by newer ones: it is gone for whoever has not adopted it, and for whoever has it written
+              as a position only; the latter are told of a gap
+
+A shard starts by reading the log from its beginning, then follows its end. A crash loses the mirror, never the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.core.model.constants import LOW
+from engine.core.model.message import SharedBody
+from engine.core.policy.contact_policy import Facts
+
+EVERYONE: Final = ""
+"""The topic of what is for everyone."""
+
+
+class BroadcastEntry(Struct, array_like=True, gc=False):
+    """One broadcast as the log keeps it. `body` is as in `engine.core.model.message`; times in ms since the epoch."""
+
+    tenant: str
+    topic: str  # EVERYONE, or whose subscribers it is for
+    id: str
+    priority: Annotated[int, Meta(ge=0, le=LOW)]
+    expires_ms: int
+    retain: bool  # False: only for whoever is connected when it comes
+    accepted_ms: int
+    body: bytes
+
+
+class Broadcast(Struct, gc=False):
+    """A held entry."""
+
+    pos: int
+    tenant: str
+    topic: str
+    id: str
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: SharedBody
+    facts: Facts | None = None  # what the judgement asks of it, once it was asked
+
+
+encode_entry: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(BroadcastEntry).decode
+
+
+def read_entry(pos: int, blob: bytes) -> Broadcast:
+    """An entry of the log. Raises one of `batch.UNREADABLE` when it is corrupt."""
+    entry = _decode(blob)
+    return Broadcast(
+        pos,
+        entry.tenant,
+        entry.topic,
+        entry.id,
+        entry.priority,
+        entry.expires_ms,
+        entry.retain,
+        entry.accepted_ms,
+        SharedBody.at(pos, entry.body),
+    )
+
+
+class BroadcastMirror:
+    """The mirror. `head` is the position read last; everything the log holds up to it is here."""
+
+    def __init__(self) -> None:
+        self.head = 0
+        self._entries: dict[int, Broadcast] = {}  # by position, ascending
+        self._channels: dict[tuple[str, str], list[Broadcast]] = {}  # by tenant and topic, each ascending
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, broadcasts: Iterable[Broadcast]) -> list[Broadcast]:
+        """Entries behind the head, ascending; what was read before is passed over. Returns what is new."""
+        fresh = []
+        for broadcast in broadcasts:
+            if broadcast.pos > self.head:
+                self.head = broadcast.pos
+                self._entries[broadcast.pos] = broadcast
+                self._channels.setdefault((broadcast.tenant, broadcast.topic), []).append(broadcast)
+                fresh.append(broadcast)
+        return fresh
+
+    def get(self, pos: int) -> Broadcast | None:
+        """The entry at a position, unless it was dropped."""
+        return self._entries.get(pos)
+
+    def after(self, tenant: str, topic: str, pos: int) -> list[Broadcast]:
+        """What one topic has behind a position, ascending."""
+        channel = self._channels.get((tenant, topic))
+        if channel is None or channel[-1].pos <= pos:
+            return []
+        if len(channel) == 1 or channel[-2].pos <= pos:  # nearly always
+            return channel[-1:]
+        return channel[bisect_right(channel, pos, key=_position) :]
+
+    def expired(self, now_ms: int) -> list[int]:
+        """Positions of what is held and no longer to be delivered."""
+        return [pos for pos, broadcast in self._entries.items() if broadcast.expires_ms <= now_ms]
+
+    def drop(self, positions: Iterable[int]) -> None:
+        """These are dropped from the log."""
+        touched = set()
+        for pos in positions:
+            broadcast = self._entries.pop(pos, None)
+            if broadcast is not None:
+                touched.add((broadcast.tenant, broadcast.topic))
+        for name in touched:
+            left = [broadcast for broadcast in self._channels[name] if broadcast.pos in self._entries]
+            if left:
+                self._channels[name] = left
+            else:
+                del self._channels[name]
+
+    def drop_before(self, first: int) -> None:
+        """The log begins at this position now."""
+        gone = []
+        for pos in self._entries:
+            if pos >= first:
+                break
+            gone.append(pos)
+        if gone:
+            self.drop(gone)
+
+
+def _position(broadcast: Broadcast) -> int:
+    return broadcast.pos
+
+
+class BodyCache:
+    """The bodies an edge holds of one link session, so that a body travels once per edge and not once per connection.
+
+    Both ends keep one and apply the same records in the same order, so the shard knows what the edge holds without asking: a
+    body is put in by `Shared`, and the oldest leave when all of them exceed `bytes_max`. One alone may exceed it.
+    """
+
+    __slots__ = ("_bodies", "_bytes", "_bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bodies: dict[int, bytes] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def __contains__(self, pos: int) -> bool:
+        return pos in self._bodies
+
+    def __getitem__(self, pos: int) -> bytes:
+        """Raises KeyError when it is not here."""
+        return self._bodies[pos]
+
+    def put(self, pos: int, body: bytes) -> None:
+        """The body of a position; it is the newest now."""
+        bodies = self._bodies
+        self._bytes += len(body) - len(bodies.pop(pos, b""))
+        while bodies and self._bytes > self._bytes_max:
+            self._bytes -= len(bodies.pop(next(iter(bodies))))
+        bodies[pos] = body

@@ -1,0 +1,442 @@
+"""One user's mailbox: what is numbered, what is pending, and what each connection has been sent.
+
+Every sequence number from 1 to `head` is in exactly one state:
+
+    settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
+    gone      expired, trimmed, superseded or never kept; said to a connection by `Gap` before anything after it, in `gone`
+    dying     refused by a client, in `dying` until the dead-letter stream has it, whatever else is acknowledged
+    hot       pending, its body in memory, in `hot`
+    cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
+
+Numbers leave `cold` by an acknowledgement, by being superseded, or by a range read. What a read does not find and nobody acknowledged is
+gone: trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
+
+Connections are sent numbers in order (`engine.core.mailbox.send`); a message that used up its tries stalls the connection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.mailbox.aggregation_window import Windows
+from engine.core.mailbox.attachment import Attachment, Conn
+from engine.core.mailbox.memory import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Memory
+from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.constants import LOW
+from engine.core.model.message import TIMER_EFFECT, Collapsing, Message
+from engine.core.policy.user_state import UserState
+
+_first_of: Final = itemgetter(0)
+_last_of: Final = itemgetter(1)
+
+
+class Settlement(Struct):
+    """What an acknowledgement did: the messages settled that were in memory, who else had been sent what, and whether it was news."""
+
+    messages: list[Message]
+    revoked: dict[Conn, list[str]]
+    news: bool = False
+
+
+class Mailbox:
+    """See the module's text. Holds no policy of storage: what to journal, load and write is the shard's business."""
+
+    __slots__ = (
+        "acked",
+        "active_ms",
+        "cold",
+        "cold_attempts",
+        "collapsing",
+        "connections",
+        "dying",
+        "floor",
+        "gone",
+        "head",
+        "hot",
+        "hot_bytes",
+        "key",
+        "live_pos",
+        "loading",
+        "log_pos",
+        "memory",
+        "newest_above_low",
+        "oldest_expires_ms",
+        "person",
+        "recent",
+        "seen_ms",
+        "spilled",
+        "timer_ms",
+        "topics",
+        "weight",
+        "windows",
+    )
+
+    def __init__(self, key: str, now_ms: int) -> None:
+        self.key = key
+        self.memory = Memory()  # the shard's, once it is counted in
+        self.head = 0  # the newest committed number
+        self.floor = 0
+        self.acked: set[int] = set()
+        self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
+        self.dying: dict[int, Message] = {}
+        self.hot: dict[int, Message] = {}
+        self.hot_bytes = 0  # of their bodies
+        self.cold: tuple[int, int] | None = None
+        self.cold_attempts: dict[int, int] = {}
+        self.newest_above_low = 0  # no number above it is of more than low priority; settled ones count
+        self.collapsing: dict[str, Collapsing] = {}  # by collapse key: the newest message of it, oldest first
+        self.spilled = 0  # every retained pending number up to here is in the offline stream
+        self.connections: dict[Conn, Attachment] = {}
+        self.recent: dict[str, tuple[int, bytes]] = {}  # id -> (seq, digest), oldest first
+        self.oldest_expires_ms = 0  # of what is cold; 0 when nothing is
+        self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
+        self.active_ms = now_ms
+        self.loading = False
+        self.log_pos = 0  # cursor over the broadcast log, see `engine.core.commit.broadcast_step`
+        self.live_pos = 0  # the log's head when the user was last found to be connected
+        self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
+        self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
+        self.person: UserState | None = None  # what is known of the user
+        self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
+        self.weight = 0  # bytes beside the messages, as `memory` has them
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def pending_count(self) -> int:
+        """Messages not settled, an upper bound where some of the cold ones are gone."""
+        return len(self.hot) + (self.cold[1] - self.cold[0] + 1 if self.cold else 0)
+
+    def is_cold(self, seq: int) -> bool:
+        """Is its body, if there is one, only in the offline stream? `seq` is not hot."""
+        cold = self.cold
+        return (
+            cold is not None and cold[0] <= seq <= cold[1] and seq not in self.acked and seq not in self.dying and self.gap_at(seq) is None
+        )
+
+    def is_behind(self) -> bool:
+        """Is nobody there who has been sent everything?"""
+        return all(connection.stalled or connection.sent < self.head for connection in self.connections.values())
+
+    def oldest_pending(self) -> int:
+        """The lowest number that is neither settled nor dying, gone ones included; `head` + 1 when there is none."""
+        seq = self.floor + 1
+        while seq <= self.head and (seq in self.acked or seq in self.dying):
+            seq += 1
+        return seq
+
+    def append(self, message: Message, digest: bytes, recent_max: int) -> None:
+        """A committed message: `head` moves to it."""
+        assert message.seq == self.head + 1, "numbers are given without holes"
+        self.head = message.seq
+        self._hold(message)
+        self.remember(message.id, message.seq, digest, recent_max)
+
+    def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
+        """Keep the id for publishers that repeat themselves; the oldest makes room."""
+        recent = self.recent
+        recent[id] = (seq, digest)
+        if len(recent) > recent_max:
+            del recent[next(iter(recent))]
+
+    def reach(self, head: int, acked: Iterable[int]) -> None:
+        """The numbers up to `head` were used; of those beyond the head so far, the ones not in `acked` are gone."""
+        settled = {seq for seq in acked if self.head < seq <= head}
+        self.lose(self.head + 1, head, settled)
+        self.acked.update(settled)
+        self.head = max(self.head, head)
+
+    def count_in(self, memory: Memory) -> None:
+        """The empty mailbox is one of a shard's: what it takes is counted there."""
+        assert not self.hot, "what is in memory is counted where it came"
+        self.memory = memory
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Count what the mailbox takes beside its messages, as it is now."""
+        weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
+        if self.windows is not None:
+            weight += self.windows.size
+        if self.person is not None:
+            weight += self.person.size
+        self.memory.resize(weight - self.weight)
+        self.weight = weight
+
+    def _hold(self, message: Message) -> None:
+        """The message is in memory."""
+        size = message.size
+        memory = self.memory
+        memory.messages += 1
+        memory.bytes += size + MESSAGE_BYTES
+        self.hot_bytes += size
+        self.hot[message.seq] = message
+        if message.priority != LOW and message.seq > self.newest_above_low:
+            self.newest_above_low = message.seq
+
+    def _release(self, seq: int) -> Message | None:
+        """The message is not in memory any more; `None` when it was not."""
+        message = self.hot.pop(seq, None)
+        if message is not None:
+            size = message.size
+            self.hot_bytes -= size
+            self.memory.remove(1, size)
+        return message
+
+    def lose(self, first: int, last: int, kept: Iterable[int] = ()) -> None:
+        """The numbers `first`..`last` are gone, except those in `kept`."""
+        for seq in sorted(seq for seq in kept if first <= seq <= last):
+            self.lose(first, seq - 1)
+            first = seq + 1
+        first = max(first, self.floor + 1)
+        if first > last:
+            return
+        gone = self.gone
+        start = bisect_left(gone, first - 1, key=_last_of)  # the first range that is not wholly before, nor touches
+        end = bisect_right(gone, last + 1, key=_first_of)
+        if start < end:
+            first, last = min(first, gone[start][0]), max(last, gone[end - 1][1])
+        gone[start:end] = [(first, last)]
+
+    def gap_at(self, seq: int) -> tuple[int, int] | None:
+        """The range of gone numbers that holds `seq`."""
+        index = bisect_left(self.gone, seq, key=_last_of)
+        return self.gone[index] if index < len(self.gone) and self.gone[index][0] <= seq else None
+
+    def supersede(self, seq: int) -> Message | None:
+        """A newer message stands for this one, which is gone if it was still pending. Returns it when it was in memory."""
+        if seq <= self.floor or seq in self.acked or seq in self.dying or self.gap_at(seq) is not None:
+            return None
+        message = self._release(seq)
+        if message is not None:
+            self._land(message)
+        self.cold_attempts.pop(seq, None)
+        self.lose(seq, seq)
+        return message
+
+    def trim(self, kept_max: int) -> list[Message]:
+        """Forget the oldest beyond `kept_max` numbers: they are gone, unless they are dying. Returns those that were in memory."""
+        low = self.head - kept_max
+        first = self.floor + 1
+        if self.gone and self.gone[0][0] == first:
+            first = self.gone[0][1] + 1
+        if first > low:
+            return []
+        dropped = [message for seq in range(first, low + 1) if (message := self._release(seq)) is not None]
+        for message in dropped:
+            self._land(message)
+        self._absolve(low)
+        self.acked = {seq for seq in self.acked if seq > low}
+        self._warm(low)
+        self.lose(first, low, self.dying)
+        return dropped
+
+    def _warm(self, low: int) -> None:
+        """Nothing up to `low` is cold any more."""
+        if self.cold and self.cold[0] <= low:
+            self.cold = (low + 1, self.cold[1]) if low < self.cold[1] else None
+            for seq in [seq for seq in self.cold_attempts if seq <= low]:
+                del self.cold_attempts[seq]
+
+    def _land(self, message: Message) -> None:
+        """The message leaves every flight it is in."""
+        for connection in self.connections.values():
+            connection.land(message)
+
+    def _absolve(self, low: int) -> None:
+        """Numbers up to `low` stall nobody any more."""
+        for connection in self.connections.values():
+            if connection.exhausted:
+                connection.exhausted = {seq: expires_ms for seq, expires_ms in connection.exhausted.items() if seq > low}
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    def settle_through(self, seq: int, by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
+        """Everything up to and including `seq` (at most `head`) is handled."""
+        assert seq <= self.head, "nobody can have handled what was never numbered"
+        result = Settlement([], {})
+        if seq <= self.floor:
+            return result
+        result.news = True
+        if by is not None:
+            by.measure(seq, now_ms, policy)
+        if seq - self.floor <= len(self.hot) + 8:
+            numbers: Iterable[int] = range(self.floor + 1, seq + 1)
+        else:
+            numbers = sorted(number for number in self.hot if number <= seq)
+        size = 0
+        alone = by if len(self.connections) == 1 else None  # nearly always: there is nobody else to tell
+        for number in numbers:
+            message = self.hot.pop(number, None)
+            if message is None:
+                continue
+            size += message.size
+            if alone is None:
+                self._settle(message, by, result)
+            else:
+                result.messages.append(message)
+                alone.land(message)
+        self.hot_bytes -= size
+        self.memory.remove(len(result.messages), size)
+        if self.cold and self.cold[0] <= seq:
+            self._revoke_cold(self.cold[0], seq, by, result)
+        if alone is None or alone.exhausted:
+            self._absolve(seq)
+        self.floor = seq
+        if self.acked:
+            self.acked = {number for number in self.acked if number > seq}
+        self._warm(seq)
+        self._advance()
+        return result
+
+    def settle(self, seqs: Iterable[int], by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
+        """Exactly these numbers are handled; those not pending are ignored."""
+        result = Settlement([], {})
+        highest = 0
+        for seq in seqs:
+            if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
+                continue
+            message = self._release(seq)
+            if message is not None:
+                if by is not None:
+                    by.measure(seq, now_ms, policy)
+                self._settle(message, by, result)
+            elif seq not in self.dying:
+                self._revoke_cold(seq, seq, by, result)
+            self.dying.pop(seq, None)
+            if seq > self.floor:
+                self.acked.add(seq)
+            result.news = True
+            highest = max(highest, seq)
+        if highest:
+            for connection in self.connections.values():
+                if connection.exhausted:
+                    connection.exhausted = {seq: at_ms for seq, at_ms in connection.exhausted.items() if seq not in self.acked}
+        if by is not None and highest:
+            # A gap is said before anything after it, so who acknowledges a later number knows of the gap.
+            told = bisect_left(self.gone, highest, key=_last_of)
+            for first, last in self.gone[:told]:
+                self.acked.update(range(first, last + 1))
+            del self.gone[:told]
+        self._advance()
+        return result
+
+    def refuse(self, seqs: Iterable[int]) -> list[Message]:
+        """These go to the dead-letter stream: not sent again, settled by `settle` when they are there."""
+        refused = []
+        for seq in seqs:
+            message = self._release(seq)
+            if message is not None:
+                self._land(message)
+                self.dying[seq] = message
+                refused.append(message)
+        return refused
+
+    def _revoke_cold(self, first: int, last: int, by: Attachment | None, result: Settlement) -> None:
+        """Settled while out of memory: connections that were sent them and stalled are told, as far as their ids are known."""
+        for connection in self.connections.values():
+            if connection is not by and connection.stalled:
+                told = result.revoked.setdefault(connection.conn, [])
+                upto = min(last, connection.sent)
+                told += [
+                    id
+                    for id, (seq, _) in self.recent.items()
+                    if first <= seq <= upto and self.is_cold(seq) and id not in told and not id.startswith(TIMER_EFFECT)
+                ]
+
+    def _settle(self, message: Message, by: Attachment | None, result: Settlement) -> None:
+        seq = message.seq
+        result.messages.append(message)
+        for connection in self.connections.values():
+            flew = connection.land(message)
+            if connection is not by and (flew or seq <= connection.sent):
+                result.revoked.setdefault(connection.conn, []).append(message.id)
+
+    def _advance(self) -> None:
+        while self.floor + 1 in self.acked:
+            self.floor += 1
+            self.acked.discard(self.floor)
+        self._warm(self.floor)
+        if self.gone and self.gone[0][0] <= self.floor:
+            self.gone = [(max(first, self.floor + 1), last) for first, last in self.gone if last > self.floor]
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def expire(self, first: int, now_ms: int) -> int:
+        """Expired messages from `first` on, one after another, are gone; returns how many."""
+        seq = first
+        while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
+            self._release(seq)
+            self._land(message)
+            seq += 1
+        self.lose(first, seq - 1)
+        return seq - first
+
+    def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
+        """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
+        moments = [connection.next_retry_ms(now_ms, policy) for connection in self.connections.values() if connection.flight]
+        return min(filter(None, moments), default=0) if moments else 0
+
+    def rewind(self, connection: Attachment) -> None:
+        """Delivery on the connection starts again from the oldest pending message."""
+        connection.spend(self.hot)
+        connection.sent = self.floor
+        connection.stalled = False
+        connection.exhausted.clear()
+
+    def detach(self, conn: Conn) -> Attachment | None:
+        """The connection ended: what it was sent is pending again."""
+        connection = self.connections.pop(conn, None)
+        if connection is not None:
+            connection.spend(self.hot)
+        return connection
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def loaded(self, first: int, last: int, messages: Iterable[Message]) -> int:
+        """The stream's answer for the cold numbers `first`..`last`; returns how many are hot now.
+
+        What was asked for, is not there and was not settled is gone.
+        """
+        if not self.cold or last < self.cold[0]:
+            return 0
+        found = {message.seq: message for message in messages}
+        added = 0
+        start = max(first, self.cold[0])
+        for seq in range(start, last + 1):
+            message = found.get(seq)
+            if seq <= self.floor or seq in self.hot or seq in self.dying or not self.is_cold(seq):
+                continue
+            if message is None:
+                self.lose(seq, seq)
+                continue
+            message.attempts = max(message.attempts, self.cold_attempts.get(seq, 0))
+            self._hold(message)
+            added += 1
+        if first <= self.cold[0]:
+            self._warm(last)
+        elif last >= self.cold[1]:
+            self.cold = (self.cold[0], first - 1)
+        # Else the range stays: whatever of it was read is in another state now.
+        return added
+
+    def cool(self) -> list[Message]:
+        """Drop from memory what the offline stream has and nobody's flight; what is not retained is gone then. Returns what was dropped."""
+        flying = {seq for connection in self.connections.values() for seq in connection.flight}
+        droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
+        dropped = []
+        for message in [self.hot[seq] for seq in droppable]:
+            self._release(seq := message.seq)
+            dropped.append(message)
+            if not message.retain:
+                self.lose(seq, seq)
+            elif message.attempts:
+                self.cold_attempts[seq] = message.attempts
+        kept = [message.seq for message in dropped if message.retain]
+        if kept:
+            low, high = min(kept), max(kept)
+            self.cold = (min(self.cold[0], low), max(self.cold[1], high)) if self.cold else (low, high)
+        return dropped

@@ -1,0 +1,1 @@
+"""What every package names: messages, users, slots, durations and placeholders."""

@@ -1,0 +1,88 @@
+"""A notification on its way: its JSON body is encoded once, at the edge that accepted it, and never again.
+
+`body` is the message object of PROTOCOL.md without braces and without what depends on the receiver: `"id":"...",
+"type":"...",...,"data":{...}`. What a client sees is `{"seq":..,"event_id":"..","attempt":..,` + body + `}`, so every
+edge, shard and stream handles opaque bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+TIMER_EFFECT: Final = "timer:"
+
+
+def timer_effect_id(sid: str) -> str:
+    """The id under which a durable timer takes effect, once, whatever message it carries."""
+    return f"{TIMER_EFFECT}{sid}"
+
+
+class SharedBody(bytes):
+    """The body of a broadcast: one object, which every mailbox that adopted it refers to, and which knows its position in the log.
+
+    No encoder takes it, on purpose: what is written or sent of it is the position (`engine.core.mailbox.broadcast_log`).
+    """
+
+    pos: int
+
+    @classmethod
+    def at(cls, pos: int, body: bytes) -> SharedBody:
+        """The body of the log entry at a position."""
+        shared = cls(body)
+        shared.pos = pos
+        return shared
+
+
+class Message(Struct, gc=False):
+    """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
+
+    seq: int
+    id: str
+    priority: int
+    expires_ms: int
+    retain: bool
+    accepted_ms: int
+    body: bytes
+    attempts: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body that this message alone keeps in memory."""
+        body = self.body
+        return len(body) if type(body) is bytes else 0
+
+
+class Collapsing(Struct, frozen=True, array_like=True, gc=False):
+    """The newest message of a collapse key: its number, and how many messages it stands for."""
+
+    seq: int
+    count: int
+    priority: int
+    retain: bool
+
+
+def counted(body: bytes, count: int) -> bytes:
+    """The body of a message that stands for `count` messages."""
+    return b'%b,"count":%d' % (body, count) if count > 1 else body
+
+
+_OBJECT: Final = b'{"seq":%d,"event_id":"%b-%d","attempt":%d,%b}'
+_FRAME: Final = b'{"type":"messages","messages":[%b]}'
+_FRAME_OF_ONE: Final = _FRAME.replace(b"%b", _OBJECT)
+
+
+def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
+    """The message object as a client gets it."""
+    return _OBJECT % (seq, epoch.encode(), seq, attempt, body)
+
+
+def frame_bytes(epoch: str, messages: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """One `messages` frame of (seq, attempt, body) triples, in the order given."""
+    prefix = epoch.encode()
+    if len(messages) == 1:  # nearly always; 0.4 us less
+        seq, attempt, body = messages[0]
+        return _FRAME_OF_ONE % (seq, prefix, seq, attempt, body)
+    return _FRAME % b",".join([_OBJECT % (seq, prefix, seq, attempt, body) for seq, attempt, body in messages])

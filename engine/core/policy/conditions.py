@@ -1,0 +1,87 @@
+"""Whether what a rule armed is still sent when its time has come.
+
+Conditions travel with the timer. The shard that owns the user judges them when the timer fires, from what it knows then: `at_fire`
+is that judgement, pure. What it knows:
+
+    activity   when the user last connected, acknowledged something, or had an event of their own. Events are journalled before their
+               publisher is answered; of the rest, a crash may lose what is younger than the page
+    events     when each event last came that some rule asks for; journalled likewise (`checkpoint.Noticed`)
+    groups     the topics the user is subscribed to
+
+An inactivity rule is a timer that asks again: armed by an event, due `inactive` + `delay` after it. When it comes due and the user
+has been active meanwhile it is moved behind that activity, so one timer follows a user however often they come. Clocks: an activity
+that lies in the future, because a clock was set back, counts like one of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from msgspec import Struct
+
+from engine.core.policy.category import Instant, Span
+
+
+class Conditions(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What must hold when the time has come. Part of the timer.
+
+    Args:
+        since_ms: time of the event that armed it.
+        unless_active: not when the user has been active since.
+        unless_events: not when one of these events of the user has come since.
+        member_of: only while the user is in this group; "" for no such condition.
+        inactive_ms: only after so long without activity; until then it is moved, not dropped. 0 for no such condition.
+        delay_ms: after that.
+    """
+
+    since_ms: Instant
+    unless_active: bool = False
+    unless_events: tuple[str, ...] = ()
+    member_of: str = ""
+    inactive_ms: Span = 0
+    delay_ms: Span = 0
+
+    @property
+    def any(self) -> bool:
+        """Is there anything to judge?"""
+        return self.unless_active or bool(self.unless_events) or bool(self.member_of) or self.inactive_ms > 0
+
+
+class Known(Struct, frozen=True):
+    """What the shard knows of a user at fire time: last activity, last time of each event that some rule asks for, groups."""
+
+    active_ms: int = 0
+    events: Mapping[str, int] = {}
+    groups: Container[str] = ()
+
+
+class Go(Struct, frozen=True):
+    """All conditions hold: send it."""
+
+
+class Drop(Struct, frozen=True):
+    """It is not sent: the timer has had its effect. `reason` is a word for programs, `detail` for people."""
+
+    reason: str
+    detail: str
+
+
+class Again(Struct, frozen=True):
+    """Not yet: the timer is moved to `at_ms`."""
+
+    at_ms: int
+
+
+def at_fire(conditions: Conditions, known: Known, now_ms: int) -> Go | Drop | Again:
+    """Is what a rule armed sent, now that its time has come? Changes nothing; the same input gives the same answer."""
+    if conditions.member_of and conditions.member_of not in known.groups:
+        return Drop("not_member", f"the user is not in {conditions.member_of} any more")
+    opposite = next((name for name in conditions.unless_events if known.events.get(name, 0) > conditions.since_ms), None)
+    if opposite is not None:
+        return Drop("opposite_event", f"{opposite} has come since")
+    if conditions.unless_active and known.active_ms > conditions.since_ms:
+        return Drop("interacted", "the user has been active since")
+    due_ms = known.active_ms + conditions.inactive_ms + conditions.delay_ms
+    if conditions.inactive_ms and due_ms > now_ms:
+        return Again(due_ms)
+    return Go()

@@ -1,0 +1,271 @@
+"""The one judgement of every notification: deliver, defer, put into the digest, or suppress; each with its reasons.
+
+Pure: what is known of the message, the user's profile, what the user got lately, and the time, give a verdict. The same call
+answers a dry run ("what would happen, and why"), for it changes nothing; `record` is what changes the counters, once the
+message is certain. The order of the questions, the first one that decides ends them:
+
+    1  mute         the user has muted the type or the target -> SUPPRESS. Not for a category that is `mandatory`
+    2  interaction  the user has been active since the moment the message names -> SUPPRESS
+    3  bypass       priority high, or a mandatory category -> DELIVER, whatever comes below
+    4  digest       the user wants this type in the digest -> DIGEST
+    5  quiet hours  in the user's zone -> DEFER until they end, then it is judged again: what comes below is judged at delivery
+    6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
+    7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
+
+A wish of the user stands above an urgency of the sender, and an urgency above what protects from too much.
+
+Counters are bounded: per category its last `cap` times, and the last time of a type, at most `counted_max` of each. With more than that,
+the one not sent for longest is forgotten, and may come again early. A type or category nobody limits is not counted at all.
+Two clocks that disagree: a time in the future counts like now. Limits come with each message; what was counted under one limit is
+kept for as long as that looked back, so a limit that is made longer counts fully only after that time.
+
+Recovery. `record` is a function of the journalled message alone (its category, type and time), so replay gives the same counters; a
+page has them as they are. Recording a message twice would count it twice: replay skips numbers the page covers, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.model.constants import HIGH
+from engine.core.policy.category import DAY_MS, Category
+from engine.core.policy.profile import Profile, matches
+from engine.core.policy.quiet_hours import quiet_until
+
+
+class Decision(IntEnum):
+    """What becomes of a notification."""
+
+    DELIVER = 0
+    DEFER = 1
+    DIGEST = 2
+    SUPPRESS = 3
+
+
+UNLIMITED: Final = Category()
+
+TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
+"""For messages meant to bring a user back: three a day, each type once in three days."""
+
+CATEGORIES: Final[Mapping[str, Category]] = {"touch": TOUCH}
+"""Categories that exist without being defined; `rules.toml` may define them otherwise."""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the judgement has to know of a message.
+
+    Args:
+        type: its event type.
+        category: by whose name it counts.
+        limits: of that category.
+        priority: HIGH, NORMAL or LOW.
+        targets: how its target can be muted, see `engine.core.profile.target_names`.
+        unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
+    """
+
+    type: str
+    category: str = ""
+    limits: Category = UNLIMITED
+    priority: int = 1
+    targets: tuple[str, ...] = ()
+    unless_active_since_ms: int = 0
+
+
+class Recent(Struct, array_like=True):
+    """When a category was sent lately: ascending times, at most its cap, which count for `span_ms`."""
+
+    span_ms: int
+    times: list[int]
+
+
+class Counters(Struct, array_like=True):
+    """What a user got lately, as far as somebody limits it. Part of the user's page."""
+
+    sent: dict[str, Recent] = {}  # by category, the one not sent for longest first
+    last: dict[str, tuple[int, int]] = {}  # type -> when, and until when that counts; the longest ago first
+
+    @property
+    def empty(self) -> bool:
+        """Does nothing count?"""
+        return not (self.sent or self.last)
+
+    @property
+    def size(self) -> int:
+        """Bytes they take in memory, about."""
+        return 300 + sum(250 + 32 * len(recent.times) for recent in self.sent.values()) + 200 * len(self.last)
+
+    def copy(self) -> Counters:
+        """Another one that changes by itself."""
+        return Counters({name: Recent(recent.span_ms, list(recent.times)) for name, recent in self.sent.items()}, dict(self.last))
+
+
+NONE_YET: Final = Counters()
+"""Of who got nothing that is limited. Never changed."""
+
+
+class Reason(Struct, frozen=True):
+    """Why: a word for programs and a sentence for people."""
+
+    code: str
+    detail: str
+
+
+class Verdict(Struct, frozen=True):
+    """The decision. `until_ms` is 0 unless it is DEFER; the last reason is the one that decided."""
+
+    decision: Decision
+    reasons: tuple[Reason, ...]
+    until_ms: int = 0
+
+
+def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
+    """What is to become of a message, now. Changes nothing.
+
+    Args:
+        zone: of the profile.
+        active_ms: when the user was last active, 0 for never.
+    """
+    return wished(facts, profile, active_ms) or limited(facts, profile, zone, counters, now_ms)
+
+
+def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = True) -> Verdict | None:
+    """Questions 1 to 4, which ask nothing of the time: the verdict of the one that decides, None when none does.
+
+    Args:
+        digest: may it go into the digest? What comes out of it may not.
+    """
+    mandatory = facts.limits.mandatory
+    wish = None if mandatory else muted(facts, profile)
+    if wish is None:
+        wish = _interacted(facts, active_ms)
+    if wish is not None:
+        return Verdict(Decision.SUPPRESS, (wish,))
+    if mandatory:
+        return Verdict(Decision.DELIVER, (Reason("mandatory", f"category {facts.category} is told to everyone"),))
+    if facts.priority == HIGH:
+        return Verdict(Decision.DELIVER, (Reason("priority", "high priority waits for nothing and counts against no cap"),))
+    pattern = matches(profile.digest_types, facts.type) if digest else ""
+    if pattern:
+        return Verdict(Decision.DIGEST, (Reason("digest", f"the user wants {pattern} in the digest"),))
+    return None
+
+
+def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int) -> Verdict:
+    """Questions 5 to 7, of a message that none of those before decides."""
+    until_ms = quiet_until(profile.quiet, zone, now_ms) if facts.limits.quiet and profile.quiet else 0
+    if until_ms:
+        return Verdict(
+            Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms
+        )
+    limit = _same_type(facts, counters, now_ms) or _capped(facts, counters, now_ms)
+    if limit is not None:
+        return Verdict(Decision.SUPPRESS, (limit,))
+    return Verdict(Decision.DELIVER, (Reason("allowed", "nothing speaks against it"),))
+
+
+def record(counters: Counters, facts: Facts, now_ms: int, counted_max: int) -> None:
+    """A message was delivered: count it, where somebody limits it. High priority and mandatory messages count against nobody.
+
+    Args:
+        counted_max: categories, and types, that are counted; the one not sent for longest makes room.
+    """
+    limits = facts.limits
+    if facts.priority == HIGH or limits.mandatory or not (limits.cap or limits.same_type_ms):
+        return
+    forget_old(counters, now_ms)
+    if limits.cap:
+        recent = counters.sent.pop(facts.category, None)
+        times = [] if recent is None else recent.times
+        times.append(max(now_ms, times[-1]) if times else now_ms)
+        counters.sent[facts.category] = Recent(limits.cap_ms, times[-limits.cap :])
+        _make_room(counters.sent, counted_max)
+    if limits.same_type_ms:
+        _, until_ms = counters.last.pop(facts.type, (0, 0))
+        counters.last[facts.type] = (now_ms, max(until_ms, now_ms + limits.same_type_ms))
+        _make_room(counters.last, counted_max)
+
+
+def _make_room(table: dict[str, Any], count_max: int) -> None:
+    while len(table) > count_max:
+        del table[next(iter(table))]
+
+
+def forget_old(counters: Counters, now_ms: int) -> None:
+    """Drop what no limit looks at any more, so that the page of a quiet user is small. Changes no verdict."""
+    for name, recent in list(counters.sent.items()):
+        times = [at_ms for at_ms in recent.times if at_ms > now_ms - recent.span_ms]
+        if times:
+            counters.sent[name] = Recent(recent.span_ms, times)
+        else:
+            del counters.sent[name]
+    for type_ in [name for name, (_, until_ms) in counters.last.items() if until_ms <= now_ms]:
+        del counters.last[type_]
+
+
+def muted(facts: Facts, profile: Profile) -> Reason | None:
+    """Question 1: has the user muted it?"""
+    pattern = matches(profile.muted_types, facts.type)
+    if pattern:
+        return Reason("muted_type", f"the user has muted {pattern}")
+    target = next((target for target in facts.targets if target in profile.muted_targets), None)
+    return None if target is None else Reason("muted_target", f"the user has muted {target}")
+
+
+def _interacted(facts: Facts, active_ms: int) -> Reason | None:
+    if not facts.unless_active_since_ms or active_ms <= facts.unless_active_since_ms:
+        return None
+    return Reason("interacted", "the user has been active since")
+
+
+def _same_type(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
+    same_type_ms = facts.limits.same_type_ms
+    last_ms, until_ms = counters.last.get(facts.type, (0, 0))
+    if not same_type_ms or min(until_ms, last_ms + same_type_ms) <= now_ms:
+        return None
+    return Reason("same_type", f"the user got {facts.type} {_span(now_ms - last_ms)} ago; once per {_span(same_type_ms)} is allowed")
+
+
+def _capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
+    limits = facts.limits
+    counted = counters.sent.get(facts.category)
+    if not limits.cap or counted is None:
+        return None
+    recent = _count_after(counted.times, now_ms - min(limits.cap_ms, counted.span_ms))
+    if recent < limits.cap:
+        return None
+    return Reason("cap", f"the user got {recent} of {facts.category} in {_span(limits.cap_ms)}; {limits.cap} are allowed")
+
+
+def _count_after(times: Sequence[int], after_ms: int) -> int:
+    return sum(at_ms > after_ms for at_ms in times)
+
+
+def limits_in_words(limits: Category) -> str:
+    """What a category allows, for people."""
+    if limits.mandatory:
+        return "told to everyone, whatever they want"
+    said = [f"{limits.cap} in {_span(limits.cap_ms)}"] if limits.cap else []
+    said += [f"the same type once in {_span(limits.same_type_ms)}"] if limits.same_type_ms else []
+    return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
+
+
+def _span(duration_ms: int) -> str:
+    """A duration for people: its two largest units."""
+    seconds = max(duration_ms, 0) // 1000
+    parts = [(seconds // 86_400, "d"), (seconds % 86_400 // 3600, "h"), (seconds % 3600 // 60, "min"), (seconds % 60, "s")]
+    said = [f"{number} {unit}" for number, unit in parts if number]
+    return " ".join(said[:2]) or "0 s"
+
+
+_counters: Final = msgspec.msgpack.Decoder(Counters)
+
+
+def decode_counters(blob: bytes) -> Counters:
+    """Counters as a page keeps them. Raises what `engine.core.wire.records.UNREADABLE` lists when they are corrupt."""
+    return _counters.decode(blob)

@@ -1,0 +1,195 @@
+"""What a user wants and is: time zone, quiet hours, muted types and targets, digest instead of live, and the level that rules look at.
+
+    {"zone": "Europe/Berlin", "level": "vip",
+     "quiet": [{"from": "22:00", "to": "07:30"}, {"from": "13:00", "to": "15:00", "days": ["sat", "sun"]}],
+     "mute": {"types": ["post.liked", "promo.*"], "targets": ["thread:9"]},
+     "digest": {"types": ["forum.*"]}}
+
+`parse_profile` reads this from JSON and says what is wrong with it and where; `Profile` is how it is kept, and `shown` how it is
+told again. A type is a whole event type, or its beginning with `.*` behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.model.names import is_event_type, is_id
+from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours
+from engine.errors import Invalid
+
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+LEVEL_CHARS_MAX: Final = 32
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+_LEVEL: Final = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
+
+
+class Profile(Struct, frozen=True, array_like=True):
+    """A user's wishes, as storage keeps them; the default is nobody's in particular."""
+
+    zone: str = "UTC"
+    level: str = ""
+    quiet: tuple[QuietHours, ...] = ()
+    muted_types: tuple[str, ...] = ()
+    muted_targets: tuple[str, ...] = ()
+    digest_types: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        texts = (*self.muted_types, *self.muted_targets, *self.digest_types)
+        return 500 + 100 * len(self.quiet) + sum(70 + len(text) for text in texts)
+
+
+NO_PROFILE: Final = Profile()
+
+
+class ProfileLimits(Struct, frozen=True):
+    """How much one profile may hold: entries of each list, and characters of each of them."""
+
+    entries_max: int
+    chars_max: int
+
+
+class _QuietText(Struct, forbid_unknown_fields=True):
+    from_: str = msgspec.field(name="from")
+    to: str
+    days: tuple[str, ...] = DAYS
+
+
+class _MuteText(Struct, forbid_unknown_fields=True):
+    types: list[str] = []
+    targets: list[str] = []
+
+
+class _DigestText(Struct, forbid_unknown_fields=True):
+    types: list[str] = []
+
+
+class _ProfileText(Struct, forbid_unknown_fields=True):
+    zone: str = "UTC"
+    level: str = ""
+    quiet: list[_QuietText] = []
+    mute: _MuteText = msgspec.field(default_factory=_MuteText)
+    digest: _DigestText = msgspec.field(default_factory=_DigestText)
+
+
+_text: Final = msgspec.json.Decoder(_ProfileText)
+_kept: Final = msgspec.msgpack.Decoder(Profile)
+encode: Final = msgspec.msgpack.Encoder().encode
+"""A profile as storage keeps it."""
+
+
+def decode(blob: bytes) -> Profile:
+    """A kept profile. Raises what `engine.core.wire.records.UNREADABLE` lists when it is corrupt."""
+    return _kept.decode(blob)
+
+
+def parse_profile(body: bytes, check_zone: Callable[[str], object], limits: ProfileLimits) -> Profile:
+    """A profile from JSON.
+
+    Args:
+        body: an object as in the module's text; what is left out is the default.
+        check_zone: raises Invalid when there is no zone of this name.
+        limits: of its lists.
+
+    Raises:
+        Invalid: with the path of what is wrong.
+    """
+    try:
+        text = _text.decode(body)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `")
+        raise Invalid(what, place.rstrip("`") or "$") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"malformed JSON: {error}") from None
+    check_zone(text.zone)
+    if text.level and not (len(text.level) <= LEVEL_CHARS_MAX and _LEVEL.fullmatch(text.level)):
+        raise Invalid(f"1 to {LEVEL_CHARS_MAX} of a-z 0-9 _ -", "$.level")
+    if len(text.quiet) > QUIET_MAX:
+        raise Invalid(f"at most {QUIET_MAX} intervals", "$.quiet")
+    return Profile(
+        text.zone,
+        text.level,
+        tuple(_quiet(quiet, f"$.quiet[{index}]") for index, quiet in enumerate(text.quiet)),
+        _types(text.mute.types, "$.mute.types", limits),
+        _names(text.mute.targets, "$.mute.targets", limits),
+        _types(text.digest.types, "$.digest.types", limits),
+    )
+
+
+def shown(profile: Profile) -> dict[str, Any]:
+    """The profile as `parse_profile` reads it."""
+    return {
+        "zone": profile.zone,
+        "level": profile.level,
+        "quiet": [
+            {"from": _clock(quiet.begin), "to": _clock(quiet.end), "days": [day for bit, day in enumerate(DAYS) if quiet.days >> bit & 1]}
+            for quiet in profile.quiet
+        ],
+        "mute": {"types": list(profile.muted_types), "targets": list(profile.muted_targets)},
+        "digest": {"types": list(profile.digest_types)},
+    }
+
+
+def matches(patterns: Sequence[str], type: str) -> str:
+    """The first pattern that an event type is meant by, "" when none."""
+    for pattern in patterns:
+        if pattern == type or (pattern.endswith(".*") and type.startswith(pattern[:-1])):
+            return pattern
+    return ""
+
+
+def target_names(target: Any) -> tuple[str, ...]:
+    """How a `target` can be muted: a text by itself; an object with an `id` by that, and with a `kind` by `kind:id` too."""
+    if isinstance(target, str):
+        return (target,)
+    if isinstance(target, Mapping) and isinstance(target.get("id"), str | int):
+        name = str(target["id"])
+        return (name, f"{target['kind']}:{name}") if isinstance(target.get("kind"), str) else (name,)
+    return ()
+
+
+def _quiet(text: _QuietText, path: str) -> QuietHours:
+    begin, end = _minute(text.from_, f"{path}.from"), _minute(text.to, f"{path}.to")
+    if begin == end:
+        raise Invalid("a time other than `from` is needed: an interval is shorter than a day", f"{path}.to")
+    days = 0
+    for index, day in enumerate(text.days):
+        if day not in DAYS:
+            raise Invalid(f"allowed are {', '.join(DAYS)}", f"{path}.days[{index}]")
+        days |= 1 << DAYS.index(day)
+    return QuietHours(begin, end, days if text.days else ALL_DAYS)
+
+
+def _minute(text: str, path: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise Invalid("a time of day such as 22:30", path)
+    return int(found[1]) * 60 + int(found[2])
+
+
+def _clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def _types(texts: Iterable[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
+    kept = _names(texts, path, limits)
+    for index, text in enumerate(kept):
+        if not is_event_type(text.removesuffix(".*"), limits.chars_max):
+            raise Invalid("an event type such as post.liked, or the beginning of some: post.*", f"{path}[{index}]")
+    return kept
+
+
+def _names(texts: Iterable[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
+    kept = tuple(dict.fromkeys(texts))
+    if len(kept) > limits.entries_max:
+        raise Invalid(f"at most {limits.entries_max}", path)
+    for index, text in enumerate(kept):
+        if not is_id(text, limits.chars_max):
+            raise Invalid(f"printable text of 1 to {limits.chars_max} characters", f"{path}[{index}]")
+    return kept

@@ -1,0 +1,117 @@
+"""What a mailbox knows of its user beside the messages: wishes, what counts against limits, and what was decided lately. Nearly no user
+has one.
+
+Part of the page. The shard owns it; it changes with journalled records only: the profile with `checkpoint.Profiled`, counters with the
+messages that count, the timeline with `checkpoint.Decided`, events and followers with `checkpoint.Noticed`; and a timer that took effect
+follows no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.policy.contact_policy import Counters
+from engine.core.policy.profile import Profile
+
+EVENTS_MAX: Final = 64
+"""Events of a user whose last time is kept, those that came last: as many may be asked for by the rules of a file. About 100 bytes each."""
+
+DELIVERIES_MAX: Final = 8
+"""Events recognised when they come again: a publisher that got no answer sends one again within seconds."""
+
+FOLLOWERS_MAX: Final = 16
+"""Inactivity rules that may follow a user: each has a timer of its own for every user."""
+
+
+class TimelineEntry(Struct, array_like=True, frozen=True, gc=False):
+    """What became of a message, for its timeline.
+
+    Args:
+        id: the message's.
+        at_ms: when that was decided.
+        event: suppressed, deferred or digested.
+        reason: a word for programs and, behind a colon, a sentence for people.
+        until_ms: of what was deferred, or waits in a digest.
+    """
+
+    id: str
+    at_ms: int
+    event: str
+    reason: str
+    until_ms: int = 0
+
+
+class UserState(Struct, array_like=True):
+    """See the module's text.
+
+    Args:
+        profile: None for who wants nothing in particular.
+        counters: None while nothing counts.
+        timeline: what was decided last, oldest first, at most `decisions_max`.
+        events: when each event last came, ms, of those that some rule asks for; the one that came longest ago first.
+        follows: by inactivity rule, the scheduled id of the timer that follows the user.
+        deliveries: of the events noticed last that did not say when they happened.
+    """
+
+    profile: Profile | None = None
+    counters: Counters | None = None
+    timeline: list[TimelineEntry] = []
+    events: dict[str, int] = {}
+    follows: dict[str, str] = {}
+    deliveries: list[str] = []
+
+    @property
+    def empty(self) -> bool:
+        """Is nothing known?"""
+        nothing = self.profile is None and (self.counters is None or self.counters.empty)
+        return nothing and not (self.timeline or self.events or self.follows or self.deliveries)
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        size = 100 + sum(300 + len(entry.id) + len(entry.reason) for entry in self.timeline)
+        if self.profile is not None:
+            size += self.profile.size
+        if self.counters is not None:
+            size += self.counters.size
+        return size + 100 * len(self.events) + 150 * len(self.follows) + 100 * len(self.deliveries)
+
+    def note(self, entry: TimelineEntry, entries_max: int) -> None:
+        """One more entry; the oldest makes room. What is decided again just as before (a timer that came twice) is told once."""
+        timeline = self.timeline
+        if any((known.id, known.event, known.until_ms) == (entry.id, entry.event, entry.until_ms) for known in timeline if entry.until_ms):
+            return
+        timeline.append(entry)
+        del timeline[:-entries_max]
+
+    def is_new(self, delivery: str) -> bool:
+        """Is this delivery of an event none of the last ones? It is one of them from now on."""
+        if delivery in self.deliveries:
+            return False
+        self.deliveries.append(delivery)
+        del self.deliveries[:-DELIVERIES_MAX]
+        return True
+
+    def notice(self, event: str, at_ms: int) -> None:
+        """This event of the user came."""
+        last_ms = max(at_ms, self.events.pop(event, 0))
+        self.events[event] = last_ms
+        if len(self.events) > EVENTS_MAX:
+            del self.events[next(iter(self.events))]
+
+    def follow(self, timers: Mapping[str, str], ended: Container[str]) -> None:
+        """These timers follow the user, each for its rule, unless one does that has not ended."""
+        for rule, sid in timers.items():
+            if self.follows.get(rule, "") in ended or rule not in self.follows:
+                self.follows.pop(rule, None)
+                self.follows[rule] = sid
+        while len(self.follows) > FOLLOWERS_MAX:
+            del self.follows[next(iter(self.follows))]
+
+    def took_effect(self, sid: str) -> None:
+        """The timer was sent: if it followed the user, it does no more."""
+        for rule in [rule for rule, follower in self.follows.items() if follower == sid]:
+            del self.follows[rule]

@@ -1,0 +1,1 @@
+"""Which events become which notifications, for whom, when, and with which text."""

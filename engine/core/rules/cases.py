@@ -1,0 +1,110 @@
+"""Examples of what rules make of events, written beside the rules and run as their tests: `engine rules test RULES CASES`.
+
+    [[case]]
+    name = "a cart is left behind"
+    event = "cart.abandoned"
+    payload = { user = "ann", target = "cart:7" }
+    person = { level = "vip", active = "3h" }         # last active so long before the event
+    expect = [{ rule = "cart", user = "ann", delay = "36m", data.text = "Still thinking about it?" }]
+    cancels = [{ rule = "reminder", user = "ann" }]
+
+A case holds when there are exactly as many notifications and cancellations as it lists, in their order, and each has at least the
+members that are listed. `payload` is handed to the rules as it is, the way `POST /v1/events` and `engine replay` do.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.model.duration import parse_duration_ms
+from engine.core.rules.rules import Notification, Rules, RulesOutcome, delivery_id
+from engine.errors import Invalid, RulesError
+
+NOW_MS: Final = 1_900_000_000_000
+"""When the events of cases come, unless their payload says another `ts`."""
+
+
+class Case(Struct, forbid_unknown_fields=True):
+    """One example."""
+
+    name: str
+    event: str
+    payload: dict[str, Any] = {}
+    tenant: str = "default"
+    person: dict[str, str] = {}
+    expect: list[dict[str, Any]] = []
+    cancels: list[dict[str, Any]] = []
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    case: list[Case]
+
+
+def parse_cases(text: str, source: str) -> list[Case]:
+    """The cases in a TOML text.
+
+    Raises:
+        RulesError: with the reason.
+    """
+    try:
+        return msgspec.convert(tomllib.loads(text), _File).case
+    except (ValueError, RecursionError) as error:  # msgspec's and tomllib's errors are ValueErrors
+        raise RulesError(f"{source}: {error}") from error
+
+
+def outcome_of(rules: Rules, case: Case) -> RulesOutcome:
+    """What the rules make of the case's event.
+
+    Raises:
+        RulesError: `person.active` is no duration.
+    """
+    try:
+        active_ms = NOW_MS - parse_duration_ms(case.person["active"]) if "active" in case.person else 0
+    except Invalid as error:
+        raise RulesError(f"case {case.name!r}: person.active: {error.detail}") from error
+    person = {"level": case.person.get("level"), "active_ms": active_ms}
+    delivery = delivery_id(case.event, case.payload)
+    return rules.apply(case.event, case.payload, delivery, tenant=case.tenant, now_ms=NOW_MS, person=lambda _user: person)
+
+
+def differences(rules: Rules, case: Case) -> list[str]:
+    """In what the outcome differs from what the case expects; empty when it holds."""
+    outcome = outcome_of(rules, case)
+    notifications = [told(notification) for notification in outcome.notifications]
+    cancellations = [msgspec.to_builtins(cancellation) for cancellation in outcome.cancellations]
+    return _compare("notification", case.expect, notifications) + _compare("cancellation", case.cancels, cancellations)
+
+
+def told(notification: Notification) -> dict[str, Any]:
+    """A notification by the names of its members, with what must hold when its time has come; `delay` in milliseconds."""
+    members = msgspec.structs.asdict(notification)
+    if notification.conditions is not None:
+        members["conditions"] = msgspec.structs.asdict(notification.conditions)
+    return {**members, "delay": members.pop("delay_ms")}
+
+
+def _compare(what: str, expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
+    if len(expected) != len(found):
+        named = ", ".join(f"{one['rule']} for {one['user']}" for one in found) or "none"
+        return [f"{len(expected)} {what}s expected, there are {len(found)}: {named}"]
+    return [
+        f"{what} {number}: {place}: expected {wanted!r}, found {there!r}"
+        for number, (wish, one) in enumerate(zip(expected, found, strict=True), 1)
+        for place, wanted, there in _unlike(wish, one, "")
+    ]
+
+
+def _unlike(wish: Mapping[str, Any], found: Mapping[str, Any], prefix: str) -> list[tuple[str, Any, Any]]:
+    unlike: list[tuple[str, Any, Any]] = []
+    for name, wanted in wish.items():
+        there = found.get(name)
+        if isinstance(wanted, dict) and isinstance(there, dict):
+            unlike += _unlike(wanted, there, f"{prefix}{name}.")
+        elif (parse_duration_ms(wanted) if name == "delay" and isinstance(wanted, str) else wanted) != there:
+            unlike.append((f"{prefix}{name}", wanted, there))
+    return unlike

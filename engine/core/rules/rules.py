@@ -1,0 +1,399 @@
+"""Which events become which notifications: declarative rules, applied without any I/O. `engine.core.rules.toml_loader` reads them.
+
+    [defaults]
+    actor = "sender.login"                      # path: who did it
+
+    [category.digest]                           # what notifications of a category may do to a user, see `engine.core.policy.contact_policy`
+    cap = 3                                     # at most so many
+    per = "1d"                                  # in a rolling window of this length
+    same_type = "72h"                           # and the same type once in this time
+    quiet = true                                # quiet hours hold it back; `mandatory = true`: nothing does
+                                                # "touch" is there without being defined: these very limits
+
+    [[rule]]
+    name = "comment"
+    event = ["issue_comment", "discussion_comment"]
+    action = "created"
+    when = [{ path = "comment.user.type", not_equal = "Bot" }]
+    recipients = ["issue.user.login", "discussion.user.login"]
+    mentions = ["comment.body"]                 # texts whose @logins are recipients too
+    type = "github.comment"
+    title = "{sender.login} commented on {issue.title|discussion.title}"
+
+    delay = "15m"                               # or by level and activity, see `engine.core.rules.delay`
+    collapse = "comments/{issue.number}"        # what is armed under one key is cancelled together
+    cancel_on = ["issue.closed"]                # these events cancel what this rule has armed for the user
+    category = "touch"                          # whose limits count
+    rollout = { share = 0.1, tenants = ["acme"] }
+    fire = { unless_active = true }             # judged when the time has come
+    template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.rules.jinja_content`
+
+A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
+the file. The event `*` is every event. One event notifies a user at once only once: by the first rule that names them, so the
+most urgent rules stand first; what is sent later takes nobody's turn. Nobody is notified of their own action unless the rule says
+`notify_self`.
+
+The id of a notification is made by the template `id`, the same each time the same delivery is applied, so the engine
+answers a repeat as a duplicate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.model.names import is_user
+from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
+from engine.core.policy.category import Category
+from engine.core.policy.conditions import Conditions
+from engine.core.policy.contact_policy import CATEGORIES
+from engine.core.rules.delay import Delay, Rollout
+from engine.core.rules.jinja_content import JinjaContent
+from engine.core.rules.mentions import mentions
+from engine.errors import Invalid
+
+NAME_CHARS_MAX: Final = 128  # users, types and ids, as the engine takes them by default
+
+_TS_MS_MAX: Final = 253_402_300_799_999  # the year 9999
+
+Priority = Literal["high", "normal", "low"]
+
+
+class Condition(Struct, frozen=True):
+    """`test` on what a path leads to: one of equals, not_equal, in, exists."""
+
+    path: EventPath
+    test: str
+    operand: Any
+
+    def holds(self, scope: Scope) -> bool:
+        """Through a list, equals and in hold when any element does, not_equal when none is equal."""
+        values = self.path.values(scope)
+        if self.test == "exists":
+            return bool(values) is bool(self.operand)
+        if self.test == "not_equal":
+            return all(value != self.operand for value in values)
+        return any(value == self.operand if self.test == "equals" else value in self.operand for value in values)
+
+
+class Rule(Struct, frozen=True):
+    """One rule, its paths and templates parsed and the file's defaults filled in."""
+
+    name: str
+    events: frozenset[str]
+    actions: frozenset[str]
+    conditions: tuple[Condition, ...]
+    recipients: tuple[EventPath, ...]
+    mentions: tuple[EventPath, ...]
+    notify_self: bool
+    type: str
+    priority: Priority
+    actor: EventPath | None
+    target: Shape | None
+    context: Shape | None
+    ts: Template | None
+    id: Template
+    data: dict[str, Shape]
+    delay: Delay = Delay()
+    collapse: Template | None = None
+    cancel_on: frozenset[str] = frozenset()
+    category: str = ""
+    rollout: Rollout = Rollout()
+    fire: Conditions = Conditions(0)
+    member_of: Template | None = None
+    contents: dict[str, JinjaContent] = {}
+
+    def mismatch(self, event: str, action: Any, scope: Scope) -> str:
+        """Why this is no event the rule is about; "" when it is one."""
+        if event not in self.events and EVERY_EVENT not in self.events:
+            return f"it is about {', '.join(sorted(self.events))}"
+        if self.actions and action not in self.actions:
+            return f"the action is {action!r}, not one of {', '.join(sorted(self.actions))}"
+        failed = next((number for number, condition in enumerate(self.conditions) if not condition.holds(scope)), None)
+        return "" if failed is None else f"when[{failed}] does not hold"
+
+    def matches(self, event: str, action: Any, scope: Scope) -> bool:
+        """Is this an event the rule is about?"""
+        return not self.mismatch(event, action, scope)
+
+    def key(self, scope: Scope) -> str:
+        """The collapse key of what this rule arms, its name when it says nothing else; "" when nothing of it can be cancelled."""
+        if self.collapse is not None:
+            return short(str(self.collapse.render(scope)))
+        return self.name if self.cancel_on or self.fire.inactive_ms else ""
+
+    def users(self, scope: Scope) -> list[str]:
+        """Whom it names, recipients before mentions; the same one may come twice."""
+        named = [value for path in self.recipients for value in path.values(scope)]
+        for path in self.mentions:
+            named += [login for text in path.values(scope) if isinstance(text, str) for login in mentions(text)]
+        return [str(value) for value in named if isinstance(value, str | int) and not isinstance(value, bool)]
+
+
+class Notification(Struct, frozen=True, kw_only=True):
+    """One user to notify. `ts` in milliseconds since the epoch; `None` is for what the event does not say."""
+
+    rule: str
+    user: str
+    id: str
+    type: str
+    priority: Priority
+    actor: str | None
+    target: Any
+    context: Any
+    ts: int | None
+    data: dict[str, Any]
+    delay_ms: int = 0
+    collapse: str = ""
+    category: str = ""
+    conditions: Conditions | None = None
+
+    def item(self) -> dict[str, Any]:
+        """As an item of `POST /v1/notifications`, `delay` and all."""
+        fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
+        item = {name: value for name, value in fields.items() if value is not None}
+        if self.category:
+            item["category"] = self.category
+        return {**item, "delay": self.delay_ms / 1000} if self.delay_ms else item
+
+
+_ITEM_FIELDS: Final = ("user", "id", "type", "priority", "actor", "target", "context", "ts", "data")
+
+
+class Cancellation(Struct, frozen=True):
+    """What `rule` has armed for a user under this collapse key is not to be sent any more."""
+
+    rule: str
+    user: str
+    collapse: str
+
+
+class Skipped(Struct, frozen=True):
+    """Why a rule that matched notified nobody, or not this `user`."""
+
+    rule: str
+    user: str
+    reason: str
+
+
+class RulesOutcome(Struct, frozen=True):
+    """What the rules make of one event: the names of those that matched, whom to notify, who was left out."""
+
+    matched: list[str]
+    notifications: list[Notification]
+    skipped: list[Skipped]
+    cancellations: list[Cancellation] = []
+
+
+EVERY_EVENT: Final = "*"
+NO_RECIPIENT: Final = "the event names nobody to notify"
+OWN_ACTION: Final = "own action"
+ALREADY: Final = "notified by an earlier rule"
+NOT_A_USER: Final = "not a user name"
+NOT_ROLLED_OUT: Final = "the rule is not rolled out to this user"
+
+Person = Callable[[str], Mapping[str, Any]]
+"""What is known of a user, by name: `level`, and `active_ms`, when they were last active. Called only where a rule looks at it."""
+
+
+def _unknown(_user: str) -> Mapping[str, Any]:
+    return {}
+
+
+class Rules(Struct, frozen=True):
+    """All rules of a file."""
+
+    rules: tuple[Rule, ...]
+    users_ignore_case: bool
+    categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
+    events_asked: frozenset[str] = frozenset()  # of which some rule asks, when its time has come, whether they came
+    activity_asked: bool = False  # some rule asks when a user was last active: every event of a user counts
+
+    def apply(
+        self,
+        event: str,
+        payload: Mapping[str, Any],
+        delivery: str,
+        *,
+        tenant: str = "default",
+        now_ms: int = 0,
+        person: Person = _unknown,
+    ) -> RulesOutcome:
+        """Whom to notify of one event.
+
+        Args:
+            event: its name.
+            payload: its JSON object; `action` is the action, when it has one.
+            delivery: identifies this delivery of the event, see `delivery_id`.
+            tenant: whose users they are.
+            now_ms: when it came.
+            person: what is known of a user.
+        """
+        action = payload.get("action")
+        scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
+        matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
+        outcome = RulesOutcome([rule.name for rule, _ in matching], [], [], [])
+        spellings = self._spellings(matching)
+        applying = _Applying(tenant, now_ms, person, spellings, set(), outcome)
+        for rule, scope in scopes:
+            if event in rule.cancel_on:
+                _cancel(rule, scope, outcome)
+        for rule, scope in matching:
+            self._notify(rule, scope, applying)
+        return outcome
+
+    def scope(self, rule: Rule, event: str, payload: Mapping[str, Any], delivery: str) -> Scope:
+        """What the paths and templates of a rule lead into."""
+        names = {"$event": event, "$action": payload.get("action"), "$delivery": delivery, "$rule": rule.name}
+        return Scope(payload, names)
+
+    def _spellings(self, matching: list[tuple[Rule, Scope]]) -> dict[str, str]:
+        """How the event itself writes its people. Someone mentioned as @OctoCat is the octocat who opened the issue."""
+        if not self.users_ignore_case:
+            return {}
+        known: dict[str, str] = {}
+        for rule, scope in matching:
+            for path in (*rule.recipients, *((rule.actor,) if rule.actor is not None else ())):
+                for value in path.values(scope):
+                    known.setdefault(str(value).casefold(), str(value))
+        return known
+
+    def _notify(self, rule: Rule, scope: Scope, applying: _Applying) -> None:
+        outcome = applying.outcome
+        actor = _first_text(rule.actor, scope)
+        own = actor.casefold() if actor is not None and self.users_ignore_case else actor
+        here: set[str] = set()
+        for named in rule.users(scope):
+            user = applying.spellings.get(named.casefold(), named)
+            same = user.casefold() if self.users_ignore_case else user
+            if same in here:
+                continue
+            here.add(same)
+            if not is_user(user, NAME_CHARS_MAX):
+                outcome.skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
+            elif not rule.notify_self and same == own:
+                outcome.skipped.append(Skipped(rule.name, user, OWN_ACTION))
+            elif same in applying.notified:
+                outcome.skipped.append(Skipped(rule.name, user, ALREADY))
+            elif not rule.rollout.includes(rule.name, applying.tenant, user):
+                outcome.skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
+            else:
+                self._add(rule, user, actor, scope, applying)
+                if not rule.delay.fixed_ms and not rule.delay.levels and not rule.fire.any:
+                    applying.notified.add(same)
+        if not here and not rule.mentions:  # a text without mentions is nothing to tell
+            outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
+
+    def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying) -> None:
+        names = _Names({**scope.names, "$user": user}, lambda: applying.person(user))
+        try:
+            made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms)
+        except Invalid as error:
+            applying.outcome.skipped.append(Skipped(rule.name, user, error.detail))
+            return
+        applying.outcome.notifications.append(made)
+
+
+class _Names(Mapping[str, Any]):
+    """The names of one user's notification: those of the event, and `$level` and `$active_ms`, for which the user is looked up."""
+
+    def __init__(self, names: dict[str, Any], person: Callable[[], Mapping[str, Any]]) -> None:
+        self._names = names
+        self._person = person
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names and name in _OF_PERSON:
+            person = self._person()
+            self._names |= {name: person.get(member) for name, member in _OF_PERSON.items()}
+        return self._names[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names or name in _OF_PERSON
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._names, **_OF_PERSON})
+
+    def __len__(self) -> int:
+        return len({**self._names, **_OF_PERSON})
+
+
+_OF_PERSON: Final = {"$level": "level", "$active_ms": "active_ms"}
+
+
+class _Applying(Struct):
+    """One event on its way through the rules."""
+
+    tenant: str
+    now_ms: int
+    person: Person
+    spellings: Mapping[str, str]
+    notified: set[str]
+    outcome: RulesOutcome
+
+
+def _cancel(rule: Rule, scope: Scope, outcome: RulesOutcome) -> None:
+    key = rule.key(scope)
+    users = dict.fromkeys(user for user in rule.users(scope) if is_user(user, NAME_CHARS_MAX))
+    outcome.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
+
+
+def short(name: str) -> str:
+    """A name as it is, or its digest where it is no name the engine takes."""
+    return name if 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+
+
+def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms: int) -> Notification:
+    delay_ms = rule.delay.of(scope, now_ms)
+    ts = None if rule.ts is None else _timestamp_ms(rule.ts.render(scope))
+    conditions = msgspec.structs.replace(
+        rule.fire,
+        since_ms=ts or now_ms,
+        delay_ms=delay_ms,
+        member_of="" if rule.member_of is None else str(rule.member_of.render(scope) or ""),
+    )
+    data = {name: value for name, value in render_shape(rule.data, scope).items() if value != ""}
+    names = {**scope.payload, "event": scope.payload, "user": user, "rule": rule.name, "type": rule.type}
+    return Notification(
+        rule=rule.name,
+        user=user,
+        id=short(str(rule.id.render(scope))),
+        type=rule.type,
+        priority=rule.priority,
+        actor=actor,
+        target=None if rule.target is None else render_shape(rule.target, scope),
+        context=None if rule.context is None else render_shape(rule.context, scope),
+        ts=ts,
+        data={**data, **{name: content.render(names) for name, content in rule.contents.items()}},
+        delay_ms=rule.fire.inactive_ms + delay_ms,
+        collapse=rule.key(scope),
+        category=rule.category,
+        conditions=conditions if conditions.any else None,
+    )
+
+
+def _first_text(path: EventPath | None, scope: Scope) -> str | None:
+    values = [] if path is None else path.values(scope)
+    return str(values[0]) if values else None
+
+
+def _timestamp_ms(value: Any) -> int | None:
+    """Milliseconds since the epoch, as they are or from RFC 3339 text; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if 0 <= value <= _TS_MS_MAX else None
+    if not isinstance(value, str):
+        return None
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def delivery_id(event: str, payload: Mapping[str, Any]) -> str:
+    """Identifies a recorded delivery by what it says: 20 hex digits, the same whatever the order of its members."""
+    return hashlib.sha256(msgspec.json.encode([event, payload], order="deterministic")).hexdigest()[:20]

@@ -1,0 +1,1 @@
+"""SchedulerCore: durable and volatile timers, claimed, fired and settled."""

@@ -1,0 +1,101 @@
+"""What storage has yet to be told of durable timers that were handed out: which took effect, and which are to come again and when.
+
+Both gather for `timer_removal_ms`, or ride along with other work. They are given to storage until it confirms; each is safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from engine.config import Config
+from engine.core.model.routing import partition_of_timer
+from engine.core.scheduler.scheduler_events import StoreDone, StoreWork
+
+SETTLED_MAX: Final = 2000
+"""Timers removed, and timers moved, in one turn; with `commit_records_max` requests it keeps a turn's script at a few ms."""
+
+
+class PendingRemovals:
+    """See the module's text. A timer is in one of the two at most."""
+
+    def __init__(self, config: Config) -> None:
+        self._removal_ms = config.timer_removal_ms
+        self._fired: dict[str, str] = {}  # scheduled id -> mailbox key, empty where unknown
+        self._moves: dict[str, tuple[int, str]] = {}  # scheduled id -> (new due time, mailbox key)
+        self._given_fired: list[str] = []  # under way
+        self._given_moves: list[str] = []
+        self._since_ms = 0  # when the oldest came
+
+    def __len__(self) -> int:
+        return len(self._fired) + len(self._moves)
+
+    def fired(self, sid: str, key: str, now_ms: int) -> None:
+        """The timer took effect."""
+        if not len(self):
+            self._since_ms = now_ms
+        self._moves.pop(sid, None)
+        self._fired[sid] = key
+
+    def again(self, sid: str, at_ms: int, key: str, now_ms: int) -> None:
+        """The timer had no effect and is to come again at `at_ms`."""
+        if not len(self):
+            self._since_ms = now_ms
+        self._moves[sid] = (at_ms, key)
+
+    def key_of_fired(self, sid: str) -> str | None:
+        """The mailbox key of a timer that took effect and may still be in storage; None for any other, "" where it is not known."""
+        return self._fired.get(sid)
+
+    def fired_of(self, key: str) -> list[str]:
+        """What of this mailbox took effect, and what may be of this mailbox."""
+        return [sid for sid, owner in self._fired.items() if owner in (key, "")]
+
+    def is_moving(self, sid: str) -> bool:
+        """Does the timer wait for its new time."""
+        return sid in self._moves
+
+    def stay(self, sid: str) -> None:
+        """A request has decided about the timer meanwhile: it is not moved."""
+        self._moves.pop(sid, None)
+
+    # -- Storage. ------------------------------------------------------------------------------------------------------
+    def is_due(self, now_ms: int) -> bool:
+        """Is it time for a turn of their own: it costs about as much for a hundred as for one."""
+        return len(self) > 0 and (now_ms - self._since_ms >= self._removal_ms or len(self) >= SETTLED_MAX)
+
+    def next_at(self) -> int | None:
+        """When `is_due` at the latest, ms."""
+        return self._since_ms + self._removal_ms if len(self) else None
+
+    def give(self, work_of: Callable[[int], StoreWork]) -> None:
+        """Put the oldest into the work for storage."""
+        self._given_fired = list(islice(self._fired, SETTLED_MAX))
+        for sid in self._given_fired:
+            work_of(_partition(sid)).fired[sid] = self._fired[sid]
+        self._given_moves = list(islice(self._moves, SETTLED_MAX))
+        for sid in self._given_moves:
+            work_of(_partition(sid)).moved[sid] = self._moves[sid]
+
+    def stored_moves(self, done: StoreDone) -> list[tuple[str, int | None]]:
+        """Which timers storage has at their new time, ms, and which (None) it does not have at all; they do not wait any more."""
+        outcome: list[tuple[str, int | None]] = []
+        for sid, there in done.moved.items():
+            move = self._moves.pop(sid, None)
+            if move is not None:  # else it took effect, or was decided about, while this was under way
+                outcome.append((sid, move[0] if there else None))
+        return outcome
+
+    def stored_fired(self, now_ms: int) -> bool:
+        """Storage has done all that was given, except moves it refused: were there any?"""
+        for sid in self._given_fired:
+            del self._fired[sid]
+        self._since_ms = now_ms
+        return any(sid in self._moves for sid in self._given_moves)
+
+
+def _partition(sid: str) -> int:
+    partition = partition_of_timer(sid)
+    assert partition is not None, "the scheduler checks what it takes"
+    return partition

@@ -1,0 +1,137 @@
+"""Which durable timers have to be in memory, and reading them ahead from storage page by page.
+
+Each partition has a frontier, a position in its timers ordered by (due time, scheduled id). The one rule: every timer at or
+before the frontier is in memory, unless its shard is unreachable and memory is short (`Firing.evict_unreachable`). Timers
+beyond it may be in memory too. The frontier moves forward by pages, up to the horizon; it is put back where that rule could
+no longer be kept, and the pages are read again: reading a timer that is in memory already changes nothing.
+
+Memory is bounded: reading ahead stops at three quarters of the limit. What is scheduled nearby must be in memory all the same;
+when that reaches the limit, the far half is left to storage and the frontier is put back, so the nearest timers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable
+from typing import Final
+
+from engine.config import Config
+from engine.core.scheduler.firing import Firing
+from engine.core.scheduler.scheduler_events import BEGINNING, Cursor, ReadTimers, TimersRead
+from engine.core.wire.records import Timer
+
+_FILL_SHARE: Final = 0.75
+"""Of the memory limit: where reading ahead stops. The rest is for what is scheduled nearby meanwhile."""
+
+_KEEP_SHARE: Final = 0.5
+"""Of the memory limit: what is kept when the far timers are left to storage. Halving makes the scan rare."""
+
+
+class ReadAhead:
+    """The frontiers of one scheduler's partitions."""
+
+    def __init__(self, config: Config, partitions: Iterable[int], firing: Firing, started_ms: int) -> None:
+        self._config = config
+        self._firing = firing
+        self._started_ms = started_ms
+        self._frontiers: dict[int, Cursor] = dict.fromkeys(partitions, BEGINNING)
+        self._reading: dict[int, ReadTimers] = {}
+        self._paused = False
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """All of the scheduler's."""
+        return self._frontiers.keys()
+
+    def owns(self, partition: int | None) -> bool:
+        """Is this one of the scheduler's partitions."""
+        return partition in self._frontiers
+
+    @property
+    def caught_up(self) -> bool:
+        """Is everything in memory that was due when the scheduler started."""
+        return all(frontier[0] > self._started_ms for frontier in self._frontiers.values())
+
+    def rewind(self, partition: int | None = None) -> None:
+        """Read again from the beginning: this partition, or all."""
+        for number in self._frontiers if partition is None else (partition,):
+            self._frontiers[number] = BEGINNING
+
+    def _put_back(self, partition: int, cursor: Cursor) -> None:
+        self._frontiers[partition] = min(self._frontiers[partition], cursor)
+
+    def _holds(self, share: float) -> bool:
+        """Does memory hold at least this share of its limit."""
+        firing = self._firing
+        return len(firing) >= share * self._config.timer_memory_max or firing.bytes >= share * self._config.timer_memory_bytes
+
+    # -- Reading ahead. ------------------------------------------------------------------------------------------------
+    def pages(self, now_ms: int) -> dict[int, ReadTimers]:
+        """The pages to read now, by partition. Report each with `loaded`, or `abandon` all."""
+        goal_ms = now_ms + self._config.timer_horizon_ms // 2
+        behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
+        if not behind:
+            return {}
+        if self._holds(_FILL_SHARE):
+            self._firing.evict_unreachable()
+        self._paused = self._holds(_FILL_SHARE)
+        if self._paused:
+            return {}
+        until_ms = now_ms + self._config.timer_horizon_ms
+        room = min(self._config.timer_load_max, self._config.timer_memory_max - len(self._firing))
+        room_bytes = min(self._config.timer_load_bytes, self._config.timer_memory_bytes - self._firing.bytes)
+        limit, bytes_max = max(room // len(behind), 1), max(room_bytes // len(behind), 1)
+        self._reading = {partition: ReadTimers(self._frontiers[partition], until_ms, limit, bytes_max) for partition in behind}
+        return self._reading.copy()
+
+    def abandon(self) -> None:
+        """The pages could not be read; `pages` asks for them again."""
+        self._reading.clear()
+
+    def loaded(self, partition: int, page: TimersRead, now_ms: int, deciding: Container[Timer], young: Container[str] = ()) -> None:
+        """Take a page in, except what is known already. The caller leaves out what it knows to be fired.
+
+        Args:
+            deciding: timers that a request is deciding about: they come in frozen.
+            young: those that no earlier incarnation can have handed out (`engine.core.scheduler.claim_horizon`).
+        """
+        for timer in page.timers:
+            if self._firing.get(timer.sid) is not None:
+                self._firing.correct(timer, now_ms, young=timer.sid in young)
+            elif not self._firing.is_left_to_storage(timer.key):
+                self._firing.add(timer, now_ms, frozen=timer in deciding, young=timer.sid in young)
+        asked = self._reading.pop(partition)
+        if self._frontiers[partition] == asked.after:  # else it was put back meanwhile, and what is in between may be missing
+            self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached
+
+    def next_at(self) -> int | None:
+        """When `pages` has something to read again, ms; None while memory is full or pages are being read."""
+        if self._paused or self._reading:
+            return None
+        return min(frontier[0] for frontier in self._frontiers.values()) - self._config.timer_horizon_ms // 2
+
+    # -- Scheduled meanwhile. ------------------------------------------------------------------------------------------
+    def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:
+        """A timer is durable: keep it in memory if it has to be, or if it is near and there is room."""
+        if self._firing.get(timer.sid) is not None or self._firing.is_left_to_storage(timer.key):
+            return
+        position = (timer.due_ms, timer.sid)
+        if position <= self._frontiers[partition]:
+            if self._holds(1.0):
+                self._make_room(now_ms)
+                if self._holds(1.0):
+                    self._put_back(partition, (timer.due_ms, ""))
+            if position > self._frontiers[partition]:
+                return
+        elif timer.due_ms > now_ms + self._config.timer_horizon_ms or self._holds(_FILL_SHARE):
+            return
+        self._firing.add(timer, now_ms, frozen=frozen, young=young)
+
+    def _make_room(self, now_ms: int) -> None:
+        """Leave to storage what is least urgent: timers nobody can take, then the far ones."""
+        self._firing.evict_unreachable()
+        cut_ms = max(frontier[0] for frontier in self._frontiers.values())
+        while self._holds(_KEEP_SHARE) and cut_ms > now_ms + 1:
+            cut_ms = now_ms + (cut_ms - now_ms) // 2
+            self._firing.evict_from(cut_ms)
+            for partition in self._frontiers:
+                self._put_back(partition, (cut_ms, ""))

@@ -1,0 +1,87 @@
+"""Requests under way, and the timers that one of them may cancel or move: they must not fire before it has its outcome.
+
+A request holds one timer by its id, or all of a mailbox. What is held is frozen in memory, comes in frozen when it is read from
+storage meanwhile, and thaws when the last request that holds it has its outcome.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from engine.core.scheduler.firing import Firing
+from engine.core.scheduler.scheduler_events import Request
+from engine.core.wire.records import Cancel, CancelAll, Reschedule, Timer
+
+
+class Waiting:
+    """A request waiting for storage."""
+
+    __slots__ = ("partition", "received_ms", "request", "session", "spared", "tried")
+
+    def __init__(self, session: str, request: Request, partition: int, received_ms: int, spared: Sequence[str]) -> None:
+        self.session = session
+        self.request = request
+        self.partition = partition
+        self.received_ms = received_ms
+        self.spared = spared
+        self.tried = False
+
+
+class RequestHolds:
+    """The holds of one scheduler's requests on the timers of `firing`."""
+
+    def __init__(self, firing: Firing) -> None:
+        self._firing = firing
+        self._sids: Counter[str] = Counter()
+        self._keys: Counter[str] = Counter()
+
+    def __contains__(self, timer: object) -> bool:
+        return isinstance(timer, Timer) and (timer.sid in self._sids or timer.key in self._keys)
+
+    def begin(self, request: Request) -> None:
+        """A request was taken; one that only looks holds nothing."""
+        if isinstance(request, CancelAll):
+            self._keys[request.key] += 1
+            for sid in self._firing.of(request.key):
+                self._firing.freeze(sid)
+        elif isinstance(request, Cancel | Reschedule):
+            self._sids[request.sid] += 1
+            self._firing.freeze(request.sid)
+
+    def end(self, request: Request, now_ms: int) -> None:
+        """The request has its outcome, or was given up."""
+        if isinstance(request, CancelAll):
+            if _release(self._keys, request.key):
+                for sid in list(self._firing.of(request.key)):
+                    self._thaw(sid, now_ms)
+        elif isinstance(request, Cancel | Reschedule) and _release(self._sids, request.sid):
+            self._thaw(request.sid, now_ms)
+
+    def forget(self, request: Request, now_ms: int) -> None:
+        """The request was sent and given up, so nobody knows when its timers are due: storage has to say before they may fire."""
+        sids = (
+            list(self._firing.of(request.key))
+            if isinstance(request, CancelAll)
+            else [request.sid]
+            if isinstance(request, Cancel | Reschedule)
+            else []
+        )
+        self.end(request, now_ms)
+        for sid in sids:
+            if not self._firing.is_claimed(sid):
+                self._firing.forget(sid)
+
+    def _thaw(self, sid: str, now_ms: int) -> None:
+        timer = self._firing.get(sid)
+        if timer is not None and timer not in self:
+            self._firing.thaw(sid, now_ms)
+
+
+def _release(holds: Counter[str], name: str) -> bool:
+    """One hold less; was it the last?"""
+    holds[name] -= 1
+    if holds[name]:
+        return False
+    del holds[name]
+    return True

@@ -1,0 +1,451 @@
+"""The scheduler's decisions: volatile timers for shards, durable timers for publishers. Pure: `handle(event, now_ms) -> effects`.
+
+Volatile timers (`Arm` -> `Due`) belong to a shard's link session, one per key. They live in that session's own wheel and go
+with it; the shard arms them again in its next session. There is at most one per mailbox, so the shard's own limits bound them.
+
+Durable timers live in storage; the near ones are in memory too (`engine.core.scheduler.read_ahead`), where they fire
+(`engine.core.scheduler.firing`).
+
+Requests. What edges ask (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `CancelAll`, `ListTimers`) waits in one queue and goes to
+storage in batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
+
+    Schedule     SCHEDULED; DUPLICATE or CONFLICT when the caller's id is taken; OVERLOADED when the user has too many timers
+    Cancel       OK: cancelled for sure, its effect will not happen. ALREADY_FIRED. NOT_FOUND
+    CancelAll    OK with the number cancelled. What may have taken effect is left alone; after an answer that was lost, the number
+                 is that of the last sending
+    Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
+    any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
+
+The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
+handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`), cannot fire, and the
+request
+decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer is read from storage again before it
+may fire, else a successor could find another due time there than the one at which it was handed out.
+
+Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
+from 404. A hand-out can fail, see the three levels of `engine.core.scheduler.firing`. The shard makes the effect happen once, under the
+scheduled id; here a timer may be handed out any number of times.
+
+Or the shard says `FireAgain`: it has judged, there was no effect, and the timer is to come again at another time. From then on the timer
+is not claimed, so it can be cancelled and moved like any other, also while its new time is on its way to storage: storage moves before it
+looks at requests. What a copy that is still under way to the shard may do is the shard's business (`engine.core.shard.fired_timers`).
+
+What a crash, or a lost answer, does at each point:
+
+    before the request is stored       nothing happened; no answer was given, the edge sends the request again or says 503
+    stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same
+    stored, answered, not due          read from storage by the next incarnation
+    handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
+                                       next incarnation; until then it counts as claimed (`engine.core.scheduler.claim_horizon`)
+    shard has acted, no FireDone       the same; the shard finds the scheduled id in its journal and only confirms
+    FireDone, not removed              removal is repeated until storage confirms it; after a crash the timer is handed out
+                                       once more and confirmed as above
+    removed, answer lost               removal is repeated; removing what is gone changes nothing
+    storage away                       requests: UNAVAILABLE; timers fire as far as they are claimed, then wait (they could not be
+                                       journalled either); removals wait; reading ahead waits
+    shard cannot act now               it says `FireFailed`; handed out again, see `engine.core.scheduler.firing`
+    FireAgain lost, or not stored      handed out again at its old time, as above: the shard judges again
+    moved, answer lost                 the move is repeated; after a crash the timer is read at its new time. Moving what has been
+                                       cancelled or removed meanwhile changes nothing
+    an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once, and
+                                       all of it counts as claimed here: it cannot claim more (`engine.core.scheduler.claim_horizon`)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.config import Config
+from engine.core.model.routing import SlotMap, partition_of_timer, partitions_of, split_key
+from engine.core.scheduler.claim_horizon import ClaimHorizon
+from engine.core.scheduler.firing import LATENESS_BUCKETS_MS, Firing
+from engine.core.scheduler.pending_removals import PendingRemovals
+from engine.core.scheduler.read_ahead import ReadAhead
+from engine.core.scheduler.request_holds import RequestHolds, Waiting
+from engine.core.scheduler.scheduler_events import (
+    Closed,
+    Effect,
+    Event,
+    Opened,
+    Quarantined,
+    Received,
+    Request,
+    Send,
+    SlotsRead,
+    StoreDone,
+    StoreRequest,
+    StoreWork,
+    Ticked,
+    TimersNotWritten,
+    TimersWritten,
+    WriteTimers,
+    partition_for,
+    shard_of,
+)
+from engine.core.scheduler.timer_wheel import TimerWheel
+from engine.core.wire.records import (
+    ALREADY_FIRED,
+    DUPLICATE,
+    NOT_FOUND,
+    OK,
+    OVERLOADED,
+    SCHEDULED,
+    UNAVAILABLE,
+    Arm,
+    Cancel,
+    CancelAll,
+    Due,
+    FireAgain,
+    FireDone,
+    FireFailed,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.errors import CorruptRecord
+
+_STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
+"""Pauses between attempts while storage fails; the last one repeats. Short first: a failover takes less than a second."""
+
+
+class SchedulerCore:
+    """One scheduler: the partitions of `partitions_of(index, config.schedulers)`, and volatile timers for every shard.
+
+    Args:
+        index: of this scheduler.
+        slots: the slot map to begin with.
+        now_ms: when this incarnation starts, after it has fenced earlier ones off.
+        claimed: how far each partition was claimed then, ms; see `engine.core.scheduler.claim_horizon`.
+    """
+
+    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
+        self._config = config
+        self._slots = slots
+        partitions = partitions_of(index, config.schedulers)
+        self._horizon = ClaimHorizon(config, partitions, claimed, now_ms)
+        self._firing = Firing(config, slots, self._horizon)
+        self._loading = ReadAhead(config, partitions, self._firing, now_ms)
+        self._sessions: dict[str, TimerWheel[str] | None] = {}  # a wheel of volatile timers for each shard's
+        self._queue: deque[Waiting] = deque()
+        self._batch: list[Waiting] | None = None  # under way
+        self._deciding = RequestHolds(self._firing)
+        self._settling = PendingRemovals(config)
+        self._failures = 0  # of storage in a row
+        self._store_after_ms = now_ms
+        self._stored: dict[int, int] = {}  # timers per partition, as storage said last
+        self._effects: list[Effect] = []
+        self._due_sent = 0
+
+    # -- What it tells. ------------------------------------------------------------------------------------------------
+    @property
+    def caught_up(self) -> bool:
+        """Has it read everything that was due when it started."""
+        return self._loading.caught_up
+
+    @property
+    def idle(self) -> bool:
+        """Is there nothing that storage has yet to be told."""
+        return not self._queue and not self._settling and self._batch is None
+
+    @property
+    def slots_version(self) -> int:
+        """Version of the slot map in use."""
+        return self._slots.version
+
+    def stats(self) -> dict[str, int | str | list[list[int]]]:
+        """Plain numbers for `engine status` and the metrics."""
+        return {
+            "armed": sum(self._stored.values()),
+            "loaded": len(self._firing),
+            "volatile": sum(len(wheel) for wheel in self._sessions.values() if wheel is not None),
+            "fired": self._firing.fired,
+            "refired": self._firing.refired,
+            "failed": self._firing.failed,
+            "degraded": self._firing.degraded,
+            "compensated": self._firing.compensated,
+            "postponed": self._firing.postponed,
+            "due_sent": self._due_sent,
+            "requests_waiting": len(self._queue) + len(self._batch or ()),
+            "removals_waiting": len(self._settling),
+            "storage": "down" if self._failures else "ok",
+            "lateness": [[upper_ms, count] for upper_ms, count in zip((*LATENESS_BUCKETS_MS, -1), self._firing.lateness, strict=True)],
+        }
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How long the oldest timer that is due and could be handed out has waited."""
+        at_ms = self._firing.due_at()
+        return 0 if at_ms is None else max(now_ms - at_ms, 0)
+
+    def next_at(self) -> int | None:
+        """When to call `handle` with `Ticked` at the latest, ms; None when only another event can change anything."""
+        moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
+        moments.append(self._firing.next_at())
+        if self._batch is None:
+            due_ms = self._firing.due_at()
+            works = [
+                self._store_after_ms if self._queue else self._loading.next_at(),
+                self._settling.next_at(),
+                None if due_ms is None else self._horizon.asks_at(due_ms),
+            ]
+            moments += [max(work_ms, self._store_after_ms) for work_ms in works if work_ms is not None]
+            if self._queue:
+                moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # -- What happens. -------------------------------------------------------------------------------------------------
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; returns what is to be done, in order.
+
+        Raises:
+            CorruptRecord: `Received` holds what this session may not say; nothing of it was taken.
+        """
+        match event:
+            case Received(session, records):
+                self._received(session, records, now_ms)
+            case TimersWritten(done):
+                self._store_succeeded(done, now_ms)
+            case TimersNotWritten():
+                self._store_failed(now_ms)
+            case Opened(session):
+                self._opened(session, now_ms)
+            case Closed(session):
+                self._closed(session, now_ms)
+            case SlotsRead(slots):
+                self._slots_read(slots, now_ms)
+            case Ticked():
+                pass
+        self._fire(now_ms)
+        self._give_up(now_ms)
+        self._begin_store(now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _opened(self, session: str, now_ms: int) -> None:
+        shard = shard_of(session)
+        if shard is None:
+            self._sessions[session] = None
+            return
+        self._sessions[session] = TimerWheel(now_ms)
+        if self._firing.open(shard, session, now_ms):
+            self._loading.rewind()
+
+    def _closed(self, session: str, now_ms: int) -> None:
+        if self._sessions.pop(session, None) is not None:
+            shard = shard_of(session)
+            assert shard is not None
+            self._firing.close(shard, now_ms)
+
+    def _slots_read(self, slots: SlotMap, now_ms: int) -> None:
+        if slots.version > self._slots.version:
+            self._slots = slots
+            if self._firing.set_slots(slots, now_ms):
+                self._loading.rewind()
+
+    def _received(self, session: str, records: Sequence[Request | Arm | FireDone | FireFailed | FireAgain], now_ms: int) -> None:
+        wheel = self._sessions[session]
+        if wheel is None and any(isinstance(record, Arm | FireDone | FireFailed | FireAgain) for record in records):
+            raise CorruptRecord(f"{session} is no shard, and speaks as one")
+        for record in records:
+            if isinstance(record, Arm):
+                assert wheel is not None
+                wheel.arm(record.key, record.at_ms)
+            elif isinstance(record, FireDone):
+                self._fire_done(record.sids, now_ms)
+            elif isinstance(record, FireFailed):
+                self._firing.failed_sids(record.sids, now_ms)
+            elif isinstance(record, FireAgain):
+                self._fire_again(record.moves, now_ms)
+            else:
+                self._requested(session, record, now_ms)
+
+    def _fire_done(self, sids: Sequence[str], now_ms: int) -> None:
+        for sid in sids:
+            if self._settling.key_of_fired(sid) is None and self._loading.owns(partition_of_timer(sid)):
+                timer = self._firing.done(sid)
+                self._settling.fired(sid, "" if timer is None else timer.key, now_ms)
+
+    def _fire_again(self, moves: Sequence[tuple[str, int]], now_ms: int) -> None:
+        for sid, at_ms in moves:
+            timer = self._firing.postpone(sid)
+            if timer is not None:
+                self._settling.again(sid, at_ms, timer.key, now_ms)
+
+    def _fire(self, now_ms: int) -> None:
+        size = self._config.timer_batch
+        for session, wheel in self._sessions.items():
+            if wheel is not None and wheel:
+                keys = wheel.advance(now_ms)
+                self._due_sent += len(keys)
+                self._effects += [Send(session, Due(keys[at : at + size])) for at in range(0, len(keys), size)]
+        self._effects += [Send(session, fire) for session, fire in self._firing.due(now_ms)]
+
+    # -- Requests. -----------------------------------------------------------------------------------------------------
+    def _requested(self, session: str, request: Request, now_ms: int) -> None:
+        partition = partition_for(request)
+        if partition is None:
+            self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
+        elif not self._loading.owns(partition):
+            self._answer(session, TimerAnswer(request.ref, UNAVAILABLE, detail=f"partition {partition} is not of this scheduler"))
+        elif (settled := self._settled(request)) is not None:
+            self._answer(session, TimerAnswer(request.ref, settled))
+        elif len(self._queue) >= self._config.timer_requests_max:
+            self._answer(session, TimerAnswer(request.ref, OVERLOADED, detail="too many requests are waiting for storage"))
+        else:
+            spared = self._spared(request.key) if isinstance(request, CancelAll) else ()
+            self._queue.append(Waiting(session, request, partition, now_ms, spared))
+            self._deciding.begin(request)
+
+    def _spared(self, key: str) -> list[str]:
+        """Timers of a mailbox that may have taken effect, as far as memory knows: a CancelAll comes too late for them."""
+        return self._firing.claimed_of(key) + self._settling.fired_of(key)
+
+    def _settled(self, request: Request) -> int | None:
+        """The answer that memory alone gives about one timer."""
+        if isinstance(request, (Schedule, ListTimers, CancelAll)):
+            return None
+        timer = self._firing.get(request.sid)
+        key = self._settling.key_of_fired(request.sid) if timer is None else timer.key
+        if key and split_key(key)[0] != request.tenant:
+            return NOT_FOUND
+        return ALREADY_FIRED if self._is_fired(request.sid) else None
+
+    def _answer(self, session: str, answer: TimerAnswer) -> None:
+        if session in self._sessions:
+            self._effects.append(Send(session, answer))
+
+    def _give_up(self, now_ms: int) -> None:
+        """Answer requests that have waited too long for storage."""
+        oldest_ms = now_ms - self._config.commit_retry_ms
+        while self._queue and self._queue[0].received_ms <= oldest_ms:
+            waiting = self._queue.popleft()
+            if waiting.tried and isinstance(waiting.request, Schedule | Cancel | CancelAll | Reschedule):
+                # It may have been applied, to a place that counts as read: read it again.
+                self._loading.rewind(waiting.partition)
+                self._deciding.forget(waiting.request, now_ms)
+            else:
+                self._deciding.end(waiting.request, now_ms)
+            self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail="storage does not answer"))
+
+    # -- Storage. ------------------------------------------------------------------------------------------------------
+    def _begin_store(self, now_ms: int) -> None:
+        """Send everything that waits to storage, if nothing is under way there."""
+        if self._batch is not None or now_ms < self._store_after_ms:
+            return
+        pages = self._loading.pages(now_ms)
+        due_ms = self._firing.due_at()
+        if not (pages or self._queue or self._settling.is_due(now_ms) or self._horizon.to_claim(due_ms, now_ms)):
+            return
+        work: dict[int, StoreWork] = {}
+        self._settling.give(lambda partition: self._work_of(work, partition))
+        self._batch = self._take_batch()
+        for waiting in self._batch:
+            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
+            waiting.tried = True
+            if isinstance(waiting.request, Schedule):  # what is due soon is claimed with what stores it
+                near_ms = waiting.request.timer.due_ms
+                due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
+        for partition, page in pages.items():
+            self._work_of(work, partition).page = page
+        claim_ms = self._horizon.to_claim(due_ms, now_ms)
+        if claim_ms:
+            for partition in self._loading.partitions:
+                self._work_of(work, partition).claim_ms = claim_ms
+        self._effects.append(WriteTimers(list(work.values())))
+
+    def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
+        part = work.get(partition)
+        if part is None:
+            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={})
+        return part
+
+    def _take_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        room_bytes = self._config.commit_bytes_max
+        while self._queue and len(batch) < self._config.commit_records_max and room_bytes > 0:
+            waiting = self._queue.popleft()
+            batch.append(waiting)
+            if isinstance(waiting.request, Schedule):
+                room_bytes -= len(waiting.request.timer.body)
+            elif isinstance(waiting.request, ListTimers):
+                room_bytes -= self._config.list_timers_bytes
+        return batch
+
+    def _store_failed(self, now_ms: int) -> None:
+        assert self._batch is not None
+        self._queue.extendleft(reversed(self._batch))
+        self._batch = None
+        self._loading.abandon()
+        self._store_after_ms = now_ms + _STORE_RETRY_MS[min(self._failures, len(_STORE_RETRY_MS) - 1)]
+        self._failures += 1
+
+    def _store_succeeded(self, done: list[StoreDone], now_ms: int) -> None:
+        assert self._batch is not None
+        batch, self._batch = self._batch, None
+        self._failures = 0
+        young = {sid for part in done for sid in part.young}
+        for part in done:
+            for sid, at_ms in self._settling.stored_moves(part):
+                self._come_again(part.partition, sid, at_ms, young, now_ms)
+        answers = {part.partition: iter(part.answers) for part in done}
+        for waiting in batch:
+            self._answered(waiting, next(answers[waiting.partition]), young, now_ms)
+        if self._settling.stored_fired(now_ms):
+            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage has no memory to move timers in
+        for part in done:
+            self._stored[part.partition] = part.stored
+            self._horizon.confirm(part.partition, part.claimed_ms)
+            if part.quarantined:
+                self._effects.append(Quarantined(part.quarantined))
+                for sid in part.quarantined:
+                    self._firing.forget(sid)
+            if part.page is not None:
+                part.page.timers = [timer for timer in part.page.timers if self._settling.key_of_fired(timer.sid) is None]
+                self._loading.loaded(part.partition, part.page, now_ms, self._deciding, young)
+
+    def _come_again(self, partition: int, sid: str, at_ms: int | None, young: Container[str], now_ms: int) -> None:
+        """Storage has the timer at its new time; None: it has it no more."""
+        timer = self._firing.forget(sid)
+        if at_ms is not None and timer is not None:
+            self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), young, now_ms)
+
+    def _answered(self, waiting: Waiting, answer: TimerAnswer, young: Container[str], now_ms: int) -> None:
+        """Bring memory in line with what storage answered, then pass the answer on."""
+        request = waiting.request
+        match request:
+            case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
+                for timer in answer.timers:
+                    self._admit(waiting.partition, timer, young, now_ms)
+                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # who asked for it knows it
+            case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
+                known = self._firing.get(request.sid)
+                if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):
+                    self._firing.forget(request.sid)
+                    self._settling.stay(request.sid)
+                if isinstance(request, Reschedule) and answer.status == OK:
+                    self._admit(waiting.partition, answer.timers[0], young, now_ms)
+            case CancelAll() if answer.status == OK:
+                for sid in list(self._firing.of(request.key)):
+                    known = self._firing.get(sid)
+                    if known is None or request.collapse not in ("", known.collapse):
+                        continue
+                    if not self._firing.is_claimed(sid) and not self._settling.is_moving(sid):
+                        self._firing.forget(sid)
+            case ListTimers():
+                answer.timers = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
+            case _:
+                pass
+        self._deciding.end(request, now_ms)
+        self._answer(waiting.session, answer)
+
+    def _is_fired(self, sid: str) -> bool:
+        return self._settling.key_of_fired(sid) is not None or self._firing.is_claimed(sid)
+
+    def _admit(self, partition: int, timer: Timer, young: Container[str], now_ms: int) -> None:
+        if self._settling.key_of_fired(timer.sid) is None:
+            self._loading.admit(partition, timer, now_ms, frozen=timer in self._deciding, young=timer.sid in young)

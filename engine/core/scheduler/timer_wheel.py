@@ -1,0 +1,231 @@
+"""A hierarchical timing wheel: arm and cancel in O(1), whatever the number of timers (Varghese & Lauck, SOSP 1987, scheme 7).
+
+Six levels. A slot of level 0 is one millisecond wide, a slot of level L is 256^L ms wide (256 ms, 65 s, 4.7 h, 50 d, 35 y), so
+the wheel reaches thousands of years. Where a timer sits follows from its due time and the wheel's own time alone: the lowest
+level whose *parent* slot is the current one or the next one. Every level is therefore a ring of 512 slots of which one to two
+parents' worth is in use. Compared with the textbook's 256-slot ring this has three virtues:
+
+- A parent slot is pulled down (cascaded) one whole parent width before its first timer is due, so the work of a cascade
+  does not delay what it contains.
+- It is pulled into empty slots. Slots are insertion-ordered dicts, so timers of one millisecond keep their arming order
+  without a sort.
+- Timers within the next 65 s are never above level 1: a cascade moves 256 ms worth of timers at most, never a minute's.
+
+An occupancy bitmap per level (one Python int) finds the next occupied slot with a shift and a bit trick, so an empty stretch
+of any length costs a few operations.
+
+The wheel's time only moves in `advance`. What is armed for a moment the wheel has passed waits in `_late` and is due at the
+next `advance` whose clock has reached it; a clock stepping back fires nothing early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from engine.core.model.constants import AT_MAX_MS
+
+K = TypeVar("K", bound=Hashable)
+
+_BITS: Final = 8
+_RING: Final = 512  # two parents of 256 slots each
+_MASK: Final = _RING - 1
+_LEVELS: Final = 6
+_LEVEL_RANGE: Final = range(_LEVELS)
+_UPPER_LEVELS: Final = range(_LEVELS - 1, 0, -1)
+_BIT: Final = tuple(1 << index for index in range(_RING))
+_NEVER: Final = 1 << 62
+
+
+def _distance(used: int, position: int) -> int:
+    """How many slots ahead of `position` (0 is itself) the first occupied slot of a ring is. `used` is not 0."""
+    ahead = used >> position
+    if ahead:
+        return (ahead & -ahead).bit_length() - 1
+    return _RING - position + (used & -used).bit_length() - 1
+
+
+class TimerWheel(Generic[K]):
+    """Timers by key, one per key.
+
+    Args:
+        now_ms: the wheel's first moment, ms since the epoch.
+
+    Memory is two dict entries and one int per timer, about 100 bytes beside the key itself.
+    """
+
+    __slots__ = ("_armed", "_cascade_at", "_late", "_late_at", "_now", "_slots", "_used")
+
+    def __init__(self, now_ms: int) -> None:
+        self._now = now_ms
+        self._armed: dict[K, int] = {}  # key -> due time; with `_now` it tells the slot
+        self._slots: tuple[dict[int, dict[K, int]], ...] = tuple({} for _ in _LEVEL_RANGE)  # per level: ring index -> slot
+        self._used = [0] * _LEVELS
+        self._cascade_at = _NEVER  # no slot has to be pulled down before this; may be too early after a cancel
+        self._late: dict[K, int] = {}  # armed for a moment before `_now`
+        self._late_at = _NEVER  # lower bound of its due times
+
+    def __len__(self) -> int:
+        return len(self._armed)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._armed
+
+    def arm(self, key: K, at_ms: int) -> None:
+        """Make `key` due at `at_ms`; replaces its earlier timer, and counts as armed now where due times are equal.
+
+        Raises:
+            ValueError: `at_ms` is negative or beyond `AT_MAX_MS`.
+        """
+        if not 0 <= at_ms <= AT_MAX_MS:
+            raise ValueError(f"due time {at_ms} ms is outside 0..{AT_MAX_MS}")
+        armed = self._armed
+        if key in armed:
+            self._take(key, armed.pop(key))
+        armed[key] = at_ms
+        if at_ms < self._now:
+            self._late[key] = at_ms
+            self._late_at = min(self._late_at, at_ms)
+        else:
+            self._place(key, at_ms)
+
+    def cancel(self, key: K) -> bool:
+        """Forget the timer of `key`. Returns whether there was one."""
+        at_ms = self._armed.pop(key, None)
+        if at_ms is None:
+            return False
+        self._take(key, at_ms)
+        return True
+
+    def due_ms(self, key: K) -> int | None:
+        """When `key` is due; None when it is not armed."""
+        return self._armed.get(key)
+
+    def next_at(self) -> int | None:
+        """A moment, ms, that is not later than the first due time; None when nothing is armed.
+
+        It is exact for what is due within about 256 ms. For the rest it is when a slot must be pulled down: call
+        `advance` then and ask again. Sleeping until the returned moment misses nothing.
+        """
+        if not self._armed:
+            return None
+        first = self._cascade_at
+        used = self._used[0]
+        if used:
+            first = min(first, self._now + _distance(used, self._now & _MASK))
+        return min(first, self._late_at)
+
+    def advance(self, now_ms: int, limit: int | None = None) -> list[K]:
+        """Remove and return the keys due at or before `now_ms`: by due time, and by arming order where equal.
+
+        Args:
+            limit: at most so many; the rest stays armed and comes first next time.
+        """
+        due: list[K] = []
+        if self._late_at <= now_ms:
+            self._advance_late(now_ms, limit, due)
+        slots = self._slots[0]
+        armed = self._armed
+        while limit is None or len(due) < limit:
+            used = self._used[0]
+            at_ms = self._now + _distance(used, self._now & _MASK) if used else _NEVER
+            if self._cascade_at <= now_ms and self._cascade_at <= at_ms:
+                self._cascade()
+                continue
+            if at_ms > now_ms:
+                self._now = max(self._now, now_ms)
+                break
+            self._now = at_ms
+            index = at_ms & _MASK
+            slot = slots[index]
+            if limit is not None and len(slot) > limit - len(due):
+                keys = list(islice(slot, limit - len(due)))
+                for key in keys:
+                    del slot[key], armed[key]
+            else:
+                keys = list(slot)
+                for key in keys:
+                    del armed[key]
+                del slots[index]
+                self._used[0] ^= _BIT[index]
+            due += keys
+        return due
+
+    def _advance_late(self, now_ms: int, limit: int | None, due: list[K]) -> None:
+        late = self._late
+        keys = sorted((key for key, at_ms in late.items() if at_ms <= now_ms), key=late.__getitem__)
+        for key in keys[:limit]:
+            del late[key], self._armed[key]
+            due.append(key)
+        self._late_at = min(late.values(), default=_NEVER)
+
+    def _cascade(self) -> None:
+        """Move to `_cascade_at` and pull down, on every level, the slot that comes after the current one."""
+        self._now = self._cascade_at
+        nearest = _NEVER
+        for level in _UPPER_LEVELS:
+            shift = _BITS * level
+            unit = self._now >> shift
+            following = (unit + 1) & _MASK
+            if self._used[level] & _BIT[following]:
+                self._pull(level, following)
+            used = self._used[level]
+            if used:
+                nearest = min(nearest, (unit + _distance(used, unit & _MASK) - 1) << shift)
+        self._cascade_at = nearest
+
+    def _pull(self, level: int, index: int) -> None:
+        """Spread a slot over the level below, where all of it belongs: it begins one slot width from now."""
+        self._used[level] ^= _BIT[index]
+        below = self._slots[level - 1]
+        used = self._used[level - 1]
+        shift = _BITS * (level - 1)
+        for key, at_ms in self._slots[level].pop(index).items():
+            to = (at_ms >> shift) & _MASK
+            slot = below.get(to)
+            if slot is not None:
+                slot[key] = at_ms
+            else:
+                below[to] = {key: at_ms}
+                used |= _BIT[to]
+        self._used[level - 1] = used
+
+    def _place(self, key: K, at_ms: int) -> None:
+        if (at_ms >> _BITS) - (self._now >> _BITS) <= 1:  # `_locate`, without the call for the most frequent case
+            level, index = 0, at_ms & _MASK
+        else:
+            level, index = self._locate(at_ms)
+        slots = self._slots[level]
+        slot = slots.get(index)
+        if slot is not None:
+            slot[key] = at_ms
+            return
+        slots[index] = {key: at_ms}
+        self._used[level] |= _BIT[index]
+        if level:
+            shift = _BITS * level
+            self._cascade_at = min(self._cascade_at, ((at_ms >> shift) - 1) << shift)
+
+    def _locate(self, at_ms: int) -> tuple[int, int]:
+        """Level and ring index of a due time that is not before the wheel's own."""
+        now = self._now
+        level = 0
+        parent = _BITS
+        while (at_ms >> parent) - (now >> parent) > 1:
+            level += 1
+            parent += _BITS
+        return level, (at_ms >> (parent - _BITS)) & _MASK
+
+    def _take(self, key: K, at_ms: int) -> None:
+        """Remove a timer from where it sits."""
+        if at_ms < self._now and self._late.pop(key, None) is not None:
+            if not self._late:
+                self._late_at = _NEVER
+            return
+        level, index = self._locate(at_ms)
+        slot = self._slots[level][index]
+        del slot[key]
+        if not slot:
+            del self._slots[level][index]
+            self._used[level] ^= _BIT[index]

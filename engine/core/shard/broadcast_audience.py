@@ -1,0 +1,120 @@
+"""Whom broadcasts reach on this shard: the mirror of the log, the mailboxes behind it, and their subscriptions.
+
+One door for `engine.core.shard.shard`. What is adopted or subscribed rides along with the posts of a journal group: `take` says what,
+then exactly one of `committed` and `refused` says what became of it.
+
+Broadcasts come after posts in everything: in a group, in memory, and under pressure. While low-priority posts are refused,
+low-priority broadcasts stay in the log, where they cost nothing and nothing is lost; more urgent ones are adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from engine.core.commit.broadcast_step import Adoption, BroadcastStep
+from engine.core.commit.policy_step import ZoneOf
+from engine.core.commit.subscription_step import SubscriptionChange, SubscriptionStep
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.routing import split_key, topic_of
+from engine.core.shard.delivery import Delivery
+from engine.core.shard.limits import ShardLimits
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.wire.records import UNAVAILABLE, Subscribe, Subscribed, Timer
+
+
+class Announcement(Struct):
+    """A broadcast on its way into the log, the effect of a durable timer."""
+
+    entry: BroadcastEntry
+    digest: bytes
+    sid: str
+
+
+class BroadcastAudience:
+    """See the module's text. Answers go into the courier's output."""
+
+    def __init__(self, cabinet: MailboxStore, courier: Delivery, policy: ShardLimits, counters: dict[str, int], zone_of: ZoneOf) -> None:
+        self.log: BroadcastMirror = cabinet.log
+        self.adopter = BroadcastStep(self.log, policy.window, policy.adopt_max, policy.recent_ids, zone_of)
+        self.storage_away = False
+        self._subscriptions = SubscriptionStep(policy.topics_per_user_max)
+        self._cabinet = cabinet
+        self._courier = courier
+        self._output: list[tuple[str, Struct]] = courier.output
+        self._counters = counters
+        self.announcements: list[Announcement] = []
+        self._offline_max = policy.offline_max
+
+    def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
+        """The next entries of the broadcast log, read through `reached`; it begins at `first`, 0 when it is empty."""
+        self.adopter.read(broadcasts)
+        self.log.head = max(self.log.head, reached)
+        self.log.drop_before(first)
+
+    def announce(self, timer: Timer, now_ms: int) -> None:
+        """A delayed broadcast is due: it goes into the log, under the timer's id, so that it goes there once however often it fires."""
+        tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
+        assert topic is not None, "it is for a user"
+        expires_ms = timer.due_ms + timer.ttl_ms
+        entry = BroadcastEntry(tenant, topic, timer.id, timer.priority, expires_ms, timer.retain, now_ms, timer.body)
+        self.announcements.append(Announcement(entry, timer.digest, timer.sid))
+
+    def take_announcements(self) -> list[Announcement]:
+        """Broadcasts to append to the log; answer with `ShardCore.announced`."""
+        taken, self.announcements = self.announcements, []
+        return taken
+
+    def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
+        """A user's subscriptions are asked for, or to be others."""
+        if self.storage_away:
+            answer: Subscribed | None = Subscribed(record.ref, UNAVAILABLE, [])
+        else:
+            answer = self._subscriptions.ask(mailbox, session, record)
+        if answer is not None:
+            self._output.append((session, answer))
+
+    def wants_commit(self, *, low: bool, high: bool) -> bool:
+        """Is there something for a group to carry, where broadcasts of low priority, or more urgent ones, are taken at all?"""
+        return bool(len(self._subscriptions)) or self.adopter.wants_commit(low=low, high=high)
+
+    def busy(self) -> set[str]:
+        """Keys of the mailboxes that requests wait for."""
+        return self._subscriptions.busy()
+
+    def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[SubscriptionChange]]:
+        """What the next group carries; `low` and `high` as in `wants_commit`."""
+        changes, told = self._subscriptions.take(self.log.head)
+        self._output.extend(told)
+        adoptions = self.adopter.take(now_ms, low=low, high=high)
+        self._counters["expired"] += self.adopter.expired
+        self.adopter.expired = 0
+        return adoptions, changes
+
+    def committed(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange], now_ms: int) -> None:
+        """It is durable: mailboxes have their broadcasts and topics, clients are sent the ones and told the others."""
+        mailboxes = [adoption.mailbox for adoption in adoptions]
+        self._counters["adopted"] += self.adopter.committed(adoptions)
+        for mailbox in mailboxes:
+            self._cabinet.mark(mailbox)
+            if mailbox.head - mailbox.floor > self._offline_max:
+                self._counters["trimmed"] += len(mailbox.trim(self._offline_max))
+        self._courier.fan_out(mailboxes, now_ms)
+        for change in changes:
+            change.mailbox.topics = change.topics
+            self._cabinet.mark(change.mailbox)
+            self.adopter.subscribed(change.mailbox)
+            self._output.extend(change.answers)
+
+    def refused(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange]) -> None:
+        """Storage is away, and the group is to be rolled back; until `storage_back` nothing is taken."""
+        self.storage_away = True
+        self.adopter.refused(adoptions)
+        self._output.extend(self._subscriptions.refused(changes))
+
+    def storage_back(self) -> None:
+        """Storage answers again, and the refused group never was."""
+        self.storage_away = False
+        self._output.extend(self._subscriptions.rolled_back())

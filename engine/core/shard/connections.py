@@ -1,0 +1,357 @@
+"""The connections attached to one shard, and what their clients acknowledge, refuse and ask.
+
+An edge announces its connections under its link session; when the session ends they are no more, until the edge's next session announces
+them again (`Attach.resume`), with what they were sent. Their mailboxes are in memory: `engine.core.shard.shard` sees to that first.
+
+Whatever is settled here, by ACK, cursor or dead letter, waits in `_acked` for a journal group to carry it (`take_handled`). A crash before
+that loses it, and the message comes again.
+
+A refusal takes effect when the dead-letter stream has the message; then the edge is told (`NacksStored`), which repeats it under the next
+link
+session until it is. Before that neither journal nor page takes the message for settled, whatever is acknowledged after it
+(`checkpoint.settled_numbers`). Of a refused message that only storage has, the refusal waits for the read, and what the
+same connection acknowledges after it waits behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+
+from msgspec import Struct
+
+from engine.core.commit.broadcast_step import BroadcastStep
+from engine.core.journal.journal_records import Handled, settled_numbers
+from engine.core.mailbox.attachment import Attachment, Conn
+from engine.core.mailbox.id_lookup import oldest_of, seqs_shown
+from engine.core.mailbox.mailbox import Mailbox, Settlement
+from engine.core.mailbox.plain import settle_newest
+from engine.core.mailbox.retry import EdgeRoundTrip
+from engine.core.shard.delivery import Delivery, SessionEvent
+from engine.core.shard.limits import ShardLimits
+from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
+from engine.core.shard.page_wait import BEHIND_MAX
+from engine.core.wire.records import (
+    POLL,
+    Ack,
+    AckIds,
+    Attach,
+    Detach,
+    Fault,
+    Hangup,
+    Nack,
+    NacksStored,
+    Probe,
+    Probed,
+    Settle,
+    Welcome,
+    Written,
+)
+from engine.core.wire.records import Settled as SettledRecord
+
+
+class _Unread(Struct):
+    """Refusals that wait until storage was read from number `first` on, and what their connections said after them."""
+
+    first: int
+    records: list[tuple[str, Ack | AckIds | Nack]]
+
+
+class Connections:
+    """All attached connections of one shard. Answers go into the courier's output."""
+
+    def __init__(
+        self,
+        cabinet: MailboxStore,
+        courier: Delivery,
+        adopter: BroadcastStep,
+        policy: ShardLimits,
+        data_epoch: str,
+        unknown: Callable[[str, Ack | AckIds | Nack | Written], None],
+    ) -> None:
+        self.session_events: list[SessionEvent] = []
+        self._cabinet = cabinet
+        self._courier = courier
+        self._adopter = adopter
+        self._output = courier.output
+        self._policy = policy
+        self._data_epoch = data_epoch
+        self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
+        self._paths: dict[str, EdgeRoundTrip] = {}  # of the same link sessions
+        self._acked: dict[str, Mailbox] = {}  # settled since the last group
+        self._acked_since_ms = 0
+        self._unread: dict[str, _Unread] = {}  # by mailbox
+        self._unknown = unknown  # gets what comes for a connection that is not attached, or not yet
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def opened(self, session: str) -> None:
+        """An edge's link session began."""
+        self._sessions[session] = {}
+        self._paths[session] = EdgeRoundTrip()
+        self._courier.opened(session)
+
+    def closed(self, session: str, now_ms: int) -> None:
+        """An edge's link session is over."""
+        for conn in list(self._sessions.get(session, ())):
+            self._end(session, Detach(conn, 1006), now_ms)
+        self._sessions.pop(session, None)
+        self._paths.pop(session, None)
+        self._courier.closed(session)
+
+    def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
+        """Storage has lost data: every connection ends, so that its client comes back with its cursor and is told of the gap."""
+        self._data_epoch = data_epoch
+        for session, connections in self._sessions.items():
+            for conn in list(connections):
+                self._output.append((session, Hangup(conn, 1012, "the epoch has changed")))
+                self.detach(session, Detach(conn, 1012), now_ms)
+
+    @property
+    def count(self) -> int:
+        """Connections attached."""
+        return sum(map(len, self._sessions.values()))
+
+    def attach(self, mailbox: Mailbox, session: str, record: Attach, now_ms: int) -> None:
+        """A connection begins, or has outlived its link session."""
+        connections = self._sessions.get(session)
+        if connections is None:
+            return  # the link session ended while the page was read
+        if record.resume and record.cursor_epoch != self._data_epoch:
+            # Storage has lost data: a new connection with the old cursor is told of the gap.
+            self._output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
+            return
+        mailbox.active_ms = now_ms
+        if not record.resume:
+            mailbox.seen_ms = now_ms
+        resumed = "new"
+        if record.cursor_epoch:
+            resumed = "gap"
+            if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
+                resumed = "ok"
+                self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._policy.retry), None, now_ms)
+        conn, path = (session, record.conn), self._paths[session]
+        connection = Attachment(conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path)
+        while len(mailbox.connections) >= self._policy.connections_per_user_max:
+            oldest = next(iter(mailbox.connections))
+            self._output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
+            self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
+        mailbox.connections[connection.conn] = connection
+        connections[record.conn] = (mailbox, connection)
+        waits = self._adopter.attached(mailbox, connection, now_ms, resumed=record.resume)
+        if record.resume:
+            self._readopt(mailbox, connection, record.sent, now_ms)
+        else:
+            self._session_event("connect", mailbox, connection, now_ms, 0)
+            # A poll that expects nothing ends at once: it is told of the broadcasts that it is about to get.
+            head = mailbox.head + (waits and record.kind == POLL)
+            welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
+            self._output.append((session, welcome))
+        self._courier.pump(mailbox, connection, now_ms)
+
+    def _readopt(self, mailbox: Mailbox, connection: Attachment, sent: int, now_ms: int) -> None:
+        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory.
+
+        What is not in memory is sent again, where messages are repeated at all.
+        """
+        sent = min(sent, mailbox.head)
+        if mailbox.cold and connection.retries:
+            sent = min(sent, mailbox.cold[0] - 1)
+        connection.sent = max(connection.sent, sent)
+        for seq in sorted(seq for seq in mailbox.hot if seq <= sent):
+            connection.fly(mailbox.hot[seq], now_ms)
+        if connection.flight:
+            self._courier.watch(mailbox, now_ms)
+
+    def detach(self, session: str, record: Detach, now_ms: int) -> bool:
+        """A connection ended. False when it never was attached."""
+        mailbox = self._end(session, record, now_ms)
+        if mailbox is None:
+            return False
+        if not mailbox.connections and (mailbox.head or mailbox.person is not None):
+            self._cabinet.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
+        return True
+
+    def _end(self, session: str, record: Detach, now_ms: int) -> Mailbox | None:
+        """The connection is no more. Returns whose it was."""
+        found = self._sessions.get(session, {}).pop(record.conn, None)
+        if found is None:
+            return None
+        mailbox, connection = found
+        mailbox.detach(connection.conn)
+        if not mailbox.connections:
+            self._unread.pop(mailbox.key, None)
+        self._adopter.detached(mailbox)
+        mailbox.active_ms = now_ms
+        self._session_event("disconnect", mailbox, connection, now_ms, record.code)
+        if not mailbox.connections and mailbox.hot:
+            self._cabinet.mark_urgent(mailbox)
+        return mailbox
+
+    def _session_event(self, event: str, mailbox: Mailbox, connection: Attachment, now_ms: int, code: int) -> None:
+        edge = connection.conn[0].partition("/")[0]
+        self.session_events.append(
+            SessionEvent(event, mailbox.key, connection.session, connection.device, edge, connection.kind, now_ms, code)
+        )
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
+
+    def ack(self, session: str, record: Ack, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is None:
+            self._unknown(session, record)
+            return
+        mailbox, connection = found
+        if self._unread and self._waits(mailbox, session, record):
+            return
+        if not 0 <= record.seq <= mailbox.head:
+            detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
+            self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
+            return
+        mailbox.seen_ms = now_ms
+        messages = settle_newest(mailbox, record.seq, connection, now_ms, self._policy.retry)
+        if messages:
+            self._note_acked(mailbox, now_ms)
+            self._courier.acknowledged(mailbox, messages, now_ms)
+            if connection.sent < mailbox.head:
+                self._courier.pump(mailbox, connection, now_ms)
+            self._adopter.settled(mailbox)
+        else:
+            self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
+
+    def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is not None:
+            mailbox, connection = found
+            if self._unread and self._waits(mailbox, session, record):
+                return
+            mailbox.seen_ms = now_ms
+            seqs = seqs_shown(mailbox, record.ids, connection)
+            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
+        else:
+            self._unknown(session, record)
+
+    def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
+        """An acknowledgement without a connection."""
+        if record.seq > mailbox.head:
+            self._output.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
+            return
+        mailbox.seen_ms = now_ms
+        if record.seq >= 0:
+            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._policy.retry), None, now_ms)
+        if record.ids:
+            seqs = sorted(oldest_of(mailbox, record.ids).values())
+            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._policy.retry), None, now_ms)
+        self._output.append((session, SettledRecord(record.ref)))
+
+    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
+        self._note_acked(mailbox, now_ms)
+        self._courier.settled(mailbox, settled, by, now_ms)
+        self._adopter.settled(mailbox)
+
+    def _note_acked(self, mailbox: Mailbox, now_ms: int) -> None:
+        self._acked[mailbox.key] = mailbox
+        if not self._acked_since_ms:
+            self._acked_since_ms = now_ms
+
+    def nack(self, session: str, record: Nack, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is None:
+            self._unknown(session, record)
+            return
+        mailbox, connection = found
+        if self._unread and self._waits(mailbox, session, record):
+            return
+        self._refuse(mailbox, session, record, again=False)
+        if connection.stalled:
+            mailbox.rewind(connection)
+        self._courier.pump(mailbox, connection, now_ms)
+
+    def _refuse(self, mailbox: Mailbox, session: str, record: Nack, *, again: bool) -> None:
+        """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
+        over, unread = self._cabinet.refuse(mailbox, record.ids, record.reason, (session, record.conn))
+        if again:
+            known = oldest_of(mailbox, unread)
+            over += [id for id in unread if id not in known]
+            unread = [id for id in unread if id not in over]
+        if over:
+            self.refused((session, record.conn), over)
+        if unread:
+            assert mailbox.cold is not None, "what is not in memory is cold"
+            first = min(oldest_of(mailbox, unread).values(), default=mailbox.cold[0])
+            waiting = self._unread.setdefault(mailbox.key, _Unread(first, []))
+            waiting.records.append((session, Nack(record.conn, unread, record.reason)))
+            self._cabinet.want_read(mailbox, waiting.first, self._policy.window)
+
+    def _waits(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
+        """Is the record behind a refusal of its connection that waits? Beyond the limit it is dropped, as when a link is lost."""
+        waiting = self._unread.get(mailbox.key)
+        if waiting is None or all(before != session or one.conn != record.conn for before, one in waiting.records):
+            return False
+        if len(waiting.records) < BEHIND_MAX:
+            waiting.records.append((session, record))
+        return True
+
+    def refuse_read(self, mailbox: Mailbox, first: int, last: int, now_ms: int) -> None:
+        """The cold messages `first`..`last` were read: what waited for them goes on."""
+        waiting = self._unread.pop(mailbox.key, None)
+        if waiting is None:
+            return
+        found = first <= waiting.first <= last or mailbox.cold is None
+        for session, record in waiting.records:
+            if record.conn not in self._sessions.get(session, ()):
+                continue  # whoever said it says it again, or has gone
+            if not isinstance(record, Nack):
+                (self.ack if isinstance(record, Ack) else self.ack_ids)(session, record, now_ms)  # type: ignore[arg-type]
+            elif not (self._unread and self._waits(mailbox, session, record)):
+                self._refuse(mailbox, session, record, again=found)
+
+    def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
+        """The dead-letter stream has these: now they are settled."""
+        self._cabinet.dead_lettered(letters)
+        for letter in letters:
+            for conn in letter.by:
+                self.refused(conn, [letter.message.id])
+            mailbox = self._cabinet.mailboxes[letter.key]
+            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._policy.retry), None, now_ms)
+
+    def refused(self, conn: Conn, ids: list[str]) -> None:
+        """Nothing of these refusals can get lost any more: tell the connection's edge, unless its session is over."""
+        session, number = conn
+        if number in self._sessions.get(session, ()):
+            self._output.append((session, NacksStored(number, ids)))
+
+    def written(self, session: str, record: Written, now_ms: int) -> None:
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is not None:
+            mailbox, connection = found
+            connection.written(mailbox.hot, record.seq)
+            self._courier.pump(mailbox, connection, now_ms)
+        else:
+            self._unknown(session, record)
+
+    def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
+        """Is the user online?"""
+        self._output.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
+
+    # -- to be journalled ---------------------------------------------------------------------------------------------
+
+    def handled_due(self, now_ms: int) -> bool:
+        """Have acknowledgements waited long enough to be worth a group of their own?"""
+        return bool(self._acked) and now_ms - self._acked_since_ms >= self._policy.ack_journal_ms
+
+    @property
+    def acked_keys(self) -> Set[str]:
+        """Keys of the mailboxes with acknowledgements that no group carries yet."""
+        return self._acked.keys()
+
+    def take_handled(self) -> list[Handled]:
+        """What the next group carries; give it back with `handled_again` when the group is refused."""
+        handled = [Handled(key, *settled_numbers(mailbox)) for key, mailbox in self._acked.items()]
+        self._acked.clear()
+        self._acked_since_ms = 0
+        return handled
+
+    def handled_again(self, handled: Sequence[Handled]) -> None:
+        """The group that carried these was refused."""
+        mailboxes = self._cabinet.mailboxes
+        self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)

@@ -1,0 +1,303 @@
+"""What goes out to connections, and when it goes out again.
+
+The courier pumps mailboxes into connections, hears what was settled, and watches over the retry timers. A mailbox with
+messages in flight and no armed timer is `_unarmed`; its timer is armed shortly before it would fire, because nearly
+everything is acknowledged before that.
+
+While `hold_low`, connections whose next message is of low priority wait in `held`; `release` goes on with them, a few at a time, so that
+the end of a pressure is not the beginning of the next one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeGuard
+
+from msgspec import Struct
+
+from engine.core.mailbox.attachment import Attachment, Conn
+from engine.core.mailbox.broadcast_log import BodyCache
+from engine.core.mailbox.mailbox import Mailbox, Settlement
+from engine.core.mailbox.plain import pump_newest
+from engine.core.mailbox.send import Sendable, SendLimits, pump
+from engine.core.model.message import Message, SharedBody
+from engine.core.shard.limits import ShardLimits
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.wire.records import Deliver, DeliverShared, GapRange, Revoke, Shared
+
+LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
+"""Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
+
+ARM_AHEAD_MS: Final = 60
+"""A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
+
+
+COUNTERS: Final = (
+    "published",
+    "delivered",
+    "acknowledged",
+    "retried",
+    "stalled",
+    "dead_lettered",
+    "expired",
+    "trimmed",
+    "duplicates",
+    "adopted",
+    "conflated",
+    "merged",
+    "windows_closed",
+    "suppressed",
+    "deferred",
+    "digested",
+    "postponed",
+    "refused_high",
+    "refused_normal",
+    "refused_low",
+    "commits",
+)
+"""What a shard counts since its start."""
+
+
+class SessionEvent(Struct):
+    """A connection began or ended, for `session:stream`."""
+
+    event: str  # connect | disconnect
+    key: str
+    session: str
+    device: str
+    edge: str
+    transport: int
+    at_ms: int
+    code: int
+
+
+class Delivery:
+    """Sends for one shard. `output` holds (link session, record) for the edges until the shell carries it away."""
+
+    def __init__(self, cabinet: MailboxStore, policy: ShardLimits, counters: dict[str, int]) -> None:
+        self.output: list[tuple[str, Struct]] = []
+        self.latency = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        self._counters = counters
+        self._cabinet = cabinet
+        self._policy = policy
+        self._limits = SendLimits(policy.window, policy.window_bytes, policy.deliver_bytes_max)
+        self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
+        self.hold_low = False
+        self.held: dict[str, Mailbox] = {}
+        self._shelves: dict[str, BodyCache] = {}  # by link session: which bodies its edge keeps
+
+    def opened(self, session: str) -> None:
+        """An edge's link session began: the edge keeps no body yet."""
+        self._shelves[session] = BodyCache(self._policy.shared_bytes_max)
+
+    def closed(self, session: str) -> None:
+        """An edge's link session is over."""
+        self._shelves.pop(session, None)
+
+    def watch(self, mailbox: Mailbox, now_ms: int) -> None:
+        """The mailbox has messages in flight."""
+        if not mailbox.timer_ms:
+            self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
+
+    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
+        """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
+        self.acknowledged(mailbox, settled.messages, now_ms)
+        for conn, ids in settled.revoked.items():
+            if ids:
+                self.output.append((conn[0], Revoke(conn[1], ids)))
+        if by is not None and by.stalled and settled.news:
+            mailbox.rewind(by)
+        for connection in mailbox.connections.values():
+            if connection.stalled or connection.sent < mailbox.head:
+                self.pump(mailbox, connection, now_ms)
+
+    def acknowledged(self, mailbox: Mailbox, messages: Sequence[Message], now_ms: int) -> None:
+        """These are settled and have left memory."""
+        self._cabinet.mark(mailbox)
+        self._counters["acknowledged"] += len(messages)
+        latency = self.latency
+        for message in messages:
+            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+
+    def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
+        """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
+        together: dict[tuple[int, str], DeliverShared] = {}
+        bodies: dict[int, SharedBody] = {}
+
+        def add(body: SharedBody, conn: Conn, seq: int, attempt: int) -> None:
+            record = together.get((body.pos, conn[0]))
+            if record is None:
+                record = together[body.pos, conn[0]] = DeliverShared(body.pos, [])
+                bodies[body.pos] = body
+            record.deliveries.append((conn[1], seq, attempt))
+
+        for mailbox in mailboxes:
+            for connection in mailbox.connections.values():
+                newest = self._newest(mailbox, connection, now_ms)
+                if newest is not None:
+                    if type(newest.body) is SharedBody:
+                        add(newest.body, connection.conn, newest.seq, newest.attempts + 1)
+                    else:
+                        self._send_one(connection, newest)
+                    continue
+                pumped = self._pump(mailbox, connection, now_ms)
+                if pumped is None:
+                    continue
+                parts = pumped.parts
+                if len(parts) != 1 or not _all_shared(parts[0]):
+                    self._send(mailbox, connection, pumped, now_ms)
+                    continue
+                # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
+                for seq, attempt, body in parts[0]:
+                    add(body, connection.conn, seq, attempt)
+                self._sent(mailbox, connection, pumped, now_ms)
+        for (pos, session), record in sorted(together.items(), key=_by_position):
+            self._share(session, bodies[pos])
+            self._counters["delivered"] += len(record.deliveries)
+            self.output.append((session, record))
+
+    def pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
+        """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
+        newest = self._newest(mailbox, connection, now_ms)
+        if newest is not None:
+            self._send_one(connection, newest)
+            return
+        pumped = self._pump(mailbox, connection, now_ms)
+        if pumped is not None:
+            self._send(mailbox, connection, pumped, now_ms)
+
+    def _newest(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Message | None:
+        """The newest message where it is all there is to send: it goes out now, and its retry timer is watched over."""
+        newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        if newest is not None and connection.retries:
+            self.watch(mailbox, now_ms)
+        return newest
+
+    def _pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Sendable | None:
+        if connection.stalled and connection.may_go_on(now_ms):
+            mailbox.rewind(connection)
+        return pump(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+
+    def _send(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
+        session, conn = connection.conn
+        for part in pumped.parts:
+            if isinstance(part, list):
+                self._counters["delivered"] += len(part)
+                self._deliver(session, conn, part)
+            else:
+                self.output.append((session, GapRange(conn, *part)))
+                self._cabinet.mark(mailbox)
+        self._sent(mailbox, connection, pumped, now_ms)
+
+    def _send_one(self, connection: Attachment, message: Message) -> None:
+        self._counters["delivered"] += 1
+        self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
+
+    def _sent(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
+        self._counters["expired"] += pumped.expired
+        if pumped.parts and connection.retries:
+            self.watch(mailbox, now_ms)
+        if pumped.load_from:
+            self._cabinet.want_read(mailbox, pumped.load_from, self._policy.window)
+        if pumped.held:
+            self.held[mailbox.key] = mailbox
+
+    def superseded(self, mailbox: Mailbox, message: Message) -> None:
+        """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
+        for connection in mailbox.connections.values():
+            if connection.sent >= message.seq:
+                self.output.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
+
+    def release(self, now_ms: int, messages_max: int) -> None:
+        """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""
+        until = self._counters["delivered"] + messages_max
+        while self.held and self._counters["delivered"] < until:
+            mailbox = self.held.pop(next(iter(self.held)))
+            for connection in mailbox.connections.values():
+                self.pump(mailbox, connection, now_ms)
+
+    def _deliver(self, session: str, conn: int, messages: list[tuple[int, int, bytes]]) -> None:
+        """Messages for one connection, bodies of broadcasts by reference."""
+        run: list[tuple[int, int, bytes]] = []
+        for message in messages:
+            body = message[2]
+            if not isinstance(body, SharedBody):
+                run.append(message)
+                continue
+            if run:
+                self.output.append((session, Deliver(conn, run)))
+                run = []
+            self._share(session, body)
+            self.output.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
+        if run:
+            self.output.append((session, Deliver(conn, run)))
+
+    def _share(self, session: str, body: SharedBody) -> None:
+        """See that the edge has the body."""
+        shelf = self._shelves[session]
+        if body.pos not in shelf:
+            shelf.put(body.pos, body)
+            self.output.append((session, Shared(body.pos, bytes(body))))
+
+    def arms(self, now_ms: int) -> list[tuple[str, int]]:
+        """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
+
+        A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
+        """
+        retry = self._policy.retry
+        due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # no timer can be near for what is younger
+        arms = []
+        looked: list[tuple[str, Mailbox]] = []
+        for key, (mailbox, since_ms) in self._unarmed.items():
+            if since_ms > due_since_ms:
+                break
+            looked.append((key, mailbox))
+        for key, mailbox in looked:
+            del self._unarmed[key]
+            at_ms = mailbox.next_retry_ms(now_ms, retry)
+            if at_ms > now_ms + ARM_AHEAD_MS:
+                self._unarmed[key] = (mailbox, now_ms)
+            elif at_ms:
+                mailbox.timer_ms = at_ms
+                arms.append((key, at_ms))
+        return arms
+
+    @property
+    def wants_timers(self) -> bool:
+        """Would `arms` look at anything?"""
+        return bool(self._unarmed)
+
+    def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
+        """A scheduler forgot the volatile timers of the keys it holds: arm them again."""
+        for key, mailbox in self._cabinet.mailboxes.items():
+            if mailbox.timer_ms and holds(key):
+                mailbox.timer_ms = 0
+                self._unarmed[key] = (mailbox, 0)
+
+    def due(self, keys: Iterable[str], now_ms: int) -> None:
+        """Retry timers that are due."""
+        for key in keys:
+            mailbox = self._cabinet.mailboxes.get(key)
+            if mailbox is None:
+                continue
+            mailbox.timer_ms = 0
+            for connection in mailbox.connections.values():
+                stalled = connection.stalled
+                again = connection.overdue(mailbox.hot, now_ms, self._policy.retry)
+                if again:
+                    self._counters["retried"] += len(again)
+                    self._deliver(*connection.conn, again)
+                if connection.stalled and not stalled:
+                    self._counters["stalled"] += 1
+                    self._cabinet.mark_urgent(mailbox)
+            self.watch(mailbox, now_ms)
+
+
+def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
+    if type(part) is not list:
+        return False
+    return all(type(body) is SharedBody for _, _, body in part)
+
+
+def _by_position(item: tuple[tuple[int, str], DeliverShared]) -> int:
+    return item[0][0]

@@ -1,0 +1,94 @@
+"""What would become of a message, and what became of one. Looks only: nothing in a mailbox is another afterwards.
+
+`explain` asks the questions that `engine.core.commit.group` asks of a post, in their order and with the same answers, for the moment at
+which the
+message would be judged. Storage may know ids that memory has forgotten; that is not looked up.
+
+`trace` tells what is still known of a message. In memory: the last ids of the mailbox, pending messages with their sends, and the last
+decisions against messages. Not known any more: when something was acknowledged, what happened to a message whose id was forgotten, and
+who sent it.
+"""
+
+from __future__ import annotations
+
+from engine.core.commit.policy_step import PolicyLimits, PolicyStep, ZoneOf, facts_of
+from engine.core.commit.window_step import WindowStep, for_digest
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import TIMER_EFFECT
+from engine.core.policy.contact_policy import Decision
+from engine.core.wire.records import Explain, Explained, Step, Traced
+
+_WORDS = {Decision.DELIVER: "deliver", Decision.DEFER: "defer", Decision.DIGEST: "digest", Decision.SUPPRESS: "suppress"}
+
+
+def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLimits, windows_max: int, now_ms: int) -> Explained:
+    """What would become of a post, and why."""
+    post, at_ms = asked.post, max(asked.at_ms, now_ms)
+    known = mailbox.recent.get(post.id) if post.idempotent else None
+    if known is not None:
+        if known[1] != post.digest:
+            return Explained(asked.ref, "conflict", [("id", "the same id was used with a different payload")])
+        return Explained(asked.ref, "duplicate", [("id", "this id was published before")], seq=known[0])
+    reasons: list[tuple[str, str]] = []
+    if asked.at_ms > now_ms:
+        reasons.append(("delay", "it is due later; the rest is as things are now, and is judged again then"))
+    if not post.retain and not mailbox.connections:
+        return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
+    timeline = mailbox.person.timeline if mailbox.person is not None and post.idempotent else ()
+    suppressed = next((entry.reason for entry in timeline if entry.id == post.id and entry.event == "suppressed"), None)
+    if suppressed is not None:
+        code, _, detail = suppressed.partition(": ")
+        return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
+    judge = PolicyStep(zone_of, limits.counted_max, at_ms)
+    merging = WindowStep([], {}, windows_max, at_ms, judge)
+    verdict = judge.message(mailbox, facts_of(post.body, post.priority, post.judging), held=merging.holds(mailbox, post))
+    word, until_ms = "deliver", 0
+    if verdict is not None:
+        word, until_ms = _WORDS[verdict.decision], verdict.until_ms
+        reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
+        if verdict.decision is Decision.DIGEST:
+            post = for_digest(post, limits.digest_ms)
+    if word in ("deliver", "digest") and merging.holds(mailbox, post):
+        closes_ms = merging.closes_ms(mailbox, post)
+        if word == "deliver":
+            word = "merge"
+            reasons.append(("window", "it counts in the window of its collapse key; what that sends is judged at its end"))
+        until_ms = closes_ms
+    elif word == "deliver" and not mailbox.connections:
+        reasons.append(("offline", "nobody is connected; it is kept until it expires"))
+    return Explained(asked.ref, word, reasons, until_ms or (asked.at_ms if asked.at_ms > now_ms else 0))
+
+
+def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
+    """What is known of a message."""
+    entries = [] if mailbox.person is None else [entry for entry in mailbox.person.timeline if entry.id == id]
+    steps = [Step(entry.at_ms, entry.event, entry.reason, entry.until_ms) for entry in entries]
+    known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
+    seq = known[0] if known is not None else next((message.seq for message in mailbox.hot.values() if message.id == id), 0)
+    if not seq:
+        state = "merged" if known is not None else steps[-1].event if steps else ""
+        return Traced(ref, state, 0, steps)
+    message = mailbox.hot.get(seq) or mailbox.dying.get(seq)
+    if message is not None:
+        steps.append(Step(message.accepted_ms, "accepted"))
+        flights = [flown for connection in mailbox.connections.values() if (flown := connection.flight.get(seq)) is not None]
+        sends = message.attempts + sum(tries for _, tries in flights)
+        if sends:
+            steps.append(Step(max((sent_ms for sent_ms, _ in flights), default=0), "sent", f"attempts: {sends}"))
+    state = _state(mailbox, seq)
+    if state in ("acknowledged", "gone", "refused"):
+        steps.append(Step(0, state))
+    return Traced(ref, state, seq, steps)
+
+
+def _state(mailbox: Mailbox, seq: int) -> str:
+    """Where a number is, see `engine.core.mailbox.mailbox`."""
+    if seq in mailbox.dying:
+        return "refused"
+    if seq in mailbox.hot:
+        return "sent" if any(connection.sent >= seq for connection in mailbox.connections.values()) else "pending"
+    if mailbox.gap_at(seq) is not None:
+        return "gone"
+    if mailbox.is_cold(seq):
+        return "pending"
+    return "acknowledged"

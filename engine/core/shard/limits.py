@@ -1,0 +1,78 @@
+"""The limits of a shard, as its parts take them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from engine.config import Config
+from engine.core.commit.policy_step import PERSON_LIMITS, PolicyLimits
+from engine.core.mailbox.retry import RetryPolicy
+
+
+class ShardLimits(Struct, frozen=True):
+    """See engine.config for what each is and why."""
+
+    retry: RetryPolicy
+    window: int
+    window_bytes: int
+    deliver_bytes_max: int
+    connections_per_user_max: int
+    offline_max: int
+    recent_ids: int
+    hot_messages_max: int
+    mailbox_idle_ms: int
+    commit_records_max: int
+    commit_bytes_max: int
+    ack_journal_ms: int
+    posts_pending_max: int
+    memory_messages_max: int
+    adopt_max: int
+    topics_per_user_max: int
+    shared_bytes_max: int
+    memory_bytes_max: int = 512 << 20
+    hot_bytes_max: int = 1 << 20
+    pressure_lag_ms: int = 250
+    pressure_calm_ms: int = 1000
+    conflate_offline_min: int = 100
+    collapse_keys_max: int = 64
+    gaps_max: int = 256
+    windows_max: int = 16
+    windows_close_max: int = 250
+    postponed_max: int = 5000
+    judging: PolicyLimits = PERSON_LIMITS
+
+    @staticmethod
+    def wanted(config: Config) -> ShardLimits:
+        """What the configuration asks for."""
+        return ShardLimits(
+            retry=RetryPolicy(
+                config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
+            ),
+            window=config.window,
+            window_bytes=config.window_bytes,
+            deliver_bytes_max=config.deliver_bytes_max,
+            connections_per_user_max=config.connections_per_user_max,
+            offline_max=config.offline_max,
+            recent_ids=config.recent_ids,
+            hot_messages_max=config.hot_messages_max,
+            mailbox_idle_ms=config.mailbox_idle_ms,
+            commit_records_max=config.commit_records_max,
+            commit_bytes_max=config.commit_bytes_max,
+            ack_journal_ms=config.ack_journal_ms,
+            posts_pending_max=config.posts_pending_max,
+            memory_messages_max=config.shard_memory_messages_max,
+            adopt_max=config.adopt_max,
+            topics_per_user_max=config.topics_per_user_max,
+            shared_bytes_max=config.shared_bytes_max,
+            memory_bytes_max=config.shard_memory_bytes_max,
+            hot_bytes_max=config.hot_bytes_max,
+            pressure_lag_ms=config.pressure_lag_ms,
+            pressure_calm_ms=config.pressure_calm_ms,
+            conflate_offline_min=config.conflate_offline_min,
+            collapse_keys_max=config.collapse_keys_max,
+            gaps_max=config.gaps_max,
+            windows_max=config.windows_max,
+            windows_close_max=config.windows_close_max,
+            postponed_max=config.timer_claims_max * config.schedulers,
+            judging=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
+        )

@@ -1,0 +1,335 @@
+"""The link between two actors: one kind of call carries everything, in order, both ways.
+
+A Ray call costs about a millisecond of CPU whatever it carries, and calls are not guaranteed to start or finish in
+order. So two actors exchange batches, never messages: `exchange(session, seq, batch) -> reply`. The caller's records
+travel as the argument, the callee's as the reply, and one call is always parked at the callee so that it can answer the
+moment it has something to say.
+
+States of a session
+    caller   opening   only request 0 is under way; nothing else is sent before its reply
+             open      up to `inflight_max` requests under way
+             over      a call failed, timed out, or the callee said RESET; a new Caller with a new session id replaces it
+    callee   open      from the first request 0 until `timeout_ms` without a request
+             over      forgotten; whatever still arrives for it is answered with RESET
+
+Numbers. Requests are numbered by the caller, replies by the callee, each from 0, and each side applies in order what may
+arrive in any order. Every request gets exactly one reply. Because request 0 travels alone, a callee that sees another
+number first knows that it has lost the session (it was restarted) and says so at once.
+
+Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last
+reply that said something, has passed. The callee keeps up to `_PARKED_MAX` calls without an answer, and while there was
+something to hear lately the caller keeps two under way: so what a request brings about (a commit, a delivery) usually leaves
+with a call that is there already, and neither an empty reply nor a call to park anew is made for it. The last parked call is used up
+sparingly, after two intervals. The interval grows with the batch that left last: under load waiting a little longer costs a
+small part of the latency there is anyway, and halves the calls. Records given with `push_latest` (ACKs) wait for the longer
+interval, or ride along with whatever leaves earlier; only the latest per key is kept.
+
+What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
+caller announces its state again and repeats unanswered requests under their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.wire.records import encode
+
+RESET: Final = b""
+"""The reply to a request of a session the callee does not know."""
+
+_HEADER_BYTES: Final = 8
+_PARKED_MAX: Final = 3
+"""Calls the callee holds when it has nothing to say: far enough below `inflight_max` that the caller can make more."""
+
+_SHORT_ARRAY: Final = 16
+"""MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
+
+_RUN_RECORDS: Final = 1000
+"""Records encoded at once: below 65 536, where the header grows again, and a small part of `batch_bytes_max`."""
+
+_encoder = msgspec.msgpack.Encoder()
+_EMPTY_BATCH: Final = encode([])
+_EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
+
+
+class LinkLimits(Struct, frozen=True):
+    """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest.
+
+    `pacing_records` more in a batch double the interval that follows it; it stretches to `pacing_max_ms` at most.
+    """
+
+    pacing_ms: float
+    pacing_max_ms: float
+    pacing_records: int
+    lazy_pacing_ms: float
+    park_ms: float
+    timeout_ms: float
+    inflight_max: int
+    batch_bytes_max: int
+    queue_bytes_max: int
+
+    def interval_ms(self, records: int) -> float:
+        """How long to wait after a batch of so many records."""
+        return max(self.pacing_ms, min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms))
+
+
+class LinkOverflow(Exception):
+    """More is waiting at one end than `queue_bytes_max`: the peer does not keep up, the session must end."""
+
+
+class _Outbox:
+    """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since", "taken")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._eager: list[tuple[int, bytes]] = []  # (how many, the records one after another)
+        self._latest: dict[Hashable, Struct] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self.eager_since: float | None = None
+        self.latest_since: float | None = None
+        self.taken = 0  # records of the last batch
+
+    def __bool__(self) -> bool:
+        return bool(self._eager or self._latest)
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        data = _encoder.encode(record)
+        self._eager.append((1, data))
+        self._grown(len(data), now_ms)
+
+    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Encoding many at once costs a third of encoding each."""
+        for start in range(0, len(records), _RUN_RECORDS):
+            run = records[start : start + _RUN_RECORDS]
+            data = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
+            self._eager.append((len(run), data))
+            self._grown(len(data), now_ms)
+
+    def _grown(self, size: int, now_ms: float) -> None:
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            raise LinkOverflow(f"{self._bytes} bytes are waiting, {self._bytes_max} are allowed")
+        if self.eager_since is None:
+            self.eager_since = now_ms
+
+    def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
+        self._latest[key] = record
+        if self.latest_since is None:
+            self.latest_since = now_ms
+
+    def promote(self, key: Hashable, now_ms: float) -> None:
+        record = self._latest.pop(key, None)
+        if record is not None:
+            self.push(record, now_ms)
+
+    def take(self, bytes_max: int) -> bytes:
+        """One batch of at most about `bytes_max` bytes; at least one run of records when there is any."""
+        if not self._eager and not self._latest:
+            self.taken = 0
+            return _EMPTY_BATCH
+        if self._latest:
+            self._eager.extend([(1, _encoder.encode(record)) for record in self._latest.values()])
+            self._latest.clear()
+        self.latest_since = None
+        runs = self._eager
+        if self._bytes <= bytes_max:
+            self._eager, self._bytes, self.eager_since = [], 0, None
+        else:
+            size = taken = 0
+            for _, data in runs:
+                size += len(data)
+                if size > bytes_max and taken:
+                    size -= len(data)
+                    break
+                taken += 1
+            runs, self._eager = runs[:taken], runs[taken:]
+            self._bytes = max(self._bytes - size, 0)
+            if not self._eager:
+                self.eager_since = None
+        self.taken = sum([count for count, _ in runs])
+        return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join([data for _, data in runs])
+
+    def due_at(self, last_ms: float, limits: LinkLimits, intervals: int = 1) -> float | None:
+        """When the next batch may leave, `None` when nothing waits. `last_ms` is when the last one did."""
+        if self.eager_since is not None:
+            return max(self.eager_since, last_ms + intervals * limits.interval_ms(self.taken))
+        if self.latest_since is not None:
+            return max(self.latest_since, last_ms) + limits.lazy_pacing_ms
+        return None
+
+
+class _InOrder:
+    """Gives back numbered payloads in the order of their numbers, each once."""
+
+    __slots__ = ("_early", "next")
+
+    def __init__(self) -> None:
+        self._early: dict[int, bytes] = {}
+        self.next = 0
+
+    def seen(self, number: int) -> bool:
+        return number < self.next or number in self._early
+
+    def accept(self, number: int, data: bytes) -> list[bytes]:
+        if number != self.next:
+            if number > self.next:
+                self._early[number] = data
+            return []
+        ready = [data]
+        self.next += 1
+        while self._early and (later := self._early.pop(self.next, None)) is not None:
+            ready.append(later)
+            self.next += 1
+        return ready
+
+
+class Caller:
+    """The calling end of one session. Feed it records and replies, make the calls it asks for."""
+
+    __slots__ = ("_heard_ms", "_inflight", "_last_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+        self.session = session
+        self.over = False
+        self._limits = limits
+        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._replies = _InOrder()
+        self._inflight: dict[int, float] = {}
+        self._next = 0
+        self._last_ms = float("-inf")
+        self._heard_ms = float("-inf")  # when a reply last said something
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        """Queue a record. Raises LinkOverflow when too much waits."""
+        self._outbox.push(record, now_ms)
+
+    def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
+        """Queue a record that may wait, in place of an earlier one with this key."""
+        self._outbox.push_latest(key, record, now_ms)
+
+    def promote(self, key: Hashable, now_ms: float) -> None:
+        """What waits under the key must leave before whatever is pushed from now on."""
+        self._outbox.promote(key, now_ms)
+
+    def call(self, now_ms: float) -> tuple[int, bytes] | None:
+        """The next call to make now: (seq, batch), or `None`. Ask again until `None`."""
+        if self.over:
+            return None
+        under_way = len(self._inflight)
+        if under_way >= self._wanted(now_ms):
+            if self._opening:
+                return None
+            due = self._outbox.due_at(self._last_ms, self._limits)
+            if due is None or due > now_ms or under_way >= self._limits.inflight_max:
+                return None
+        seq, self._next = self._next, self._next + 1
+        self._inflight[seq] = now_ms
+        self._last_ms = now_ms
+        return seq, self._outbox.take(self._limits.batch_bytes_max)
+
+    def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
+        """The callee's answer to request `seq`: batches that are now in order. An over session gives none."""
+        if len(data) < _HEADER_BYTES:  # RESET, or no reply at all
+            self.over = True
+        if self.over or self._inflight.pop(seq, None) is None:
+            return []
+        if len(data) > _EMPTY_BYTES:
+            self._heard_ms = now_ms
+        return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
+
+    @property
+    def _opening(self) -> bool:
+        return self._next == 1 and self._replies.next == 0
+
+    def _wanted(self, now_ms: float) -> int:
+        """How many calls are to be under way even if there is nothing to say."""
+        return 2 if now_ms - self._heard_ms < self._limits.park_ms and not self._opening else 1
+
+    def check(self, now_ms: float) -> bool:
+        """Is the session alive? A request without an answer for `timeout_ms` ends it."""
+        if self._inflight and now_ms - min(self._inflight.values()) > self._limits.timeout_ms + self._limits.park_ms:
+            self.over = True
+        return not self.over
+
+    def wake_at(self, now_ms: float) -> float:
+        """When `call` or `check` may have something new to say, if nothing happens before."""
+        if len(self._inflight) < self._wanted(now_ms):
+            return now_ms
+        deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
+        if self._opening or len(self._inflight) >= self._limits.inflight_max:
+            return deadline
+        due = self._outbox.due_at(self._last_ms, self._limits)
+        return deadline if due is None else min(due, deadline)
+
+
+class Callee:
+    """The called end of one session. Feed it requests and records, send the replies it asks for."""
+
+    __slots__ = ("_heard_ms", "_last_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+        self.session = session
+        self._limits = limits
+        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._requests = _InOrder()
+        self._parked: dict[int, float] = {}
+        self._next = 0
+        self._last_ms = float("-inf")
+        self._heard_ms = now_ms
+
+    def push(self, record: Struct, now_ms: float) -> None:
+        """Queue a record. Raises LinkOverflow when too much waits."""
+        self._outbox.push(record, now_ms)
+
+    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Queue several. Raises LinkOverflow when too much waits."""
+        self._outbox.push_all(records, now_ms)
+
+    def request(self, seq: int, batch: bytes, now_ms: float) -> list[bytes]:
+        """A request arrived and is parked: batches that are now in order. A repeated one is ignored."""
+        self._heard_ms = now_ms
+        if self._requests.seen(seq):
+            return []
+        self._parked[seq] = now_ms
+        return self._requests.accept(seq, batch)
+
+    def reply(self, now_ms: float) -> tuple[int, bytes] | None:
+        """The next reply to send now: (request seq, data), or `None`. Ask again until `None`.
+
+        Request 0 is answered at once: until then the caller may send nothing else.
+        """
+        if not self._parked:
+            return None
+        seq = next(iter(self._parked))
+        if self._next and len(self._parked) <= _PARKED_MAX and now_ms - self._parked[seq] < self._limits.park_ms:
+            due = self._due_at()
+            if due is None or due > now_ms:
+                return None
+        del self._parked[seq]
+        if self._outbox:
+            self._last_ms = now_ms
+        number, self._next = self._next, self._next + 1
+        return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
+
+    def _due_at(self) -> float | None:
+        """When what waits may leave, `None` when nothing waits."""
+        return self._outbox.due_at(self._last_ms, self._limits, 1 if len(self._parked) > 1 else 2)
+
+    def alive(self, now_ms: float) -> bool:
+        """Has a request arrived within `timeout_ms`, or is one parked within its lease?"""
+        return now_ms - self._heard_ms <= self._limits.timeout_ms + self._limits.park_ms
+
+    def wake_at(self, now_ms: float) -> float:
+        """When `reply` or `alive` may have something new to say, if nothing happens before."""
+        deadline = self._heard_ms + self._limits.timeout_ms + self._limits.park_ms + 1
+        if not self._parked:
+            return deadline
+        lease = next(iter(self._parked.values())) + self._limits.park_ms
+        due = self._due_at()
+        return min(lease, deadline) if due is None else min(due, lease, deadline)

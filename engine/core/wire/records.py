@@ -1,0 +1,570 @@
+"""The records that travel between actors and into the journal, and their one codec.
+
+A batch is a MessagePack array of records; a record is an array whose first element is its tag. Arrays and integer tags
+keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
+
+Directions:
+    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Written, Explain, Settle, Probe, Subscribe,
+                        SetProfile, GetProfile, Happened, Trace
+    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, Settled, Probed, Subscribed,
+                        ProfileIs, Followed, Explained, Traced
+    Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
+    Scheduler -> Edge   TimerAnswer
+    Shard -> Scheduler  Arm, FireDone, FireFailed, FireAgain
+    Scheduler -> Shard  Due, Fire
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.core.model.constants import AT_MAX_MS, HIGH, LOW
+from engine.core.policy.category import Instant, PolicyTerms, Span
+from engine.core.policy.conditions import Conditions
+from engine.core.policy.profile import Profile
+
+# -- Status of a published item, as PROTOCOL names them (PUBLISH_STATUS maps the code to the word). ---------------------
+ACCEPTED: Final = 0
+SCHEDULED: Final = 1
+MERGED: Final = 2
+DUPLICATE: Final = 3
+SUPPRESSED: Final = 4
+CONFLICT: Final = 5  # 409: the same id with another payload
+UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
+OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
+PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
+
+DEFERRED: Final = 8  # what a shard says to an edge: not before `until_ms`. Nothing is stored of it; the edge schedules it, and says so
+
+# -- Priorities --------------------------------------------------------------------------------------------------------
+
+# -- Connection kinds: what the shard must know of a transport ---------------------------------------------------------
+WEBSOCKET: Final = 0  # in-flight window and retry timers
+SSE: Final = 1  # a written message is not repeated on the same stream: no window, no retry timer
+SSE_EXPLICIT: Final = 2  # `?ack=explicit`: treated as a WebSocket
+POLL: Final = 3  # one batch, then it detaches
+TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
+
+# -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
+ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
+Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
+Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
+
+
+class Merge(Struct, frozen=True, array_like=True, gc=False):
+    """How a message is merged with others of its collapse key (`engine.core.mailbox.aggregation_window`)."""
+
+    window_ms: Annotated[int, Meta(ge=1, le=AT_MAX_MS)]
+    leading: bool = False
+    text: str = ""  # template of the summary's text
+
+
+# -- What an edge asks a shard about one user, and the answers ----------------------------------------------------------
+class Settle(Struct, array_like=True, tag=7, gc=False):
+    """`POST /v1/ack`: acknowledge without a connection. `seq` -1 when only ids are given. Answered by `Settled`."""
+
+    ref: int
+    key: str
+    seq: int
+    ids: list[str]
+
+
+class Settled(Struct, array_like=True, tag=37, gc=False):
+    """Answer to `Settle`. `error` is empty, or says why nothing was acknowledged."""
+
+    ref: int
+    error: str = ""
+
+
+class Probe(Struct, array_like=True, tag=8, gc=False):
+    """`GET /v1/heartbeat`. Answered by `Probed`."""
+
+    ref: int
+    key: str
+    client: str
+    seq: int
+
+
+class Probed(Struct, array_like=True, tag=38, gc=False):
+    """Answer to `Probe`: is any connection of the user attached, and its newest sequence."""
+
+    ref: int
+    online: bool
+    seq: int
+
+
+class Subscribe(Struct, array_like=True, tag=12, gc=False):
+    """Subscribe a user to these topics and end its subscription to those. With neither: which ones are there? Answered by `Subscribed`."""
+
+    ref: int
+    key: str
+    add: list[str]
+    remove: list[str]
+
+
+class Subscribed(Struct, array_like=True, tag=47, gc=False):
+    """Answer to `Subscribe`: OK, OVERLOADED (too many topics) or UNAVAILABLE, and the user's subscriptions now, sorted."""
+
+    ref: int
+    status: int
+    topics: list[str]
+
+
+class SetProfile(Struct, array_like=True, tag=13, gc=False):
+    """A user's profile is to be this one from now on; None: nobody's in particular. Answered by `ProfileIs`, after it is durable."""
+
+    ref: int
+    key: str
+    profile: Profile | None
+
+
+class GetProfile(Struct, array_like=True, tag=14, gc=False):
+    """Which profile has a user, and when were they last active? Answered by `ProfileIs`."""
+
+    ref: int
+    key: str
+
+
+class Happened(Struct, array_like=True, tag=18, gc=False):
+    """An event of a user has come. Answered by `Followed`, after it is durable.
+
+    Args:
+        at_ms: when; 0 when it was not the user's own, and only `follow` is asked.
+        event: its name, when some rule asks for it later; else "".
+        follow: by inactivity rule, the scheduled id of a timer that is to follow the user from now on, unless one does already.
+        ended: scheduled ids of timers that were named as following, and are gone: cancelled, or fired.
+        delivery: identifies an event whose publisher does not say when it happened: a repeat of it is none. "" where `at_ms` tells.
+    """
+
+    ref: int
+    key: str
+    at_ms: Instant
+    event: str = ""
+    follow: dict[str, str] = {}
+    ended: list[str] = []
+    delivery: str = ""
+
+
+class Followed(Struct, array_like=True, tag=52, gc=False):
+    """Answer to `Happened`: OK or UNAVAILABLE, and by inactivity rule the scheduled id of the timer that follows the user."""
+
+    ref: int
+    status: int
+    timers: dict[str, str] = {}
+
+
+class ProfileIs(Struct, array_like=True, tag=48, gc=False):
+    """Answer to `SetProfile` and `GetProfile`: OK or UNAVAILABLE, the profile, and when the user was last active, 0 for never."""
+
+    ref: int
+    status: int
+    profile: Profile | None = None
+    active_ms: int = 0
+
+
+class Trace(Struct, array_like=True, tag=16, gc=False):
+    """What is known of a user's message? Answered by `Traced`."""
+
+    ref: int
+    key: str
+    id: str
+
+
+class Explained(Struct, array_like=True, tag=49, gc=False):
+    """Answer to `Explain`: deliver, defer, digest, merge, suppress, duplicate or conflict, and why, the deciding reason last but for what
+    follows from it: [(a word for programs, a sentence for people)].
+
+    `until_ms`: when what is deferred, merged or digested comes, or when a delayed message is due; 0 for now. `seq` of a duplicate's first.
+    """
+
+    ref: int
+    decision: str
+    reasons: list[tuple[str, str]]
+    until_ms: int = 0
+    seq: int = 0
+
+
+class Step(Struct, array_like=True, gc=False):
+    """One thing that happened to a message. `at_ms`: 0 where that is not known any more."""
+
+    at_ms: int
+    event: str
+    reason: str = ""
+    until_ms: int = 0
+
+
+class Traced(Struct, array_like=True, tag=50, gc=False):
+    """Answer to `Trace`: where the message is now, "" when nothing is known, its number, 0 for none, and what happened to it."""
+
+    ref: int
+    state: str
+    seq: int
+    steps: list[Step]
+
+
+# -- Edge -> Shard -----------------------------------------------------------------------------------------------------
+class Post(Struct, array_like=True, tag=1, gc=False):
+    """One message for one user. Answered by exactly one `Posted` with the same `ref`."""
+
+    ref: int
+    key: str
+    id: str
+    idempotent: bool  # the caller gave the id: remembered for 24 h, not only while it is recent
+    digest: bytes  # 8 bytes over the payload: the same id with another digest is a conflict
+    priority: Priority
+    expires_ms: Instant
+    retain: bool
+    body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
+    collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py), unless it is
+    merge: Merge | None = None  # merged with the others of its window (see window.py)
+    judging: PolicyTerms | None = None  # by what it is judged beside the wishes of its user; None: nothing
+
+
+class Attach(Struct, array_like=True, tag=2, gc=False):
+    """A connection of a user begins. Answered by `Welcome`, then deliveries. `conn` is unique within the link session."""
+
+    conn: int
+    key: str
+    kind: Kind
+    cursor_epoch: str  # "" when no cursor was presented
+    cursor_seq: int
+    session: str  # for session:stream
+    device: str
+    resume: bool = False  # announced again after a link failure: not a new connection of the user, no new welcome frame
+    sent: int = 0  # with resume: highest sequence already written to this connection
+    topics: tuple[str, ...] = ()  # of which the bearer's token makes it a member
+
+
+class Detach(Struct, array_like=True, tag=3, gc=False):
+    """A connection ended. Its unacknowledged messages are pending again. `code` is the WebSocket close code or 0."""
+
+    conn: int
+    code: int
+
+
+class Ack(Struct, array_like=True, tag=4, gc=False):
+    """Everything up to and including `seq` is handled."""
+
+    conn: int
+    seq: int
+
+
+class AckIds(Struct, array_like=True, tag=5, gc=False):
+    """These messages are handled."""
+
+    conn: int
+    ids: list[str]
+
+
+class Nack(Struct, array_like=True, tag=6, gc=False):
+    """These messages cannot be handled: no retry, to the dead-letter stream."""
+
+    conn: int
+    ids: list[str]
+    reason: str
+
+
+class Written(Struct, array_like=True, tag=9, gc=False):
+    """A plain SSE stream has handed everything up to `seq` to the kernel: room in the window, not an acknowledgement."""
+
+    conn: int
+    seq: int
+
+
+class Explain(Struct, array_like=True, tag=15, gc=False):
+    """What would become of this post, at `at_ms` or now? Answered by `Explained`; nothing is changed."""
+
+    ref: int
+    key: str
+    at_ms: Instant
+    post: Post
+
+
+# -- Shard -> Edge -----------------------------------------------------------------------------------------------------
+class Posted(Struct, array_like=True, tag=31, gc=False):
+    """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
+
+    `retry_ms` comes with OVERLOADED: when the same post may be taken; `until_ms` with DEFERRED.
+    """
+
+    ref: int
+    status: int
+    seq: int = 0
+    detail: str = ""
+    retry_ms: int = 0
+    until_ms: Instant = 0
+
+
+class Welcome(Struct, array_like=True, tag=32, gc=False):
+    """The connection is attached. `head` is the user's newest sequence, `from_seq` the first that will be delivered."""
+
+    conn: int
+    head: int
+    resumed: str  # new | ok | gap
+    from_seq: int
+    epoch: str
+
+
+class Deliver(Struct, array_like=True, tag=33, gc=False):
+    """Messages for one connection, in sequence order: [(seq, attempt, body)]."""
+
+    conn: int
+    messages: Annotated[list[tuple[int, int, bytes]], Meta(min_length=1)]
+
+
+class Revoke(Struct, array_like=True, tag=34, gc=False):
+    """These were handled on another device of the user."""
+
+    conn: int
+    ids: list[str]
+
+
+class NacksStored(Struct, array_like=True, tag=53, gc=False):
+    """What this connection refused by `Nack` is in the dead-letter stream, or there was nothing left to refuse."""
+
+    conn: int
+    ids: list[str]
+
+
+class GapRange(Struct, array_like=True, tag=35, gc=False):
+    """The messages `first`..`last` are gone (expired, trimmed); comes before anything after them."""
+
+    conn: int
+    first: int
+    last: int
+
+
+class Hangup(Struct, array_like=True, tag=36, gc=False):
+    """Close the connection with this code and reason. The edge still sends `Detach` for it."""
+
+    conn: int
+    code: int
+    reason: str
+
+
+class Moved(Struct, array_like=True, tag=39, gc=False):
+    """This shard does not own the slot. Exactly one of `ref` (a record that is answered) and `conn` (an Attach) is not -1.
+
+    The edge routes the request again with a slot map of at least `version`.
+    """
+
+    ref: int
+    conn: int
+    version: int
+
+
+class Shared(Struct, array_like=True, tag=45, gc=False):
+    """The body of a broadcast, once per link session while the edge keeps it (`engine.core.mailbox.broadcast_log.Shelf`)."""
+
+    pos: int
+    body: bytes
+
+
+class DeliverShared(Struct, array_like=True, tag=46, gc=False):
+    """A broadcast for many connections: [(connection, sequence number, attempt)]. Its body came before, as `Shared`."""
+
+    pos: int
+    deliveries: Annotated[list[tuple[int, int, int]], Meta(min_length=1)]
+
+
+class Fault(Struct, array_like=True, tag=40, gc=False):
+    """What the client sent on this connection cannot be: tell it in an `error` frame with this code and detail."""
+
+    conn: int
+    code: str
+    detail: str
+
+
+# -- Edge <-> Scheduler ------------------------------------------------------------------------------------------------
+class Timer(Struct, array_like=True, gc=False):
+    """A delayed message as it is kept: everything `Post` needs when it is due."""
+
+    sid: ScheduledId
+    key: str
+    due_ms: Instant
+    created_ms: Instant
+    id: str
+    digest: bytes
+    priority: Priority
+    ttl_ms: Span  # counts from when it is due
+    retain: bool
+    body: bytes
+    collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
+    merge: Merge | None = None  # likewise
+    judging: PolicyTerms | None = None  # likewise
+    conditions: Conditions | None = None  # judged when it fires
+
+
+class Schedule(Struct, array_like=True, tag=61, gc=False):
+    """Arm a durable timer. Answered by `TimerAnswer` SCHEDULED, DUPLICATE, CONFLICT or UNAVAILABLE, after it is durable."""
+
+    ref: int
+    idempotent: bool
+    timer: Timer
+
+
+class Inspect(Struct, array_like=True, tag=62, gc=False):
+    """Look at one timer of a tenant."""
+
+    ref: int
+    tenant: str
+    sid: str
+
+
+class Reschedule(Struct, array_like=True, tag=63, gc=False):
+    """Move one timer to `due_ms`."""
+
+    ref: int
+    tenant: str
+    sid: str
+    due_ms: Instant
+
+
+class Cancel(Struct, array_like=True, tag=64, gc=False):
+    """Cancel one timer."""
+
+    ref: int
+    tenant: str
+    sid: str
+
+
+class ListTimers(Struct, array_like=True, tag=65, gc=False):
+    """The armed timers of one user, soonest first, at most `limit`; those of one `collapse` key, or all when it is ""."""
+
+    ref: int
+    key: str
+    limit: int
+    collapse: str = ""
+
+
+class CancelAll(Struct, array_like=True, tag=66, gc=False):
+    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer says how many."""
+
+    ref: int
+    key: str
+    collapse: str = ""
+
+
+# Outcomes of the timer requests above, beside SCHEDULED, DUPLICATE, CONFLICT and UNAVAILABLE.
+GONE: Final = "gone"  # detail of SCHEDULED: under this scheduled id there was a timer, which has fired or was cancelled
+OK: Final = 20
+NOT_FOUND: Final = 21  # 404
+ALREADY_FIRED: Final = 22  # 409
+
+
+class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
+    """Answer to Schedule, Inspect, Reschedule, Cancel, CancelAll or ListTimers with the same `ref`.
+
+    For DUPLICATE, `detail` is the scheduled id of the first result, or `seq=<number>` when that was not delayed; `timers` has
+    the first timer while it waits. For SCHEDULED, `timers` has the timer where it is not the one asked for. For OVERLOADED, `retry_ms` is
+    when to ask again, 0 for soon.
+    """
+
+    ref: int
+    status: int
+    timers: list[Timer] = []
+    detail: str = ""
+    count: int = 0
+    retry_ms: int = 0
+
+
+# -- Shard <-> Scheduler -----------------------------------------------------------------------------------------------
+class Arm(Struct, array_like=True, tag=81, gc=False):
+    """Volatile timer: say `Due` for this mailbox at `at_ms`. One per (link session, key); arming again replaces it."""
+
+    key: str
+    at_ms: Instant
+
+
+class FireDone(Struct, array_like=True, tag=82, gc=False):
+    """These durable timers took effect (journalled, or found to have fired before): remove them."""
+
+    sids: list[str]
+
+
+class FireFailed(Struct, array_like=True, tag=83, gc=False):
+    """These durable timers could not take effect now: storage is away, or the user belongs to another shard. To be tried again."""
+
+    sids: list[str]
+
+
+class FireAgain(Struct, array_like=True, tag=84, gc=False):
+    """These durable timers had no effect yet: move each to another time, [(scheduled id, due time)]."""
+
+    moves: list[tuple[str, Instant]]
+
+
+class Due(Struct, array_like=True, tag=91, gc=False):
+    """Volatile timers that are due."""
+
+    keys: list[str]
+
+
+class Fire(Struct, array_like=True, tag=92, gc=False):
+    """Durable timers that are due. Sent again until `FireDone`; the shard makes the effect happen once."""
+
+    timers: list[Timer]
+
+
+ToShard = (
+    Post
+    | Attach
+    | Detach
+    | Ack
+    | AckIds
+    | Nack
+    | Settle
+    | Probe
+    | Written
+    | Subscribe
+    | SetProfile
+    | GetProfile
+    | Explain
+    | Trace
+    | Happened
+)
+FromShard = (
+    Posted
+    | Welcome
+    | Deliver
+    | Shared
+    | DeliverShared
+    | Revoke
+    | NacksStored
+    | GapRange
+    | Hangup
+    | Settled
+    | Probed
+    | Subscribed
+    | ProfileIs
+    | Explained
+    | Traced
+    | Followed
+    | Moved
+    | Fault
+)
+EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
+SchedulerToEdge = TimerAnswer
+ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
+SchedulerToShard = Due | Fire
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises on bytes that are not the record they should be: malformed, of a wrong type, no UTF-8, nested without end."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(records: Sequence[Struct]) -> bytes:
+    """One batch: a MessagePack array of tagged arrays."""
+    return _encoder.encode(records)
+
+
+to_shard: Final = msgspec.msgpack.Decoder(list[ToShard])
+from_shard: Final = msgspec.msgpack.Decoder(list[FromShard])
+to_scheduler: Final = msgspec.msgpack.Decoder(list[EdgeToScheduler | ShardToScheduler])
+scheduler_to_edge: Final = msgspec.msgpack.Decoder(list[SchedulerToEdge])
+scheduler_to_shard: Final = msgspec.msgpack.Decoder(list[SchedulerToShard])

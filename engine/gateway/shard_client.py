@@ -1,0 +1,206 @@
+"""What routes ask of shards and schedulers: publish, acknowledge, probe, inspect and move timers.
+
+Each is one call (`engine.gateway.pending_calls`): its records go out, its answer is awaited, repeats and deadlines are the calls' matter.
+
+Every request raises `Overloaded` when too many records await answers (nothing was sent then), and all but `post` raise
+`Unavailable` when no answer came in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from engine.config import Config
+from engine.core.model.routing import partition_of_timer
+from engine.core.policy.profile import Profile
+from engine.core.wire import records as wire
+from engine.errors import Overloaded, Unavailable
+from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.pending_calls import PendingCall, PendingCalls
+from engine.publish import results as publish_results
+from engine.publish.broadcasts import BroadcastPublisher
+from engine.publish.drafts import Draft, ItemResult
+
+
+class ShardClient:
+    """The requests of one edge.
+
+    Args:
+        config: the engine's settings.
+        calls: where records await their answers.
+        metrics: counted into.
+        wall_ms: milliseconds since the epoch.
+        clock: milliseconds that never step.
+        new_id: UUIDs, for messages and timers.
+        announcer: takes the broadcasts.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        calls: PendingCalls,
+        metrics: EdgeMetrics,
+        wall_ms: Callable[[], int],
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+        announcer: BroadcastPublisher,
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._metrics = metrics
+        self._wall_ms = wall_ms
+        self._clock = clock
+        self.new_id = new_id
+        self._announcer = announcer
+
+    async def post(self, drafts: Sequence[Draft]) -> list[ItemResult]:
+        """Publish: immediate drafts to their shards or the broadcast log, delayed ones to their scheduler. One future for all of them.
+
+        Raises:
+            Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
+        """
+        started_ms = self._clock()
+        for_log = [draft for draft in drafts if draft.topic is not None and not draft.due_ms]
+        others = [draft for draft in drafts if draft.topic is None or draft.due_ms] if for_log else drafts
+        call = self._calls.begin(
+            len(others),
+            lambda base: publish_results.records(others, base, self._wall_ms(), self.new_id),
+            [draft.priority for draft in others],
+        )
+        appended = await self._announcer.announce(for_log)
+        self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
+        announced = map(publish_results.announced, for_log, appended)
+        await call.done
+        results = publish_results.results(others, call)
+        if any(result.status == publish_results.PUT_OFF for result in results):
+            await self._schedule(others, call, results)
+        self._metrics.publish_took(self._clock() - started_ms)
+        if for_log:
+            rest = iter(results)
+            results = [next(announced if draft.topic is not None and not draft.due_ms else rest) for draft in drafts]
+        self._metrics.published.update([result.status for result in results])
+        publish_results.check(results, drafts, call.answers)
+        return results
+
+    async def _schedule(self, drafts: Sequence[Draft], call: PendingCall, results: list[ItemResult]) -> None:
+        """What shards put off is scheduled for when it may be delivered, under its id, as if its publisher had asked for that time.
+
+        Nothing is stored of it before. So whoever dies meanwhile leaves a publisher without an answer, and the repeat is judged anew; a
+        repeat of what is scheduled, or was delivered, is recognised by the scheduler's storage, which knows the ids of both.
+        """
+        places = [place for place, result in enumerate(results) if result.status == publish_results.PUT_OFF]
+        later = [drafts[place] for place in places]
+        for draft, place in zip(later, places, strict=True):
+            draft.due_ms = call.answers[place].until_ms
+        try:
+            scheduling = self._calls.begin(
+                len(later),
+                lambda base: publish_results.records(later, base, self._wall_ms(), self.new_id),
+                [draft.priority for draft in later],
+            )
+        except Overloaded as error:
+            for place in places:
+                results[place].status, results[place].reason = wire.PUBLISH_STATUS[wire.OVERLOADED], str(error)
+            return
+        await scheduling.done
+        for place, answer, result in zip(places, scheduling.answers, publish_results.results(later, scheduling), strict=True):
+            if result.status == "scheduled":
+                result.reason = results[place].reason
+            results[place], call.answers[place] = result, answer
+
+    async def settle(self, key: str, seq: int, ids: list[str]) -> str:
+        """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
+        self._metrics.acks += 1
+        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids))
+        return str(answer.error)
+
+    async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
+        """Is the user online, and what is its newest sequence number?"""
+        answer, _ = await self._ask(lambda ref: wire.Probe(ref, key, client, seq))
+        return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
+
+    async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> wire.Subscribed:
+        """Change or look at a user's subscriptions."""
+        answer, _ = await self._ask(lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
+        return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
+
+    async def set_profile(self, key: str, profile: Profile | None) -> wire.ProfileIs:
+        """Keep a user's profile, None to forget it; durable with the answer."""
+        answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile))
+        return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
+
+    async def get_profile(self, key: str) -> wire.ProfileIs:
+        """A user's profile, and when they were last active."""
+        answer, _ = await self._ask(lambda ref: wire.GetProfile(ref, key))
+        return answer  # type: ignore[no-any-return]  # likewise
+
+    async def trace(self, key: str, id: str) -> wire.Traced:
+        """What a shard knows of a user's message."""
+        answer, _ = await self._ask(lambda ref: wire.Trace(ref, key, id))
+        return answer  # type: ignore[no-any-return]  # likewise
+
+    async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
+        """What would become of these drafts for users, in their order."""
+        call = self._calls.begin(len(drafts), lambda base: publish_results.questions(drafts, base))
+        await call.done
+        if None in call.answers:
+            raise Unavailable("no answer in time")
+        return call.answers
+
+    async def happened(
+        self, key: str, at_ms: int, event: str, follow: dict[str, str], ended: Sequence[str] = (), delivery: str = ""
+    ) -> wire.Followed:
+        """Tell the shard of an event of a user, see `Happened`; durable with the answer."""
+        answer, _ = await self._ask(lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
+        return answer  # type: ignore[no-any-return]  # a Happened is answered by a Followed
+
+    async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
+        """Arm a timer under its scheduled id, if there never was one."""
+        answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
+        """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""
+        call = self._calls.begin(1, lambda ref: [build(ref)])
+        call.done.add_done_callback(lambda _: answered(call.answers[0]))
+
+    async def inspect(self, tenant: str, sid: str) -> wire.TimerAnswer:
+        """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""
+        return await self._ask_timer(sid, lambda ref: wire.Inspect(ref, tenant, sid))
+
+    async def reschedule(self, tenant: str, sid: str, due_ms: int) -> wire.TimerAnswer:
+        """Move one timer."""
+        return await self._ask_timer(sid, lambda ref: wire.Reschedule(ref, tenant, sid, due_ms))
+
+    async def cancel(self, tenant: str, sid: str) -> wire.TimerAnswer:
+        """Cancel one timer."""
+        return await self._ask_timer(sid, lambda ref: wire.Cancel(ref, tenant, sid))
+
+    async def list_timers(self, key: str, collapse: str = "") -> wire.TimerAnswer:
+        """The armed timers of one user, soonest first; those of one collapse key, or all."""
+        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, self._config.list_timers_max, collapse))
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
+        """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` says how many."""
+        answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse))
+        return answer  # type: ignore[no-any-return]  # likewise
+
+    async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> wire.TimerAnswer:
+        if partition_of_timer(sid) is None:
+            return wire.TimerAnswer(-1, wire.NOT_FOUND)
+        answer, call = await self._ask(build)
+        if answer.status == wire.NOT_FOUND and call.repeated and type(call.records[0]) is wire.Cancel:
+            # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
+            answer = wire.TimerAnswer(answer.ref, wire.OK)
+        return answer  # type: ignore[no-any-return]
+
+    async def _ask(self, build: Callable[[int], Struct]) -> tuple[Any, PendingCall]:
+        call = self._calls.begin(1, lambda ref: [build(ref)])
+        await call.done
+        if call.answers[0] is None:
+            raise Unavailable("no answer in time")
+        return call.answers[0], call

@@ -1,0 +1,107 @@
+"""What browsers of other origins may do: nothing, unless their origin is allowed (Fetch standard, section 3.2).
+
+A request of a foreign origin is refused before it acts. Hiding the answer, which is all a browser does by itself, would be
+too late: with a cookie as credentials, any site could publish, and even reading acknowledges.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.config import Config
+from engine.http.problems import forbidden, problem_response
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+_PREFLIGHT_AGE_S: Final = 600
+_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+_HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq"
+_EXPOSED: Final = b"retry-after, www-authenticate"
+
+
+class CrossOrigin:
+    """ASGI middleware for everything under `/v1/`."""
+
+    def __init__(self, app: ASGIApp, config: Config) -> None:
+        self._app = app
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer preflights, refuse foreign origins, mark answers to allowed ones."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        origin = host = site = b""
+        for name, value in scope["headers"]:
+            if name == b"origin":
+                origin = value
+            elif name == b"host":
+                host = value
+            elif name == b"sec-fetch-site":
+                site = value
+        if not origin:
+            if site == b"cross-site":  # an <img> or a link elsewhere: no Origin, but cookies
+                await problem_response(forbidden("requests of other sites need an allowed origin"))(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+            return
+        if not origin_allowed(origin.decode("latin-1"), host.decode("latin-1"), self._config):
+            await problem_response(forbidden("this origin is not allowed"))(scope, receive, send)
+            return
+        allow = [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-credentials", b"true"),
+            (b"access-control-expose-headers", _EXPOSED),
+            (b"vary", b"origin"),
+        ]
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in Headers(scope=scope):
+            preflight = [
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", _HEADERS),
+                (b"access-control-max-age", b"%d" % _PREFLIGHT_AGE_S),
+            ]
+            await send({"type": "http.response.start", "status": 204, "headers": allow[:2] + allow[3:] + preflight})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *allow]
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+
+def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
+    """May a page of this origin open a connection? Programs send no `Origin` and are judged by their token alone.
+
+    Args:
+        origin: the `Origin` header (RFC 6454, section 7), None when there is none.
+        host: the `Host` header: pages the engine itself serves are always allowed.
+        config: with `allowed_origins`, each `scheme://host[:port]` or `*`.
+    """
+    if origin is None or "*" in config.allowed_origins:
+        return True
+    asked = _origin_parts(origin)
+    if asked is None:
+        return False
+    scheme, name, port = asked
+    own = _origin_parts(f"{scheme}://{host}")
+    return (own is not None and own[1:] == (name, port)) or any(_origin_parts(listed) == asked for listed in config.allowed_origins)
+
+
+def _origin_parts(origin: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an origin; None when it is none (`null` is what sandboxed pages send)."""
+    try:
+        parts: SplitResult = urlsplit(origin)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if not parts.hostname or port is None:
+        return None
+    return parts.scheme, parts.hostname, port

@@ -1,0 +1,70 @@
+"""What endpoints raise, as answers: problem details for everything, one place for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from engine.errors import Overloaded, Unavailable
+from engine.http.problems import (
+    RETRY_AFTER_S,
+    Problem,
+    method_not_allowed,
+    not_found,
+    problem_response,
+    retry_after_s,
+    too_many_requests,
+    unavailable,
+)
+
+
+def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
+    """Exception handlers for Starlette, by exception. Each refusal is counted under its status."""
+
+    async def refuse(request: Request | WebSocket, error: Exception) -> Response | None:
+        response = refusal(error, refused)
+        if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
+            await request.close()  # before the upgrade: 403, all that such a server can say
+            return None
+        return response
+
+    async def answer_nobody(_request: Request, _error: Exception) -> Response:
+        return Response(status_code=400)  # the client has left; the server throws this away
+
+    expected = (Problem, Overloaded, Unavailable, HTTPException)
+    # Exception: a bug. uvicorn logs it with its traceback, the client learns nothing of it.
+    return {**dict.fromkeys(expected, cast("Any", refuse)), ClientDisconnect: answer_nobody, Exception: refuse}
+
+
+def refusal(error: Exception, refused: Counter[int]) -> Response:
+    """The answer to a request that raised this, counted under its status."""
+    problem = _problem(error)
+    refused[problem.status] += 1
+    return problem_response(problem)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Overloaded):
+        return too_many_requests(str(error), retry_after_s(error.backlog_ms))
+    if isinstance(error, Unavailable):
+        return unavailable(str(error), RETRY_AFTER_S)
+    if not isinstance(error, HTTPException):
+        return Problem(500, "the engine failed to answer; the operator's log says why")
+    headers: Mapping[str, str] = error.headers or {}
+    if error.status_code == 405:
+        return method_not_allowed(_allowed(headers.get("Allow", "")))
+    if error.status_code == 404:
+        return not_found("nothing is here")
+    return Problem(error.status_code, error.detail, headers=headers)
+
+
+def _allowed(text: str) -> Sequence[str]:
+    return sorted(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,40 @@
+"""Reads a request's body, bounded in size and time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from engine.config import Config
+from engine.http.problems import Problem, too_large
+
+
+async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
+    """The request's body, at most `body_bytes_max`, whatever Content-Length says or does not say.
+
+    Raises:
+        Problem: 413, before more than the limit is kept; 408, when it takes longer than `request_timeout_s`.
+        ClientDisconnect: the client left.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > config.body_bytes_max:
+            raise too_large(config)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(config.request_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnect
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > config.body_bytes_max:
+                    raise too_large(config)
+                if not message.get("more_body", False):
+                    return b"".join([*chunks, chunk]) if chunks else chunk
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"}) from None

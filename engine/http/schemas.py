@@ -1,0 +1,420 @@
+"""The JSON Schemas (2020-12) of what clients send and get, as `GET /openapi.json` shows them; limits come from the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import Config
+from engine.core.model.constants import PRIORITIES
+from engine.core.policy.profile import DAYS, LEVEL_CHARS_MAX
+from engine.core.policy.quiet_hours import QUIET_MAX
+
+Schema = dict[str, Any]
+
+_ANY: Schema = {"description": "Any JSON."}
+_TIME_MS: Schema = {"type": "integer", "minimum": 0, "description": "Milliseconds since the epoch."}
+_SEQ: Schema = {"type": "integer", "minimum": 0, "description": "Sequence number within the user's mailbox."}
+
+
+_CLOCK: Schema = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
+
+
+def ref(name: str) -> Schema:
+    """A reference to one of `schemas`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas(config: Config) -> dict[str, Schema]:
+    """All named schemas."""
+    return {
+        "Notification": _notification(config),
+        "CloudEvent": _cloud_event(config),
+        "PublishAnswer": _object(
+            "What became of each item, in order; one result per user for `users`.",
+            required=("accepted", "results"),
+            accepted={"type": "integer", "description": "How many were accepted, scheduled or merged."},
+            results={"type": "array", "items": ref("Result")},
+        ),
+        "Result": _object(
+            "What became of one item: for one user, or for a topic or everyone (each mailbox gives a broadcast a `seq` of its own).",
+            required=("id", "status"),
+            id={"type": "string"},
+            user={"type": "string"},
+            status={"enum": ["accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded"]},
+            seq=_SEQ,
+            scheduled_id={"type": "string"},
+            scheduled_at=_TIME_MS,
+            reason={"type": "string"},
+            topic={"type": "string"},
+            broadcast={"const": True},
+        ),
+        "Subscriptions": _object(
+            "The topics a user is subscribed to.",
+            required=("user", "topics"),
+            user={"type": "string"},
+            topics={"type": "array", "items": _topic(config), "maxItems": config.topics_per_user_max},
+            by_token={
+                "type": "array",
+                "items": _topic(config),
+                "description": "Topics that the bearer's token names: its connections are members of them without a subscription.",
+            },
+        ),
+        "Profile": _profile(config),
+        "Signal": _object(
+            "Something that only counts.",
+            required=("name",),
+            name=_name(config),
+            amount={"type": "integer", "minimum": 1, "maximum": 1_000_000_000, "default": 1},
+        ),
+        "SignalsAnswer": _object(
+            "How many signals were counted, and dropped for want of room.",
+            required=("counted", "dropped"),
+            counted={"type": "integer"},
+            dropped={"type": "integer"},
+        ),
+        "SignalSums": _object(
+            "Sums by name.", required=("signals",), signals={"type": "object", "additionalProperties": {"type": "integer"}}
+        ),
+        "ExplainAnswer": _object(
+            "What would become of each item, in order; one result per user for `users`.",
+            required=("results",),
+            results={
+                "type": "array",
+                "items": _object(
+                    "Of one user, or of a topic or everyone.",
+                    required=("decision", "reasons"),
+                    user={"type": "string"},
+                    topic={"type": "string"},
+                    broadcast={"const": True},
+                    decision={"enum": ["deliver", "defer", "digest", "merge", "suppress", "duplicate", "conflict"]},
+                    reasons={
+                        "type": "array",
+                        "items": _object(
+                            "A word for programs, a sentence for people.",
+                            required=("code", "detail"),
+                            code={"type": "string"},
+                            detail={"type": "string"},
+                        ),
+                    },
+                    until={**_TIME_MS, "description": "When it would be delivered, where that is not now; ms since the epoch."},
+                    seq={**_SEQ, "description": "Of a duplicate's first."},
+                ),
+            },
+        ),
+        "Timeline": _object(
+            "What is still known of a message.",
+            required=("id", "state", "timeline"),
+            id={"type": "string"},
+            seq=_SEQ,
+            state={
+                "enum": ["scheduled", "merged", "suppressed", "deferred", "digested", "pending", "sent", "acknowledged", "gone", "refused"]
+            },
+            timeline={
+                "type": "array",
+                "items": _object(
+                    "One thing that happened to it, in their order.",
+                    required=("event",),
+                    at={**_TIME_MS, "description": "Milliseconds since the epoch; left out where it is not known any more."},
+                    event={"type": "string"},
+                    reason={"type": "string"},
+                    until=_TIME_MS,
+                ),
+            },
+        ),
+        "Schedule": {
+            "type": "object",
+            "description": "When to deliver instead.",
+            "properties": _when(config),
+            "oneOf": [{"required": ["delay"]}, {"required": ["at"]}],
+            "additionalProperties": False,
+        },
+        "Scheduled": _object(
+            "A notification that waits for its time.",
+            required=("scheduled_id", "scheduled_at"),
+            scheduled_id={"type": "string"},
+            scheduled_at=_TIME_MS,
+            created_at=_TIME_MS,
+            user={"type": "string"},
+            topic={"type": "string"},
+            broadcast={"const": True},
+            notification={"type": "object", "description": "Its own members: id, type, priority, ts, data and what else was given."},
+        ),
+        "ScheduledList": _object(
+            "Soonest first.",
+            required=("scheduled",),
+            scheduled={"type": "array", "items": ref("Scheduled"), "maxItems": config.list_timers_max},
+        ),
+        "Cancelled": _object(
+            "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
+        ),
+        "Event": _object(
+            "Something that happened to or by a user.",
+            required=("type", "user"),
+            type={"type": "string", "maxLength": config.id_chars_max},
+            user={"type": "string", "maxLength": config.id_chars_max},
+            id={"type": "string", "maxLength": config.id_chars_max, "description": "Idempotency key."},
+            actor={},
+            target={},
+            context={},
+            ts=_TIME_MS,
+            data={},
+        ),
+        "EventAnswer": _object(
+            "What the rules made of an event.",
+            required=("matched", "results", "scheduled", "cancelled"),
+            matched={"type": "array", "items": {"type": "string"}, "description": "Names of the rules."},
+            results={"type": "array", "items": ref("Result")},
+            scheduled={"type": "array", "items": {"type": "string"}, "description": "Scheduled ids."},
+            cancelled={"type": "integer", "description": "Scheduled notifications that the event ended."},
+        ),
+        "CancelledAll": _object(
+            "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
+        ),
+        "Message": _message(),
+        "PollAnswer": _object(
+            "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",
+            required=("messages", "last_event_id", "resumed"),
+            messages={"type": "array", "items": ref("Message")},
+            last_event_id={"type": "string", "description": "The cursor for the next request."},
+            resumed={"enum": ["new", "ok", "gap"], "description": "`gap`: the cursor given was not one of this mailbox."},
+        ),
+        "Acknowledgement": {
+            "type": "object",
+            "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
+            "properties": {
+                "seq": _SEQ,
+                "ids": {"type": "array", "items": _name(config), "maxItems": config.items_max},
+                "ts": _TIME_MS,
+            },
+            "anyOf": [{"required": ["seq"]}, {"required": ["ids"]}],
+            "additionalProperties": False,
+        },
+        "Acknowledged": _object("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Presence": _object(
+            "Is any connection of the user attached?",
+            required=("online", "seq"),
+            online={"type": "boolean"},
+            seq={**_SEQ, "title": "newest"},
+        ),
+        "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
+        "Readiness": _object(
+            "The state in a word.",
+            required=("status", "quarantined"),
+            status={"type": "string"},
+            quarantined={
+                "type": ["integer", "null"],
+                "description": "Stored records that could not be read; null when that is not known now.",
+            },
+        ),
+        "Status": _status(),
+        "Problem": _problem(),
+    }
+
+
+def _object(description: str, *, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    return {"type": "object", "description": description, "properties": properties, "required": list(required)}
+
+
+def _name(config: Config, description: str = "") -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": config.id_chars_max} | ({"description": description} if description else {})
+
+
+def _topic(config: Config) -> Schema:
+    return _name(config) | {"pattern": r"^[^\s*]+$"}
+
+
+def _when(config: Config) -> dict[str, Schema]:
+    return {
+        "delay": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": config.delay_s_max,
+            "description": "Deliver this many seconds later; a fraction is allowed, 0 is now.",
+        },
+        "at": {
+            "description": "Deliver at this time: milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now.",
+            "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "format": "date-time"}],
+        },
+    }
+
+
+def _options(config: Config) -> dict[str, Schema]:
+    """The fields a notification and a CloudEvent have in common."""
+    return {
+        "priority": {"enum": list(PRIORITIES), "default": "normal"},
+        **_when(config),
+        "ttl": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": config.ttl_s_max,
+            "default": config.ttl_s_default,
+            "description": "Seconds after which it is not delivered any more; they count from when it is due.",
+        },
+        "retain": {"type": "boolean", "default": True, "description": "`false`: only for whoever is connected now."},
+        "category": {"type": "string", "description": "Whose limits it counts against: one the rules define, or `touch`. For users only."},
+    }
+
+
+def _event_type(config: Config) -> Schema:
+    return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"}
+
+
+def _profile(config: Config) -> Schema:
+    def names(text: str) -> Schema:
+        item = {"type": "string", "minLength": 1, "maxLength": config.id_chars_max}
+        return {"type": "array", "items": item, "maxItems": config.profile_entries_max, "description": text}
+
+    types = "Event types such as `post.liked`, or beginnings of some: `post.*`."
+    quiet = _object(
+        "From this local time until that one, of the next day when it is not later; on the days on which it begins.",
+        required=("from", "to"),
+        to=_CLOCK,
+        days={"type": "array", "items": {"enum": list(DAYS)}},
+        **{"from": _CLOCK},
+    )
+    mute = _object("Not to be told at all.", types=names(types), targets=names("Targets: a text, the `id` of an object, or `kind:id`."))
+    return _object(
+        "What a user wants; what is left out is nobody's in particular.",
+        zone={"type": "string", "description": "IANA time zone.", "default": "UTC"},
+        level={"type": "string", "pattern": "^([a-z0-9][a-z0-9_-]*)?$", "maxLength": LEVEL_CHARS_MAX, "description": "What rules look at."},
+        quiet={"type": "array", "items": quiet, "maxItems": QUIET_MAX, "description": "Quiet hours: what comes then waits until they end."},
+        mute=mute,
+        digest=_object("To be told together instead of one by one.", types=names(types)),
+    )
+
+
+def _notification(config: Config) -> Schema:
+    around = {**_ANY, "description": f"Any JSON of at most {config.context_bytes_max} bytes."}
+    return {
+        "type": "object",
+        "properties": {
+            "type": _event_type(config),
+            "user": _name(config, "Whom to notify."),
+            "collapse": {
+                "type": "object",
+                "description": "With a `window`, messages of a `key` become one notification when it ends. Without: for a user who is"
+                " behind, the newest message of a `key` stands for the older ones that nobody was sent.",
+                "properties": {
+                    "key": _name(config),
+                    "window": {
+                        "type": "number",
+                        "minimum": 0,
+                        "maximum": config.collapse_window_s_max,
+                        "description": "Seconds from the first message of the key; `ttl` must be longer. `data` has at most"
+                        f" {config.collapse_data_bytes_max} bytes then.",
+                    },
+                    "leading": {
+                        "type": "boolean",
+                        "description": "Deliver the first message at once; the summary replaces it. Needs a window.",
+                    },
+                    "text": {
+                        "type": "string",
+                        "maxLength": config.collapse_text_chars_max,
+                        "description": "Template of the summary's `text`, `{count} people liked {target}`. Needs a window.",
+                    },
+                },
+                "required": ["key"],
+                "if": {"properties": {"window": {"exclusiveMinimum": 0}}, "required": ["window"]},
+                "else": {"properties": {"leading": {"const": False}, "text": False}},
+                "additionalProperties": False,
+            },
+            "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},
+            "topic": {**_topic(config), "description": "Whoever is subscribed to it, or a member by token. Low priority unless given."},
+            "broadcast": {
+                "const": True,
+                "description": "Everyone: who is connected, and who connects before it expires. Low priority unless given.",
+            },
+            "id": _name(
+                config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
+            ),
+            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
+            "actor": around,
+            "target": around,
+            "context": around,
+            "ts": {**_TIME_MS, "description": "When it happened, milliseconds since the epoch; now when absent."},
+            "unless_active": {
+                "type": "boolean",
+                "default": False,
+                "description": "Not when the user has been active since now, once it is delivered. For users only.",
+            },
+            **_options(config),
+        },
+        "required": ["type"],
+        "oneOf": [{"required": ["user"]}, {"required": ["users"]}, {"required": ["topic"]}, {"required": ["broadcast"]}],
+        "not": {"required": ["delay", "at"]},
+        "additionalProperties": False,
+    }
+
+
+def _cloud_event(config: Config) -> Schema:
+    return {
+        "type": "object",
+        "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` becomes `context.source`.",
+        "properties": {
+            "specversion": {"const": "1.0"},
+            "id": _name(config, "The idempotency key."),
+            "source": {"type": "string", "format": "uri-reference"},
+            "type": _event_type(config),
+            "subject": _name(config, "Whom to notify."),
+            "time": {"type": "string", "format": "date-time"},
+            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
+            **_options(config),
+        },
+        "required": ["specversion", "id", "source", "type", "subject"],
+    }
+
+
+def _message() -> Schema:
+    return _object(
+        "A message as every transport delivers it.",
+        required=("seq", "id", "event_id", "type", "priority", "ts", "attempt", "data"),
+        seq=_SEQ,
+        id={"type": "string", "description": "Drop what has the id of something handled before."},
+        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`."},
+        type={"type": "string"},
+        priority={"enum": list(PRIORITIES)},
+        ts=_TIME_MS,
+        attempt={"type": "integer", "minimum": 1, "description": "How often it has been sent on this connection."},
+        actor=_ANY,
+        target=_ANY,
+        context=_ANY,
+        count={"type": "integer", "description": "How many were merged into it."},
+        data=_ANY,
+    )
+
+
+def _status() -> Schema:
+    row = {"type": "object", "properties": {"index": {"type": "integer"}, "alive": {"type": "boolean"}}}
+    return _object(
+        "A row per actor, and totals.",
+        required=("version", "shards", "edges", "schedulers", "totals"),
+        version={"type": "string"},
+        ready={"type": "boolean"},
+        shards={"type": "array", "items": row},
+        edges={"type": "array", "items": row},
+        schedulers={"type": "array", "items": row},
+        controller={"type": "object"},
+        redis={"type": "object"},
+        totals={"type": "object"},
+    )
+
+
+def _problem() -> Schema:
+    error = _object(
+        "One bad field.",
+        required=("detail",),
+        index={"type": "integer", "description": "Which item of the request, from 0."},
+        path={"type": "string", "description": "JSON path of the field: `$.priority`, in an array `$[3].priority`."},
+        detail={"type": "string"},
+    )
+    return _object(
+        "Problem details (RFC 9457).",
+        required=("type", "title", "status", "detail"),
+        type={"type": "string", "format": "uri-reference"},
+        title={"type": "string"},
+        status={"type": "integer"},
+        detail={"type": "string"},
+        errors={"type": "array", "items": error},
+        results={"type": "array", "items": ref("Result"), "description": "Of 409, 429 and 503 on publishing: each item's outcome."},
+        failing={"type": "array", "items": {"type": "string"}, "description": "Of `/readyz`: what does not answer."},
+    )

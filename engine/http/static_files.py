@@ -1,0 +1,69 @@
+"""The demo page and the browser client: a few small files, read once, served from memory."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+_PACKAGE: Final = "engine.http"
+_FOLDER: Final = "static"
+_INDEX: Final = "index.html"
+
+_TYPES: Final = {".js": "text/javascript", ".mjs": "text/javascript", ".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml"}
+"""What browsers insist on, whatever the host's table of types says."""
+
+_HEADERS: Final = {
+    # Revalidated each time by ETag: an upgrade of the engine must not leave an old client in a browser.
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+_SCRIPT_HEADERS: Final = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
+"""The client is a public module: pages of other origins may import it."""
+
+
+def routes() -> list[Route]:
+    """One route per file under `engine/http/static`; `index.html` is `/`."""
+    folder = resources.files(_PACKAGE).joinpath(_FOLDER)
+    return [_route(path, file) for path, file in sorted(_files(folder, ""))]
+
+
+def _files(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
+    found: list[tuple[str, Traversable]] = []
+    for entry in folder.iterdir():
+        path = f"{prefix}/{entry.name}"
+        if entry.name.startswith((".", "_")):
+            continue
+        found += _files(entry, path) if entry.is_dir() else [(path, entry)]
+    return found
+
+
+def _route(path: str, file: Traversable) -> Route:
+    body = file.read_bytes()
+    suffix = file.name[file.name.rfind(".") :] if "." in file.name else ""
+    media_type = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {**_HEADERS, "ETag": etag}
+    if media_type == "text/html":
+        headers |= _PAGE_HEADERS
+    elif media_type == "text/javascript":
+        headers |= _SCRIPT_HEADERS
+
+    async def serve(request: Request) -> Response:
+        seen = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if etag in seen:
+            return Response(status_code=304, headers=headers)
+        return Response(body, 200, headers, media_type)
+
+    return Route("/" if path == f"/{_INDEX}" else path, serve, methods=["GET"])

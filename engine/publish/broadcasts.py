@@ -1,0 +1,73 @@
+"""Publishing broadcasts: from the edge straight into the log, one round trip for a request, however many users it reaches.
+
+    draft -> append -> accepted, duplicate or conflict
+                    -> no answer: again, under the same id, for `commit_retry_ms`; then what became of it is not known
+
+The log recognises a repeat by its id, also by one that was made here, so an append whose answer was lost counts once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from engine.config import Config
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.routing import split_key
+from engine.errors import StorageUnavailable
+from engine.publish.drafts import Draft
+from engine.store.broadcast_stream import Appended
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+
+
+class BroadcastSink(Protocol):
+    """What `engine.store.broadcast_stream.BroadcastLog` is to an edge."""
+
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        """See there."""
+
+
+class BroadcastPublisher:
+    """Appends the broadcasts of one edge.
+
+    Args:
+        config: with `commit_retry_ms`, the patience.
+        log: where to.
+        wall_ms: milliseconds since the epoch.
+        clock: milliseconds that never step.
+    """
+
+    def __init__(self, config: Config, log: BroadcastSink, wall_ms: Callable[[], int], clock: Callable[[], int]) -> None:
+        self._config = config
+        self._log = log
+        self._wall_ms = wall_ms
+        self._clock = clock
+
+    async def announce(self, drafts: Sequence[Draft]) -> list[Appended | None]:
+        """What became of each, None where that is not known."""
+        if not drafts:
+            return []
+        now_ms = self._wall_ms()
+        entries = [(_entry(draft, now_ms), draft.digest, draft.id) for draft in drafts]
+        deadline_ms = self._clock() + self._config.commit_retry_ms
+        repeated = False
+        while True:
+            try:
+                return list(await self._log.append(entries, repeated=repeated))
+            except StorageUnavailable as error:
+                if self._clock() >= deadline_ms:
+                    log.warning("%d broadcasts are not known to be in the log: %s", len(drafts), error)
+                    return [None] * len(drafts)
+            repeated = True
+            await asyncio.sleep(_RETRY_S)
+
+
+def _entry(draft: Draft, now_ms: int) -> BroadcastEntry:
+    assert draft.topic is not None, "it is for a user"
+    tenant = split_key(draft.key)[0]
+    return BroadcastEntry(tenant, draft.topic, draft.id, draft.priority, draft.expires_ms, draft.retain, now_ms, draft.body)

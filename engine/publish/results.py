@@ -1,0 +1,215 @@
+"""From drafts to records, and from the answers to what the publisher is told.
+
+A publish is all or nothing only before it is sent: its items belong to users on several shards. So when items end
+differently, the answer is a problem that tells each item's outcome in `results`, and lists in `errors` those that were not
+taken. What may succeed later comes first: 503 over 429 over 409, so that a publisher who repeats the whole request under the
+same ids ends at 202, or at a 409 that is final. What was accepted already is a duplicate then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from engine.core.mailbox.broadcast_log import EVERYONE
+from engine.core.model.routing import timer_id
+from engine.core.wire.records import (
+    ACCEPTED,
+    CONFLICT,
+    DEFERRED,
+    DUPLICATE,
+    MERGED,
+    OVERLOADED,
+    PUBLISH_STATUS,
+    SCHEDULED,
+    SUPPRESSED,
+    UNAVAILABLE,
+    Explain,
+    Post,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.http.problems import RETRY_AFTER_S, Problem, conflict, retry_after_s, too_many_requests, unavailable
+from engine.publish.drafts import Draft, ItemResult
+from engine.store.broadcast_stream import Appended
+
+PUT_OFF: Final = "put off"
+"""The status of a draft that its shard does not take now, until the edge has scheduled it; no publisher sees it."""
+
+_NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
+_REASONS: Final = {
+    UNAVAILABLE: "durable storage did not answer",
+    OVERLOADED: "a limit is reached",
+    CONFLICT: "the same id was used with a different payload",
+}
+
+
+class Answered(Protocol):
+    """The records of a request and the answers to them, by position; None where none came in time."""
+
+    records: Sequence[msgspec.Struct]
+    answers: list[Any]
+    repeated: bool
+    """Sent more than once: the first sending may have taken effect."""
+
+
+def _post(ref: int, draft: Draft) -> Post:
+    return Post(
+        ref,
+        draft.key,
+        draft.id,
+        draft.idempotent,
+        draft.digest,
+        draft.priority,
+        draft.expires_ms,
+        draft.retain,
+        draft.body,
+        draft.collapse,
+        draft.merge,
+        draft.judging,
+    )
+
+
+def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
+    """The records of a publish request, numbered from `base`, in the order of the drafts."""
+    made: list[Post | Schedule] = []
+    for ref, draft in enumerate(drafts, base):
+        if not draft.due_ms:
+            made.append(_post(ref, draft))
+            continue
+        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_id()), now_ms)))
+    return made
+
+
+def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
+    """The timer of a delayed draft, under this scheduled id."""
+    return Timer(
+        sid=sid,
+        key=draft.key,
+        due_ms=draft.due_ms,
+        created_ms=now_ms,
+        id=draft.id,
+        digest=draft.digest,
+        priority=draft.priority,
+        ttl_ms=draft.ttl_ms,
+        retain=draft.retain,
+        body=draft.body,
+        collapse=draft.collapse,
+        merge=draft.merge,
+        judging=draft.judging,
+        conditions=draft.conditions,
+    )
+
+
+def questions(drafts: Sequence[Draft], base: int) -> list[Explain]:
+    """The records that ask what would become of drafts for users."""
+    return [Explain(ref, draft.key, draft.due_ms, _post(ref, draft)) for ref, draft in enumerate(drafts, base)]
+
+
+def results(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
+    """What became of each draft, good or bad."""
+    made: list[ItemResult] = []
+    for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
+        if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
+            made.append(ItemResult(draft.id, draft.user, "accepted", answer.seq))
+        else:
+            made.append(_result(draft, record, answer, repeated=call.repeated))
+    return made
+
+
+def check(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
+    """Were all drafts taken?
+
+    Raises:
+        Problem: 503, 429 or 409 when at least one was not; it tells the outcome of all.
+    """
+    statuses = {result.status for result in made}
+    for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
+        if PUBLISH_STATUS[status] in statuses:
+            raise _problem(made, status, drafts, answers)
+
+
+def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemResult:
+    if answer is None or (repeated and answer.status in (UNAVAILABLE, OVERLOADED)):  # of a repeat: the first may have been taken
+        return unanswered(draft)
+    result = blank(draft)
+    if type(answer) is TimerAnswer:
+        status = _timer_result(result, draft, record.timer, answer)
+    else:
+        status = answer.status
+        if status == DUPLICATE and not draft.idempotent:
+            # A made id is unknown to everyone: we sent it twice, the publisher once.
+            status = ACCEPTED if answer.seq else MERGED
+        result.seq = answer.seq
+        if status == DUPLICATE:
+            result.scheduled_id = answer.detail
+    if status in _REASONS or status in (MERGED, SUPPRESSED, DEFERRED):
+        result.reason = answer.detail or _REASONS.get(status, "")
+    result.status = PUT_OFF if status == DEFERRED else PUBLISH_STATUS[status]
+    return result
+
+
+def blank(draft: Draft) -> ItemResult:
+    """The result of a draft, without what became of it."""
+    return ItemResult(draft.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
+
+
+def unanswered(draft: Draft) -> ItemResult:
+    """What became of the draft is not known."""
+    result = blank(draft)
+    result.status, result.reason = PUBLISH_STATUS[UNAVAILABLE], _NO_ANSWER
+    return result
+
+
+def announced(draft: Draft, appended: Appended | None) -> ItemResult:
+    """What became of a broadcast, None: not known."""
+    if appended is None:
+        return unanswered(draft)
+    result = blank(draft)
+    status = appended.status
+    if status == DUPLICATE and not draft.idempotent:
+        status = ACCEPTED
+    if status == DUPLICATE:
+        result.scheduled_id = appended.scheduled_id
+    result.status, result.reason = PUBLISH_STATUS[status], _REASONS.get(status, "")
+    return result
+
+
+def _timer_result(result: ItemResult, draft: Draft, asked: Timer, answer: TimerAnswer) -> int:
+    """Fill in what became of a delayed draft; returns its status."""
+    if answer.status == SCHEDULED:
+        result.scheduled_id, result.scheduled_at = asked.sid, asked.due_ms
+    elif answer.status == DUPLICATE:
+        if answer.timers:  # the first one still waits
+            result.scheduled_id, result.scheduled_at = answer.timers[0].sid, answer.timers[0].due_ms
+        elif answer.detail.startswith("seq="):  # the first one was not delayed
+            result.seq = int(answer.detail.removeprefix("seq=")) if draft.topic is None else 0  # a broadcast has no number of its own
+        else:  # it has fired, or was cancelled
+            result.scheduled_id = answer.detail
+        if result.scheduled_id == asked.sid or not draft.idempotent:
+            return SCHEDULED  # we sent it twice, the publisher once
+    return answer.status
+
+
+def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], answers: Sequence[Any]) -> Problem:
+    errors = [
+        {"index": draft.item, "user": draft.user, "detail": result.reason}
+        for draft, result in zip(drafts, made, strict=True)
+        if result.status in _FAILED
+    ]
+    told = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
+    if status == CONFLICT:
+        return conflict(told, errors=errors, results=msgspec.to_builtins(made))
+    if status == OVERLOADED:
+        # Who refuses says when it takes more; a scheduler that does not will have written what waits in a moment.
+        problem = too_many_requests(told, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
+    else:
+        problem = unavailable(told, RETRY_AFTER_S)
+    problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
+    return problem
+
+
+_FAILED: Final = frozenset(PUBLISH_STATUS[status] for status in _REASONS)

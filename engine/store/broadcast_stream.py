@@ -1,0 +1,128 @@
+"""The broadcast log in Redis: one stream that any edge appends to and every shard follows.
+
+Appending is one script per broadcast, however many users it is for: it looks up the idempotency key, appends, remembers the
+key and keeps the log within its limits, all or nothing. No epoch fences it: there is no state of a writer to protect.
+
+An append whose answer is lost may have been applied. It is repeated under the same id until `commit_retry_ms` have passed, and
+finds itself then; so the one thing that an answer "unavailable" leaves open is whether the broadcast is in the log, and a
+publisher that repeats it under its id makes it so once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.core.commit.group import parse_idempotency_value
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_entry, read_entry
+from engine.core.model.routing import audience_key
+from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
+from engine.errors import StorageUnavailable
+from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
+from engine.store.lua import Replicas, Script
+
+log = logging.getLogger(__name__)
+
+_APPEND = Script("broadcast_append")
+_DROP = Script("broadcast_drop")
+
+_READ_ENTRIES: Final = 200
+"""Read at once: at most some ten megabytes, usually a hundred kilobytes."""
+
+
+class Appended(Struct, frozen=True):
+    """What became of a broadcast: ACCEPTED, DUPLICATE or CONFLICT; the scheduled id of a first one that was delayed."""
+
+    status: int
+    pos: int = 0
+    scheduled_id: str = ""
+
+
+class BroadcastLog:
+    """The log, for edges and shards.
+
+    Args:
+        client: its replies are waited for up to `redis_timeout_ms`, so a blocking read waits for half of that.
+    """
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._config = config
+        self._replicas = Replicas.wanted(config)
+        self._block_ms = max(config.redis_timeout_ms // 2, 1)
+
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        """Make broadcasts durable, in one round trip.
+
+        Args:
+            entries: each with the digest of its payload, and the id that makes it the same one again.
+            repeated: an earlier attempt may have been applied, so what is known with the same payload is its effect.
+
+        Raises:
+            StorageUnavailable: no answer, or too few replicas have it; what of it was written is unknown: repeat it.
+        """
+        config = self._config
+        calls: list[tuple[list[str], list[Any]]] = []
+        for entry, digest, id in entries:
+            keys = [broadcast_log_key(), broadcast_state_key(), idempotency_key(audience_key(entry.tenant, entry.topic), id)]
+            remember_ms = config.idempotency_caller_s * 1000
+            args = [digest.hex(), encode_entry(entry), remember_ms, config.broadcasts_max, config.broadcasts_bytes_max]
+            calls.append((keys, args))
+        if len(calls) == 1:
+            replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
+        else:
+            replies = await _APPEND.run_many(self._client, calls, self._replicas)
+        return [_appended(reply, digest, repeated) for reply, (_, digest, _) in zip(replies, entries, strict=True)]
+
+    async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:
+        """The next entries behind a position, and the position reached; an entry that cannot be read is logged and passed over.
+
+        Args:
+            wait: when there is none, wait for one, half of `redis_timeout_ms` at most.
+
+        Raises StorageUnavailable.
+        """
+        block_ms = self._block_ms if wait else None
+        try:
+            found: Any = await self._client.xread({broadcast_log_key(): f"{after}-0"}, count=_READ_ENTRIES, block=block_ms)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"broadcast log: {error}") from error
+        broadcasts = []
+        for entry_id, fields in found[0][1] if found else ():
+            after = int(entry_id.partition(b"-")[0])
+            try:
+                broadcasts.append(read_entry(after, fields.get(b"b", b"")))
+            except UNREADABLE as error:
+                log.error("the broadcast at %d cannot be read, nobody will get it: %s", after, error)
+        return broadcasts, after
+
+    async def first(self) -> int:
+        """The position at which the log begins; 0 when it is empty. Raises StorageUnavailable."""
+        try:
+            found: Any = await self._client.xrange(broadcast_log_key(), count=1)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"broadcast log: {error}") from error
+        return int(found[0][0].partition(b"-")[0]) if found else 0
+
+    async def drop(self, positions: Sequence[int]) -> None:
+        """Take these out of the log: they have expired. Raises StorageUnavailable."""
+        for start in range(0, len(positions), _READ_ENTRIES):
+            await _DROP.run(self._client, [broadcast_log_key(), broadcast_state_key()], positions[start : start + _READ_ENTRIES])
+
+
+def _appended(reply: list[Any], digest: bytes, repeated: bool) -> Appended:
+    if reply[0] != b"KNOWN":
+        return Appended(ACCEPTED, int(reply[1]))
+    try:
+        known, pos, scheduled_id = parse_idempotency_value(reply[1])
+    except ValueError:
+        return Appended(CONFLICT)
+    if known != digest:
+        return Appended(CONFLICT)
+    return Appended(ACCEPTED if repeated and not scheduled_id else DUPLICATE, pos, scheduled_id)

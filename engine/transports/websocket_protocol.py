@@ -1,0 +1,279 @@
+"""A client's conversation over a WebSocket: what its frames mean and what it is told. Carriers move the bytes.
+
+    client frame --text/binary-->  Session  --ack, nack, detach-->  Gateway
+    client       <--write/ping---  Session  <--on_messages, ...---  Gateway
+
+`WebSocketSession` is carried by `engine.transports.websocket_transport.DirectWebSocket` on the engine's own server, and by
+`AsgiWebSocket` here on
+any other ASGI server, at the price of two tasks and an ASGI event per frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from engine.api import subscriptions
+from engine.auth.tokens import Principal
+from engine.auth.topic_permissions import check_topics, permits
+from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
+from engine.core.model.message import frame_bytes
+from engine.core.wire import client_frames
+from engine.core.wire import records as wire
+from engine.errors import Invalid
+from engine.gateway.connection import Connection, Cursor, Outbox, Progress
+from engine.gateway.gateway import GOING_AWAY, Gateway
+from engine.http.problems import Problem
+
+INVALID_DATA: Final = 1007
+POLICY_VIOLATION: Final = 1008
+TOKEN_EXPIRED: Final = 4401
+FORBIDDEN: Final = 4403
+HEARTBEAT_MISSED: Final = 4408
+TOO_SLOW: Final = 4413
+TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
+"""The reason of the close frame (123 bytes at most, RFC 6455, section 5.5): what to do about it."""
+
+Verify = Callable[[str], Principal]
+"""A token's owner; raises Problem, 401 when the token is no good and 403 when it does not allow to connect."""
+
+
+class WebSocketSession(Connection):
+    """The protocol of one WebSocket; carriers implement `write`, `ping` and `close`.
+
+    Args:
+        verify: checks the fresh token of an `auth` frame.
+    """
+
+    __slots__ = ("heard", "heartbeat", "malformed_frames", "owner", "unsent", "verify")
+
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
+        super().__init__(gateway, owner, wire.WEBSOCKET, cursor, device)
+        self.verify = verify
+        self.owner = owner
+        self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
+        self.heard = False  # anything at all since the last look
+        self.malformed_frames = 0
+        self.unsent = False  # the client has not taken everything written
+
+    # -- For carriers to implement. ----------------------------------------------------------------------------------------
+    def write(self, text: bytes) -> None:
+        """Send one text frame, or queue it; ends a connection whose queue passes `send_buffer_bytes_max`."""
+        raise NotImplementedError
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping frame; a carrier that cannot does nothing, and reports `alive` itself."""
+        raise NotImplementedError
+
+    # -- What the gateway says. --------------------------------------------------------------------------------------------
+    def on_welcome(self, record: wire.Welcome) -> None:
+        self.write(client_frames.welcome(self.welcome_frame(record)))
+
+    def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        if self.unsent:
+            # What the client has not even taken yet needs no repetition: it would only make a slow client slower.
+            messages = [message for message in messages if message[0] > self.sent or message[1] == 1]
+            if not messages:
+                return
+        self.write(frame_bytes(self.epoch, messages))
+
+    def on_revoke(self, ids: Sequence[str]) -> None:
+        self.write(client_frames.revoke(ids))
+
+    def on_gap(self, first: int, last: int) -> None:
+        self.write(client_frames.gap(first, last))
+
+    def on_refused(self, ids: Sequence[str]) -> None:
+        self.write(client_frames.nacked(ids))
+
+    def on_fault(self, code: str, detail: str) -> None:
+        self.write(client_frames.error(code, detail))
+
+    def drain(self, after_ms: int) -> None:
+        self.write(client_frames.drain(after_ms))
+        self.close(GOING_AWAY, "going away")
+
+    def check(self, now_ms: int, wall_ms: int) -> int:
+        if wall_ms >= self.expires_ms:
+            self.close(TOKEN_EXPIRED, "the token has expired")
+            return now_ms
+        if self.heard:
+            self.heard = False
+            self.heartbeat.alive()
+        verdict = self.heartbeat.check(now_ms)
+        if verdict is HeartbeatAction.DEAD:
+            self.close(HEARTBEAT_MISSED, "heartbeat missed")
+            return now_ms
+        if verdict is HeartbeatAction.PING:
+            self.ping(self.heartbeat.payload)
+        return min(self.heartbeat.due_ms, now_ms + self.expires_ms - wall_ms)
+
+    # -- What the client says. ---------------------------------------------------------------------------------------------
+    def text(self, data: bytes) -> None:
+        """A text frame arrived."""
+        if self.ended:
+            return
+        self.heard = True
+        self.gateway.metrics.frames_received += 1
+        seq = client_frames.parse_ack(data)
+        if seq >= 0:
+            self.gateway.ack(self, seq)
+            return
+        try:
+            frame = client_frames.parse(data)
+        except Invalid as error:
+            self._malformed(str(error))
+            return
+        except UnicodeDecodeError:
+            self.close(INVALID_DATA, "text frames are UTF-8")
+            return
+        if frame is not None:
+            self._handle(frame)
+
+    def binary(self) -> None:
+        """A binary frame arrived."""
+        if not self.ended:
+            self.heard = True
+            self.gateway.metrics.frames_received += 1
+            self._malformed("binary frames are not used")
+
+    def _handle(self, frame: client_frames.ClientFrame) -> None:
+        if type(frame) is client_frames.ClientAck:
+            if frame.seq is not None:
+                self.gateway.ack(self, frame.seq)
+            if frame.ids:
+                self.gateway.ack_ids(self, frame.ids)
+        elif type(frame) is client_frames.ClientNack:
+            if frame.ids:
+                self.gateway.nack(self, frame.ids, frame.reason)
+        elif type(frame) is client_frames.ClientPing:
+            self.write(client_frames.pong(frame.ts))
+        elif type(frame) is client_frames.ClientAuth:
+            self._reauthenticate(frame.token)
+        elif type(frame) is client_frames.ClientSubscribe:
+            self._subscribe(frame.topics, ())
+        elif type(frame) is client_frames.ClientUnsubscribe:
+            self._subscribe((), frame.topics)
+
+    def _subscribe(self, add: Sequence[str], remove: Sequence[str]) -> None:
+        config = self.gateway.config
+        try:
+            check_topics(add or remove, config.id_chars_max, config.topics_per_user_max)
+        except Invalid as error:
+            self._malformed(str(error))
+            return
+        forbidden = [topic for topic in add if not permits(self.owner, topic)]
+        if forbidden:
+            self.write(client_frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
+        else:
+            subscriptions.ask(self.gateway.requests, self.key, add, remove, self._on_subscribed)
+
+    def _on_subscribed(self, told: list[str] | str) -> None:
+        self.write(
+            client_frames.error(told, "the subscriptions are unchanged") if isinstance(told, str) else client_frames.subscribed(told)
+        )
+
+    def _reauthenticate(self, token: str) -> None:
+        try:
+            owner = self.verify(token)
+        except Problem as problem:
+            if problem.status == 403:
+                self.close(FORBIDDEN, "the token does not allow to connect")
+            else:
+                self.write(client_frames.error("unauthorized", problem.detail))
+            return
+        if f"{owner.tenant}:{owner.user}" != self.key:
+            self.close(FORBIDDEN, "the token is another user's")
+            return
+        self.expires_ms = int(owner.expires_s * 1000)
+        self.owner = owner
+
+    def _malformed(self, detail: str) -> None:
+        self.malformed_frames += 1
+        self.write(client_frames.error("malformed", detail))
+        if self.malformed_frames >= self.gateway.config.malformed_frames_max:
+            self.close(POLICY_VIOLATION, "too many malformed frames")
+
+
+class AsgiWebSocket(WebSocketSession):
+    """A session over plain ASGI `receive` and `send`, for servers other than the engine's own.
+
+    ASGI has no pings: the server's own keep-alive finds dead peers. Any frame of the client is life here.
+    """
+
+    __slots__ = ("_close", "_outbox", "_progress", "_writer")
+
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
+        super().__init__(gateway, owner, cursor, device, verify)
+        self._outbox = Outbox(gateway.config.send_buffer_bytes_max)
+        self._progress = Progress(0, gateway.clock())
+        self._close: tuple[int, str] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def run(self, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        """Attach, carry frames both ways, return when the connection has ended. The WebSocket is accepted already."""
+        self.gateway.attach(self)
+        self._writer = asyncio.ensure_future(self._write_all(send))
+        reader = asyncio.ensure_future(self._read_all(receive))
+        try:
+            await asyncio.wait((self._writer, reader), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (self._writer, reader):
+                task.cancel()
+            await asyncio.gather(self._writer, reader, return_exceptions=True)
+            self.gateway.detach(self, 1006)
+
+    async def _read_all(self, receive: Callable[[], Any]) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "websocket.disconnect":
+                self.gateway.detach(self, event.get("code") or 1005)
+                return
+            text = event.get("text")
+            if text is not None:
+                self.text(text.encode())
+            else:
+                self.binary()
+
+    async def _write_all(self, send: Callable[[Any], Any]) -> None:
+        async def frames_out(chunks: list[bytes]) -> None:
+            for chunk in chunks:
+                await send({"type": "websocket.send", "text": chunk.decode()})
+
+        await self._outbox.pump(frames_out)
+        if self._close is not None:
+            code, reason = self._close
+            await send({"type": "websocket.close", "code": code, "reason": reason})
+
+    def write(self, text: bytes) -> None:
+        if self.ended:
+            return
+        if not self._outbox.push(text):
+            self._too_slow()
+        elif self.unsent is False:
+            self.unsent = True
+            self._progress = Progress(self._outbox.passes, self.gateway.clock())
+            self.gateway.backlog.add(self)
+
+    def ping(self, payload: bytes) -> None:
+        self.heartbeat.alive()
+
+    def close(self, code: int, reason: str) -> None:
+        if not self.ended:
+            self.gateway.detach(self, code)
+            self._close = (code, reason)
+            self._outbox.finish()
+
+    def check_backlog(self, now_ms: int) -> None:
+        if not self._outbox.size:
+            self.unsent = False
+            self.gateway.backlog.discard(self)
+        elif self._progress.stalled_ms(self._outbox.passes, now_ms) > self.gateway.config.send_stall_ms:
+            self._too_slow()
+
+    def _too_slow(self) -> None:
+        # A close frame would wait behind what the client does not take: leave it to the server to end the transport.
+        self.close(TOO_SLOW, TOO_SLOW_HINT)
+        if self._writer is not None:
+            self._writer.cancel()

@@ -1,0 +1,118 @@
+"""A shard's follower on a real Redis: it mirrors the log from its beginning, keeps up, sweeps, and appends what timers made due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.actors.broadcast_follower import BroadcastFollower
+from engine.config import Config
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.constants import LOW
+from engine.core.model.routing import audience_key, spread
+from engine.core.shard.shard import ShardCore
+from engine.core.wire.records import FireDone, FireFailed, Timer
+from engine.store.broadcast_stream import BroadcastLog
+from engine.store.keys import broadcast_log_key
+from engine.store.redis_client import connect
+from tests.conftest import RedisServer
+from tests.support.shard_world import policy
+from tests.support.waiting import until
+
+LONG_MS = 10**15
+
+
+class Shard:
+    def __init__(self, client: Redis) -> None:
+        self.log = BroadcastLog(client, Config())
+        self.core = ShardCore(0, policy(), spread(1), "e1")
+        self.follower = BroadcastFollower(self.log, self.core)
+
+    async def append(self, *ids: str, expires_ms: int = LONG_MS) -> list[int]:
+        entries = [(BroadcastEntry("t", "", id, LOW, expires_ms, True, 0, b"{}"), b"digest..", id) for id in ids]
+        return [appended.pos for appended in await self.log.append(entries)]
+
+    @property
+    def held(self) -> list[str]:
+        return [broadcast.id for broadcast in self.core.audience.log.after("t", "", 0)]
+
+
+@pytest.fixture
+async def shard(redis_client: Redis, redis_server: RedisServer) -> AsyncIterator[Shard]:
+    """On an empty Redis, through the engine's own client: the library's may lose a cancellation."""
+    client = connect(Config(redis_url=redis_server.url))
+    yield Shard(client)
+    await client.aclose()
+
+
+async def test_a_start_reads_the_whole_log_page_by_page(shard: Shard) -> None:
+    ids = [f"i{number}" for number in range(450)]
+    await shard.append(*ids)
+    await shard.follower.catch_up()
+    assert shard.held == ids
+
+
+async def test_it_hears_what_comes_and_drops_what_the_log_dropped(shard: Shard, redis_client: Redis) -> None:
+    positions = await shard.append("a", "b", "c")
+    await shard.follower.catch_up()
+    running = asyncio.ensure_future(shard.follower.run(lambda: None))
+    try:
+        await redis_client.xdel(broadcast_log_key(), *[f"{pos}-0" for pos in positions[:2]])  # as newer ones push them out
+        await shard.append("d")
+        await until(lambda: shard.held == ["c", "d"])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_it_ends_when_cancelled_at_whatever_moment(redis_server: RedisServer) -> None:
+    config = Config(redis_url=redis_server.url)
+    for turns in range(40):
+        client = connect(config)
+        shard = Shard(client)
+        running = asyncio.ensure_future(shard.follower.run(lambda: None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=10)
+        assert done, f"cancelled after {turns} turns of the loop"
+        await client.aclose()
+
+
+async def test_sweeping_takes_what_expired_out_of_log_and_mirror(shard: Shard, redis_client: Redis) -> None:
+    await shard.append("short", expires_ms=100)
+    await shard.append("long")
+    await shard.follower.catch_up()
+    await shard.follower.sweep(100)
+    assert shard.held == ["long"]
+    assert await redis_client.xlen(broadcast_log_key()) == 1
+
+
+def timer(sid: str) -> Timer:
+    return Timer(sid, audience_key("t", ""), 1000, 0, sid, b"digest..", LOW, LONG_MS, True, b"{}")
+
+
+async def test_a_due_broadcast_is_appended_once_and_confirmed_each_time(shard: Shard) -> None:
+    for _ in range(2):
+        shard.core.fire([timer("1-a"), timer("1-b")], 1000)
+        await shard.follower.announce()
+    await shard.follower.announce()  # nothing is due
+    await shard.follower.catch_up()
+    assert shard.held == ["1-a", "1-b"]
+    assert [record for _, record in shard.core.to_scheduler] == [FireDone(["1-a", "1-b"])] * 2
+
+
+async def test_what_storage_does_not_take_has_failed(shard: Shard, redis_client: Redis) -> None:
+    shard.core.fire([timer("1-a")], 1000)
+    await redis_client.set(broadcast_log_key(), "not a stream")
+    with pytest.raises(Exception, match="broadcast_append"):
+        await shard.follower.announce()
+    assert [record for _, record in shard.core.to_scheduler] == [FireFailed(["1-a"])]
+    await redis_client.delete(broadcast_log_key())
+    shard.core.fire([timer("1-a")], 1000)
+    await shard.follower.announce()
+    await shard.follower.catch_up()
+    assert shard.held == ["1-a"]

@@ -1,0 +1,296 @@
+"""`POST /v1/events`: what the rules make of an event is published, scheduled or cancelled, and rules are taken without a restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.api.events import RuleBook
+from engine.config import Config
+from engine.core.policy.category import Category, PolicyTerms
+from engine.core.policy.contact_policy import TOUCH
+from engine.core.policy.profile import Profile
+from engine.core.wire import records as wire
+from tests.support.edge_world import edge_world
+
+RULES = """
+[[rule]]
+name = "like"
+event = "post.liked"
+recipients = ["user"]
+type = "forum.like"
+actor = "actor"
+title = "{actor} likes your post"
+
+[[rule]]
+name = "cart"
+event = "cart.abandoned"
+recipients = ["user"]
+type = "touch.cart"
+delay = "1h"
+cancel_on = "order.paid"
+template = { text = "Still thinking about {{ data.item }}?" }
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.toml"
+    path.write_text(RULES)
+    return path
+
+
+async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        liked = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1"}
+        answer = await client.post("/v1/events", json=liked)
+        assert answer.status_code == 202, answer.text
+        told = answer.json()
+        assert (told["matched"], told["scheduled"], told["cancelled"]) == (["like"], [], 0)
+        assert b'"title":"bob likes your post"' in world.shard.of(wire.Post)[0].body
+        assert (await client.post("/v1/events", json=liked)).json()["results"][0]["status"] == "duplicate"
+
+        left = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}})
+        (sid,) = left.json()["scheduled"]
+        assert world.scheduler.timers[sid].collapse == "cart"
+        assert b"Still thinking about a lamp?" in world.scheduler.timers[sid].body
+        other = (await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u2"})).json()["scheduled"]
+
+        paid = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
+        assert paid.json() == {"matched": [], "results": [], "scheduled": [], "cancelled": 1}
+        assert list(world.scheduler.timers) == other
+
+
+async def test_an_event_nobody_has_a_rule_for_matches_nothing(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        assert (await client.post("/v1/events", json={"type": "x", "user": "u1"})).json()["matched"] == []
+    async with edge_world() as world, world.http() as client:
+        assert (await client.post("/v1/events", json={"type": "post.liked", "user": "u1"})).json()["matched"] == []
+
+
+@pytest.mark.parametrize(
+    ("event", "path"),
+    [
+        ({"user": "u1"}, "$"),
+        ({"type": "a b", "user": "u1"}, "$.type"),
+        ({"type": "a", "user": ""}, "$.user"),
+        ({"type": "a", "user": "u1", "id": "a\nb"}, "$.id"),
+        ({"type": "a", "user": "u1", "ts": -1}, "$.ts"),
+        ({"type": "a", "user": "u1", "target": "x" * 5000}, "$.target"),
+        ({"type": "a", "user": "u1", "context": "x" * 5000}, "$.context"),
+        ({"type": "a", "user": "u1", "usr": 1}, "$.usr"),
+    ],
+)
+async def test_a_wrong_event_is_refused_with_its_path(rules: Path, event: dict[str, Any], path: str) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        answer = await client.post("/v1/events", json=event)
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["path"] == path
+        assert (await client.post("/v1/events", content=b"{")).status_code == 400
+        assert world.shard.of(wire.Post) == []
+
+
+async def test_events_need_the_scope_to_publish(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http(scopes="connect") as client:
+        assert (await client.post("/v1/events", json={"type": "a", "user": "u1"})).status_code == 403
+
+
+async def test_what_could_not_be_cancelled_is_told_and_nothing_is_published(rules: Path) -> None:
+    rules.write_text(RULES + '[[rule]]\nname = "paid"\nevent = "order.paid"\nrecipients = ["user"]\ntype = "t"\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.scheduler.status = wire.UNAVAILABLE
+        answer = await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})
+        assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+        assert world.shard.of(wire.Post) == []
+        world.scheduler.status = 0
+        assert (await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})).status_code == 202
+
+
+async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_later(rules: Path) -> None:
+    rules.write_text(
+        '[category.social]\ncap = 2\nper = "1h"\n' + RULES.replace('type = "forum.like"', 'type = "forum.like"\ncategory = "social"')
+    )
+    rules.write_text(rules.read_text().replace('type = "touch.cart"', 'type = "touch.cart"\ncategory = "touch"'))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
+        (post,) = world.shard.of(wire.Post)
+        assert post.judging == PolicyTerms("social", Category(cap=2, cap_ms=3_600_000))
+        answer = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1"})
+        assert world.scheduler.timers[answer.json()["scheduled"][0]].judging == PolicyTerms("touch", TOUCH)
+        item = {"user": "u1", "type": "a", "category": "social"}
+        assert (await client.post("/v1/notifications", json=item)).status_code == 202
+        refused = await client.post("/v1/notifications", json={**item, "category": "socail"})
+        assert refused.json()["errors"] == [
+            {"index": 0, "path": "$.category", "detail": "no category has this name; defined are social, touch"}
+        ]
+
+
+async def test_what_a_rule_sends_into_quiet_hours_is_scheduled(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.shard.quiet_until_ms = world.gateway.wall_ms() + 3_600_000
+        told = (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})).json()
+        assert told["scheduled"] == list(world.scheduler.timers)
+        assert told["results"][0]["reason"] == "quiet_hours: it is night"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in_force(
+    rules: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    book = RuleBook(Config(rules_path=str(rules), rules_check_ms=1000), clock)
+    assert [rule.name for rule in book.rules().rules] == ["like", "cart"]
+
+    def write(text: str) -> list[str]:
+        rules.write_text(text)
+        os.utime(rules, ns=(clock.now_ms + 1, clock.now_ms + 1))
+        before = [rule.name for rule in book.rules().rules]
+        assert before == [rule.name for rule in book.rules().rules], "not looked at before it is time"
+        clock.now_ms += 1000
+        return [rule.name for rule in book.rules().rules]
+
+    with caplog.at_level(logging.ERROR):
+        assert write('[[rule]]\nname = "like"\nevent = "e"\n') == ["like", "cart"]
+        assert f"{rules}:1: rule 'like': " in book.refused
+        clock.now_ms += 1000
+        book.rules()
+    assert len(caplog.records) == 1, "said once per change"
+    assert write(RULES.replace('"like"', '"liked"')) == ["liked", "cart"]
+    assert book.refused == ""
+    rules.unlink()
+    clock.now_ms += 1000
+    assert [rule.name for rule in book.rules().rules] == ["liked", "cart"]
+    assert str(rules) in book.refused
+
+
+# -- What is asked when the time has come. -----------------------------------------------------------------------------
+CONDITIONS = (
+    RULES
+    + """
+fire = { unless_active = true, unless_event = "order.paid", while_member = "team/{$user}" }
+
+[[rule]]
+name = "away"
+event = "*"
+recipients = ["user"]
+type = "touch.away"
+inactive = "30d"
+delay = "24h"
+"""
+)
+DAY_MS = 86_400_000
+
+
+async def test_the_conditions_of_a_rule_travel_with_its_timer(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        told = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "ts": 1_700_000_000_000, "id": "e1"})
+        assert told.status_code == 202, told.text
+        cart, away = (world.scheduler.timers[sid] for sid in told.json()["scheduled"])
+        assert (cart.conditions.unless_active, cart.conditions.unless_events) == (True, ("order.paid",))
+        assert cart.conditions.member_of == "team/u1"
+        assert away.conditions.inactive_ms == 30 * DAY_MS
+        assert away.due_ms - away.conditions.since_ms == 31 * DAY_MS
+
+
+async def test_what_a_rule_will_ask_is_durable_at_the_shard_before_the_answer(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "ts": 1_700_000_000_000})
+        await client.post("/v1/events", json={"type": "page.viewed", "user": "u1", "id": "v1"})
+        paid, viewed = world.shard.of(wire.Happened)
+        assert (paid.event, paid.at_ms, paid.delivery) == ("order.paid", 1_700_000_000_000, "")
+        assert (viewed.event, viewed.delivery) == ("", "v1"), "any event counts as activity, its name is asked by nobody"
+        world.shard.profile_status = wire.UNAVAILABLE
+        refused = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
+        assert refused.status_code == 503
+        assert len(world.scheduler.timers) == 1
+
+
+async def test_shards_hear_of_no_event_that_no_rule_asks_for(rules: Path) -> None:
+    rules.write_text(RULES + 'fire = { unless_event = "order.paid" }\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        for type in ("page.viewed", "order.paid", "cart.abandoned"):
+            await client.post("/v1/events", json={"type": type, "user": "u1"})
+        assert [record.event for record in world.shard.of(wire.Happened)] == ["order.paid"]
+
+
+async def test_one_timer_follows_a_user_however_many_events_come_and_another_one_when_it_is_gone(rules: Path) -> None:
+    rules.write_text(CONDITIONS)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        told = [(await client.post("/v1/events", json={"type": f"page{n}", "user": "u1"})).json() for n in range(3)]
+        (sid,) = world.scheduler.timers
+        assert [one["scheduled"] for one in told] == [[sid]] * 3
+        assert told[2]["results"][0]["scheduled_at"] == world.scheduler.timers[sid].due_ms
+        assert (await client.delete(f"/v1/scheduled/{sid}")).status_code in (200, 204)
+        world.scheduler.fired.add(sid)
+        (other,) = (await client.post("/v1/events", json={"type": "page4", "user": "u1"})).json()["scheduled"]
+        assert other != sid
+        assert list(world.scheduler.timers) == [other]
+        (still,) = (await client.post("/v1/events", json={"type": "page5", "user": "u1"})).json()["scheduled"]
+        assert still == other
+
+
+async def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path) -> None:
+    events = ", ".join(f'"e{n}"' for n in range(65))
+    rules.write_text(RULES + f"fire = {{ unless_event = [{events}] }}\n")
+    book = RuleBook(Config(rules_path=str(rules)), Clock())
+    assert book.rules().rules == ()
+    assert "at most 64 events" in book.refused
+
+
+TOUCH_RULES = Path(__file__).parents[2] / "examples" / "touch" / "rules.toml"
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize(
+    ("level", "active_h", "hours"),
+    [("vip", 0, 1), ("normal", 0, 2), ("", 0, 24), ("gold", 0, 24), ("vip", 30, 1), ("vip", 3, 0.6), ("normal", 23, 1.2), (None, 1, 14.4)],
+)
+async def test_the_delay_follows_the_customer_vip_normal_others_and_shorter_who_was_here_today(
+    rules: Path, level: str | None, active_h: int, hours: float
+) -> None:
+    text = TOUCH_RULES.read_text()
+    cart = text[text.index('[[rule]]\nname = "cart"') : text.index("# A month without")]
+    rules.write_text("\n".join(line for line in cart.splitlines() if not line.startswith("fire")))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.shard.profiles["default:u1"] = None if level is None else Profile(level=level)
+        now_ms = world.gateway.wall_ms()
+        world.shard.active_ms = now_ms - active_h * HOUR_S * 1000 if active_h else 0
+        answer = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
+        (sid,) = answer.json()["scheduled"]
+        timer = world.scheduler.timers[sid]
+        assert timer.due_ms - now_ms == pytest.approx(hours * HOUR_S * 1000, abs=5000)
+        assert timer.ttl_ms == world.config.ttl_s_default * 1000
+        world.shard.active_ms = now_ms  # more active than at the first sending
+        world.scheduler.known["default:u1", timer.id] = timer
+        again = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
+        assert again.json()["results"][0]["status"] == "duplicate"
+        assert world.scheduler.received[-1].timer.digest == timer.digest, "the same message, whenever it is sent"
+
+
+async def test_a_users_shard_is_asked_only_when_a_rule_that_matches_looks_at_the_user(rules: Path) -> None:
+    rules.write_text(
+        RULES + '[[rule]]\nname = "by-level"\nevent = "level.asked"\nrecipients = ["user", "other"]\ntype = "t"\ntitle = "{$level}!"\n'
+    )
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
+        assert world.shard.of(wire.GetProfile) == []
+        world.shard.profiles["default:u1"] = Profile(level="vip")
+        await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e1"})
+        assert [asked.key for asked in world.shard.of(wire.GetProfile)] == ["default:u1"]
+        assert b'"title":"vip!"' in world.shard.of(wire.Post)[-1].body
+        world.shard.profile_status = wire.UNAVAILABLE
+        assert (await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e2"})).status_code == 503

@@ -1,0 +1,356 @@
+"""The short way of publishing answers what the long way answers, and every request is answered once, whichever way it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import re
+import weakref
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import publish_endpoint
+from engine.core.wire import records as wire
+from tests.support.edge_world import EdgeWorld, edge_world, until
+
+ITEM = {"id": "m1", "user": "u1", "type": "test.event", "data": {"n": 1}}
+ONE = json.dumps(ITEM).encode()
+
+
+def asked(
+    token: str,
+    body: bytes = ONE,
+    target: str = publish_endpoint.PATH,
+    line: str = "",
+    method: str = "POST",
+    version: str = "1.1",
+    **fields: str | None,
+) -> bytes:
+    """A publish request: the plain one with fields changed, left out (None) or a line added."""
+    plain = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json", "Content-Length": str(len(body))}
+    changed = plain | {name.replace("_", "-"): value for name, value in fields.items()}
+    lines = [f"{name}: {value}" for name, value in changed.items() if value is not None]
+    return "\r\n".join([f"{method} {target} HTTP/{version}", *lines, *filter(None, [line]), "", ""]).encode("latin-1") + body
+
+
+def scheduled(text: bytes) -> bytes:
+    """Without what is new each time."""
+    return re.sub(rb'(?im)^date: .*?\r\n|"scheduled_(id|at)":[^,}]*', b"", text)
+
+
+class Connection:
+    """A keep-alive connection that reads whole answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> bytes:
+        """The next answer, without what is new each time; `<end>` after it, or instead of it, when the server has closed."""
+        try:
+            async with asyncio.timeout(10):
+                head = await self.reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"(?i)content-length: (\d+)", head)
+                body = await self.reader.readexactly(int(length[1]) if length else 0)
+                end = b"<end>" if b"connection: close" in head.lower() and await self.reader.read() == b"" else b""
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return b"<end>"
+        first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        return scheduled(b"\r\n".join([first, *sorted(lines), b"", b""]) + body + end)
+
+
+@contextlib.asynccontextmanager
+async def connected(world: EdgeWorld) -> AsyncIterator[Connection]:
+    """A connection that ends with the block."""
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", world.port))
+    try:
+        yield connection
+    finally:
+        connection.writer.close()
+
+
+async def told(world: EdgeWorld, *requests: bytes) -> list[bytes]:
+    """The answers to requests of one connection, each sent after the answer before it."""
+    async with connected(world) as connection:
+        answers = []
+        for request in requests:
+            connection.writer.write(request)
+            answers.append(await connection.answer())
+        return answers
+
+
+@contextlib.asynccontextmanager
+async def both_ways(**settings: Any) -> AsyncIterator[tuple[EdgeWorld, EdgeWorld]]:
+    """An edge that goes the short way where it can, and one that never does."""
+    async with edge_world(**settings) as short, edge_world(short=False, **settings) as long:
+        yield short, long
+
+
+def counting(seen: list[str]) -> Any:
+    """Something around the application that notes the paths it is asked for."""
+
+    def watched(application: Any) -> Any:
+        async def watch(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope["path"])
+            await application(scope, receive, send)
+
+        return watch
+
+    return watched
+
+
+# -- What both ways answer. ------------------------------------------------------------------------------------------------
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {},  # a repeat
+    {"body": json.dumps({**ITEM, "data": 2}).encode()},  # a conflict
+    {"body": json.dumps([{**ITEM, "id": f"b{n}", "user": f"u{n}"} for n in range(20)]).encode()},
+    {"body": json.dumps({**ITEM, "id": "later", "delay": 60}).encode()},
+    {"body": b'{"id":"m2","user":"u1","type":"a.b"}\n{"id":"m3","user":"u1","type":"a.b"}', "Content_Type": "application/x-ndjson"},
+    {"Content_Type": None},
+    {"Content_Type": "text/plain"},
+    {"Content_Type": "application/json; charset=latin-1"},
+    {"line": "Content-Type: text/plain"},
+    {"body": b""},
+    {"body": b"", "Content_Length": None},
+    {"body": b"{"},
+    {"body": b"[]"},
+    {"body": b'{"user":"u1"}'},
+    {"body": b'{"user":"u1","type":"no words"}'},
+    {"body": b'{"user":"u1","type":"a.b","data":"' + b"x" * 70_000 + b'"}'},
+    {"Authorization": None},
+    {"Authorization": "Bearer nonsense"},
+    {"Authorization": "Basic nonsense"},
+    {"line": "Authorization: Bearer nonsense"},
+    {"method": "PUT"},
+    {"method": "GET", "body": b"", "Content_Length": None},
+    {"target": "/v1/notifications/"},
+    {"target": "/v1/%6eotifications"},
+    {"target": "/v1/notifications?x=1"},
+    {"target": "/v1/notifications?token=nonsense", "Authorization": None},
+    {"version": "1.0"},
+    {"line": "Connection: close"},
+    {"line": "Connection: keep-alive"},
+    {"Content_Length": None, "line": "Transfer-Encoding: chunked", "body": b"%x\r\n%b\r\n0\r\n\r\n" % (len(ONE), ONE)},
+    {"line": "Origin: https://elsewhere.example"},
+    {"line": "Origin: http://127.0.0.1"},
+    {"line": "Sec-Fetch-Site: cross-site"},
+    {"line": "Sec-Fetch-Site: same-origin"},
+    {"line": "Cookie: a=b"},
+    {"Content_Length": "-1"},
+    {"Content_Length": "99999999999"},
+    {"line": "Content-Length: 1"},
+]
+
+
+async def test_a_request_is_answered_as_the_long_way_answers_it() -> None:
+    async with both_ways() as (short, long):
+        for options in REQUESTS:
+            answers = [await told(world, asked(world.token(), **options)) for world in (short, long)]
+            assert answers[0] == answers[1], options
+        assert short.gateway.metrics.refused == long.gateway.metrics.refused
+        assert short.gateway.metrics.published == long.gateway.metrics.published
+        assert [type(record) for record in short.shard.received] == [type(record) for record in long.shard.received]
+
+
+async def test_the_right_scope_is_needed_either_way() -> None:
+    async with both_ways() as (short, long):
+        answers = [await told(world, asked(world.token(scopes="connect"))) for world in (short, long)]
+        assert answers[0] == answers[1]
+        assert answers[0][0].startswith(b"HTTP/1.1 403 ")
+
+
+async def test_an_overloaded_edge_refuses_either_way_and_counts_it() -> None:
+    async with both_ways() as (short, long):
+        for world in (short, long):
+            world.gateway.gate._shards_ms = lambda: 1e6
+        answers = [re.sub(rb"retry-after: \d+", b"", (await told(world, asked(world.token())))[0]) for world in (short, long)]
+        assert answers[0] == answers[1]
+        assert answers[0].startswith(b"HTTP/1.1 429 ")
+        assert dict(short.gateway.metrics.refused) == dict(long.gateway.metrics.refused) == {429: 1}
+
+
+async def test_a_shard_that_does_not_answer_is_a_503_either_way() -> None:
+    async with both_ways(publish_timeout_ms=50) as (short, long):
+        for world in (short, long):
+            world.shard.connected = False
+        answers = [await told(world, asked(world.token())) for world in (short, long)]
+        assert answers[0] == answers[1]
+        assert answers[0][0].startswith(b"HTTP/1.1 503 ")
+
+
+# -- Which way it takes. ---------------------------------------------------------------------------------------------------
+async def test_a_plain_request_does_not_reach_the_application() -> None:
+    seen: list[str] = []
+    async with edge_world(wrap=counting(seen)) as world:
+        token = world.token()
+        answers = await told(world, asked(token), asked("nonsense"), asked(token, target="/v1/notifications?x=1"), asked(token))
+        assert [answer.split(b" ")[1] for answer in answers] == [b"202", b"401", b"202", b"202"]
+        assert seen == [publish_endpoint.PATH]
+
+
+async def test_a_body_that_comes_in_pieces_is_waited_for() -> None:
+    seen: list[str] = []
+    async with edge_world(wrap=counting(seen)) as world, connected(world) as connection:
+        request = asked(world.token())
+        for end in (len(request) - len(ONE), len(request) - 10):  # after the head; within the body
+            connection.writer.write(request[:end])
+            await until(lambda: len(seen) == 1)  # uvicorn waits for the rest
+            connection.writer.write(request[end:])
+            assert b" 202 " in await connection.answer()
+            seen.clear()
+        connection.writer.write(request[:50])
+        await asyncio.sleep(0.01)
+        connection.writer.write(request[50:])  # the head in pieces, the body with the last
+        assert b" 202 " in await connection.answer()
+        assert seen == []
+
+
+async def test_a_body_that_never_comes_is_given_up() -> None:
+    async with edge_world(request_timeout_s=0.1) as world, connected(world) as connection:
+        connection.writer.write(asked(world.token())[:-1])
+        assert b" 408 " in await connection.answer()
+
+
+# -- One connection. -------------------------------------------------------------------------------------------------------
+async def test_requests_sent_without_waiting_are_answered_in_their_order() -> None:
+    async with edge_world() as world, connected(world) as connection:
+        token = world.token()
+        bodies = [json.dumps({**ITEM, "id": f"p{n}"}).encode() for n in range(6)]
+        health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        requests = [asked(token, body) if n % 3 else asked("nonsense") + health + asked(token, body) for n, body in enumerate(bodies)]
+        connection.writer.write(b"".join(requests))
+        answers = [await connection.answer() for _ in range(10)]
+        assert [answer.split(b" ")[1] for answer in answers] == [b"401", b"200", b"202", b"202", b"202"] * 2
+        named = [json.loads(answer.partition(b"\r\n\r\n")[2])["results"][0]["id"] for answer in answers if b" 202 " in answer]
+        assert named == [f"p{n}" for n in range(6)]
+
+
+async def test_an_answered_request_does_not_end_the_one_behind_it() -> None:
+    """A refusal is answered while the read that brought it is still looked at; its keep-alive must not count for the next request."""
+    async with edge_world(keep_alive_s=1, publish_timeout_ms=5000) as world, connected(world) as connection:
+        world.shard.connected = False
+        connection.writer.write(asked("nonsense") + asked(world.token()))
+        assert b" 401 " in await connection.answer()
+        await asyncio.sleep(1.3)
+        world.shard.reset()
+        assert b" 202 " in await connection.answer()
+
+
+async def test_an_idle_connection_is_closed_after_its_last_answer() -> None:
+    async with edge_world(keep_alive_s=1) as world, connected(world) as connection:
+        connection.writer.write(asked(world.token()))
+        assert b" 202 " in await connection.answer()
+        assert await connection.answer() == b"<end>"
+        await until(lambda: not world.server.server_state.connections)
+
+
+@pytest.mark.parametrize("token", ["", "nonsense"])
+async def test_a_connection_that_has_ended_leaves_nothing_for_the_collector(token: str) -> None:
+    async with edge_world() as world:
+        gc.disable()
+        try:
+            async with connected(world) as connection:
+                connection.writer.write(asked(token or world.token()))
+                await connection.answer()
+                (protocol,) = map(weakref.ref, world.server.server_state.connections)
+            await until(lambda: protocol() is None)
+        finally:
+            gc.enable()
+
+
+async def test_a_client_that_leaves_before_the_answer_disturbs_nobody() -> None:
+    async with edge_world() as world:
+        world.shard.connected = False
+        async with connected(world) as connection:
+            connection.writer.write(asked(world.token()))
+            await until(lambda: world.server.server_state.tasks)
+        await until(lambda: not world.server.server_state.connections)
+        world.shard.reset()
+        await until(lambda: not world.server.server_state.tasks)
+        assert len(world.shard.of(wire.Post)) == 1
+        assert b" 202 " in (await told(world, asked(world.token())))[0]
+
+
+async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
+    async with edge_world() as world, connected(world) as connection:
+        world.shard.connected = False
+        connection.writer.write(asked(world.token()))
+        await until(lambda: world.server.server_state.tasks)
+        world.server.should_exit = True
+        await until(lambda: all(not cycle.keep_alive for cycle in cycles(world)))
+        world.shard.reset()
+        answer = await connection.answer()
+        assert b" 202 " in answer
+        assert answer.endswith(b"<end>")
+
+
+def answered(world: EdgeWorld, protocol: Any, items: int) -> bool:
+    """Have so many items been published, and their publishers told?"""
+    return world.gateway.metrics.published.total() == items and protocol.cycle.response_complete
+
+
+def cycles(world: EdgeWorld) -> list[Any]:
+    """What uvicorn knows of the requests under way."""
+    return [connection.cycle for connection in world.server.server_state.connections if getattr(connection, "cycle", None) is not None]
+
+
+async def test_answers_do_not_pile_up_for_a_client_that_does_not_read_them() -> None:
+    async with edge_world() as world, connected(world) as connection:
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a ReadTransport too
+        request = asked(world.token(), json.dumps([{"user": f"u{n}", "type": "a.b"} for n in range(250)]).encode())
+        (protocol,) = world.server.server_state.connections
+        sent = 0
+        while not protocol.flow.write_paused:
+            connection.writer.write(request)
+            sent += 1
+            await until(partial(answered, world, protocol, 250 * sent))
+        piled_up = protocol.transport.get_write_buffer_size()
+        connection.writer.write(request)
+        await until(lambda: world.gateway.metrics.published.total() == 250 * (sent + 1))
+        await asyncio.sleep(0.05)
+        assert protocol.transport.get_write_buffer_size() == piled_up
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]  # likewise
+        for _ in range(sent + 1):
+            assert b" 202 " in await connection.answer()
+
+
+async def test_a_bug_is_told_to_the_log_and_not_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    async with edge_world() as world:
+
+        async def fail(_drafts: Any) -> Any:
+            raise RuntimeError("secret thought")
+
+        world.gateway.requests.post = fail  # type: ignore[method-assign]
+        with caplog.at_level(logging.ERROR):
+            (answer,) = await told(world, asked(world.token()))
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert b"secret" not in answer
+        assert "secret thought" in caplog.text
+
+
+# -- What is plain. --------------------------------------------------------------------------------------------------------
+names = st.sampled_from(
+    [b"host", b"content-length", b"authorization", b"cookie", b"origin", b"expect", b"transfer-encoding", b"sec-fetch-site"]
+)
+SPECIAL = {b"origin", b"expect", b"transfer-encoding", b"sec-fetch-site", b"upgrade"}
+
+
+@given(st.lists(st.tuples(names, st.binary(max_size=5)), max_size=6))
+def test_whatever_somebody_between_would_look_at_is_not_plain(headers: list[tuple[bytes, bytes]]) -> None:
+    assert publish_endpoint.plain(b"POST", b"/v1/notifications", "1.1", headers) == SPECIAL.isdisjoint(name for name, _ in headers)
+
+
+def test_only_the_endpoint_itself_is_plain() -> None:
+    assert publish_endpoint.plain(b"POST", b"/v1/notifications", "1.1", [])
+    assert not publish_endpoint.plain(b"PUT", b"/v1/notifications", "1.1", [])
+    assert not publish_endpoint.plain(b"POST", b"/v1/notifications?token=x", "1.1", [])
+    assert not publish_endpoint.plain(b"POST", b"/v1/notifications", "1.0", [])

@@ -1,0 +1,260 @@
+"""The command line as a user meets it: real processes, real signals, what they print and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from engine.cli.app import app
+from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from tests.conftest import RunningEngine
+
+STOP_S = 15
+"""The aim is 4 s; this machine may be doing anything else."""
+
+
+def engine_command(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "engine", *arguments],
+        cwd=cwd,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+# -- without an engine -------------------------------------------------------------------------------------------------
+def test_help_teaches_every_command_and_starts_no_ray(tmp_path: Path) -> None:
+    steps = ("import sys; sys.argv = ['engine', '--help']", "try:", " import engine.cli.app; engine.cli.app.main()")
+    code = "\n".join((*steps, "finally:", " print('ray' in sys.modules)"))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    for command in ("up", "token", "publish", "listen", "replay", "status", "scale", "down"):
+        assert f" {command} " in found.stdout
+    assert "engine publish alice" in found.stdout
+    assert found.stdout.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize("command", ["up", "token", "publish", "listen", "replay", "status", "scale", "down"])
+def test_every_command_explains_itself(command: str) -> None:
+    found = CliRunner().invoke(app, [command, "--help"])
+    assert found.exit_code == 0
+    assert "Usage" in found.stdout
+
+
+@pytest.mark.slow
+def test_an_unknown_setting_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "engine.toml").write_text("prot = 1\n")
+    found = engine_command("status", cwd=tmp_path)
+    assert found.returncode == 1
+    assert "unknown setting 'prot'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("quarantined", [0, 3])
+def test_the_status_says_so_when_stored_records_could_not_be_read(monkeypatch: pytest.MonkeyPatch, quarantined: int) -> None:
+    totals = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": quarantined}
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    redis = {"alive": True, "restarts": 0}
+    found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
+    monkeypatch.setattr("engine.cli.app._ask_status", lambda _config: found)
+    told = CliRunner().invoke(app, ["status"]).stdout
+    assert ("3 stored records could not be read" in told) == bool(quarantined)
+
+
+def test_the_status_of_a_busy_engine_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(role: str, index: int, **more: int) -> dict[str, object]:
+        process = {
+            "ready": True,
+            "pid": 1_234_567,
+            "node": "192.168.100.200",
+            "cpu_pct": 100.0,
+            "rss_bytes": 9_999_000_000,
+            "restarts": 123,
+        }
+        return {"role": role, "index": index, **process, **more}
+
+    totals = dict.fromkeys(("connections", "pending", "published", "acknowledged", "quarantined"), 0)
+    redis = {"alive": True, "restarts": 0, "pid": 1_234_567, "used_memory_bytes": 9_999_000_000}
+    found = {"edges": [row("edge", 10, connections=99_999)], "shards": [row("shard", 10, connections=99_999, pending=9_999_999)]}
+    found |= {"schedulers": [row("scheduler", 1)], "controller": row("controller", 0), "redis": redis, "totals": totals}  # type: ignore[dict-item]
+    monkeypatch.setattr("engine.cli.app._ask_status", lambda _config: found)
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["status"]).stdout
+    assert "restarts conns pending" in told
+    assert "99999 9999999" in told
+    assert "\u2026" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("status",), ("scale", "--shards", "3")])
+def test_commands_that_need_an_engine_say_how_to_start_one(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    found = engine_command(*arguments, cwd=tmp_path)
+    assert found.returncode == 1
+    assert "engine up" in found.stderr
+
+
+@pytest.mark.slow
+def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
+    assert engine_command("down", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        found = engine_command("up", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
+    assert found.returncode == 1
+    assert "--port" in found.stderr
+    assert not (tmp_path / ".engine" / "redis").exists()
+
+
+@pytest.mark.slow
+def test_a_redis_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    found = engine_command("up", "--port", "0", "--redis", "redis://:hush@127.0.0.1:1/0", cwd=tmp_path, ENGINE_REDIS_TIMEOUT_MS="300")
+    assert found.returncode == 1
+    assert "redis://:***@127.0.0.1:1/0 does not answer" in found.stderr
+    assert "hush" not in found.stderr + found.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("--address", "auto"), "--redis redis://HOST"),
+        (("--address", "auto", "--redis", "unix:///tmp/redis.sock"), "--redis redis://HOST"),
+        (("--address", "auto", "--redis", "redis://127.0.0.1", "--port", "0"), "free on all nodes"),
+    ],
+)
+def test_joining_a_cluster_needs_what_all_its_nodes_can_reach(tmp_path: Path, arguments: tuple[str, ...], advice: str) -> None:
+    found = engine_command("up", *arguments, cwd=tmp_path)
+    assert found.returncode == 1
+    assert advice in found.stderr
+
+
+def test_the_state_of_a_process_that_is_gone_is_told_from_that_of_one_that_runs(tmp_path: Path) -> None:
+    def state(pid: int, started_s: float) -> EngineState:
+        return EngineState(
+            url="http://127.0.0.1:1",
+            pid=pid,
+            pid_started_s=started_s,
+            version="1",
+            ray_address="",
+            ray_logs="",
+            namespace="engine",
+            redis_url="",
+        )
+
+    own = psutil.Process()
+    write_state(tmp_path, state(own.pid, own.create_time()))
+    found = read_state(tmp_path)
+    assert found is not None
+    assert found.runs()
+    assert stat.S_IMODE((tmp_path / "engine.json").stat().st_mode) == 0o600
+    assert not state(own.pid, own.create_time() - 100).runs(), "the pid was given out again"
+    remove_state(tmp_path)
+    assert read_state(tmp_path) is None
+
+
+# -- with one ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[RunningEngine]:
+    """An engine of this module's own: it is stopped and killed here."""
+    engine = RunningEngine(folder, "--shards", "1")
+    try:
+        yield engine
+    finally:
+        if engine.process is not None and engine.process.poll() is None:
+            engine.stop()
+
+
+def descendants(engine: RunningEngine) -> list[psutil.Process]:
+    assert engine.process is not None
+    return psutil.Process(engine.process.pid).children(recursive=True)
+
+
+def wait_gone(processes: list[psutil.Process], within_s: float) -> None:
+    _, alive = psutil.wait_procs(processes, within_s)
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert not left, f"left behind: {left}"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_an_engine_comes_up_is_found_by_the_other_commands_and_goes_down(folder: Path, running: RunningEngine) -> None:
+    running.start()
+    output = running.output.read_text()
+    assert f"open {running.url}/#token=" in output
+    assert "engine down" in output
+    assert stat.S_IMODE(running.data_dir.stat().st_mode) == 0o700
+
+    status = engine_command("status", "--data-dir", str(running.data_dir), cwd=folder)
+    assert status.returncode == 0, status.stderr
+    for part in ("edge-0", "shard-0", "scheduler-0", "controller", "redis"):
+        assert part in status.stdout
+    found = json.loads(engine_command("status", "--json", "--data-dir", str(running.data_dir), cwd=folder).stdout)
+    assert found["ready"]
+    assert [row["pid"] for row in found["shards"]]
+
+    again = engine_command("up", "--port", "0", "--data-dir", str(running.data_dir), cwd=folder)
+    assert again.returncode == 1
+    assert "another engine" in again.stderr
+
+    same = engine_command("scale", "--shards", "1", "--data-dir", str(running.data_dir), cwd=folder)
+    assert same.returncode == 0
+    other = engine_command("scale", "--shards", "2", "--data-dir", str(running.data_dir), cwd=folder)
+    assert other.returncode == 1
+    assert "engine up --shards 2" in other.stderr
+
+    processes = descendants(running)
+    began = time.monotonic()
+    down = engine_command("down", "--data-dir", str(running.data_dir), cwd=folder)
+    assert down.returncode == 0, down.stderr
+    print(f"down in {time.monotonic() - began:.1f} s")
+    assert running.stop() == 0
+    wait_gone(processes, 1)
+    assert read_state(running.data_dir) is None
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+async def test_after_a_kill_everything_is_gone_and_the_next_start_has_every_accepted_message(running: RunningEngine) -> None:
+    running.start()
+    await running.publish({"user": "u1", "type": "test.message", "id": "before-the-kill"})
+    processes = descendants(running)
+    assert running.process is not None
+    began = time.monotonic()
+    running.process.kill()
+    running.process.wait(10)
+    wait_gone(processes, STOP_S)
+    print(f"all gone {time.monotonic() - began:.1f} s after the kill")
+    running.start()
+    async with running.connect("u1") as socket:
+        frame = await running.receive(socket, "messages")
+    assert [message["id"] for message in frame["messages"]] == ["before-the-kill"]
+
+    processes = descendants(running)
+    assert running.process is not None
+    began = time.monotonic()
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(STOP_S) == 0
+    print(f"Ctrl-C in {time.monotonic() - began:.1f} s")
+    wait_gone(processes, 1)

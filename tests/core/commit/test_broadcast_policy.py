@@ -1,0 +1,160 @@
+"""Broadcasts and what their receivers want: mutes, quiet hours, and the way both meet connections, acknowledgements and crashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.core.model.constants import HIGH, LOW
+from engine.core.policy.profile import Profile
+from engine.core.wire.records import POLL, Deliver, Detach, Welcome
+from tests.core.commit.test_policy_step import HOUR_MS, NIGHT, SEVEN_AM, TEN_PM, at, later_core, profile_of, put, told, wants
+from tests.support.shard_world import World, of
+
+LONG = 100 * HOUR_MS
+
+
+def heard(records: list[Any], conn: int = 1) -> list[int]:
+    return [seq for record in of(records, Deliver) if record.conn == conn for seq, _, _ in record.messages]
+
+
+def woken(world: World, at_ms: int) -> list[int]:
+    world.now_ms = at_ms
+    world.core.tick(at_ms)
+    return heard(world.settle())
+
+
+def sleeping(user: str = "u") -> World:
+    """A user with quiet hours until seven is connected, and it is night."""
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.attach(1, user)
+    world.settle()
+    return world
+
+
+def test_what_is_muted_takes_no_number_and_leaves_no_gap() -> None:
+    world = World()
+    wants(world, Profile(muted_types=("promo.*",), muted_targets=("thread:9",)))
+    world.attach(1)
+    world.attach(2, "v")
+    world.broadcast("b1", more=b',"type":"promo.x"')
+    world.broadcast("b2", more=b',"type":"a","target":{"kind":"thread","id":9}')
+    world.broadcast("b3", more=b',"type":"a"')
+    said = world.settle()
+    assert heard(said) == [1]
+    assert heard(said, 2) == [1, 2, 3], "others wanted them"
+    assert world.core.mailboxes["t:u"].gone == []
+    put(world, Profile())
+    world.settle()
+    assert heard(world.settle()) == [], "what passed is past"
+
+
+def test_in_quiet_hours_broadcasts_wait_in_the_log_and_come_when_they_end() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.broadcast("b2", ttl_ms=LONG)
+    assert heard(world.settle()) == []
+    mailbox = world.core.mailboxes["t:u"]
+    assert (mailbox.head, mailbox.log_pos) == (0, 0)
+    assert woken(world, SEVEN_AM - 1) == []
+    assert woken(world, SEVEN_AM) == [1, 2]
+
+
+def test_messages_of_high_priority_go_on_meanwhile_and_numbers_stay_without_holes() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    assert told(world, priority=HIGH).seq == 1
+    assert woken(world, SEVEN_AM) == [2]
+
+
+def test_an_urgent_broadcast_passes_quiet_hours_with_those_before_it_and_leaves_those_behind() -> None:
+    world = sleeping()
+    for id, priority in (("b1", LOW), ("b2", HIGH), ("b3", LOW)):
+        world.broadcast(id, ttl_ms=LONG, priority=priority)
+    assert heard(world.settle()) == [1, 2]
+    assert woken(world, SEVEN_AM) == [3]
+
+
+def test_what_expires_in_quiet_hours_never_had_a_number() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=HOUR_MS)
+    world.settle()
+    assert woken(world, SEVEN_AM) == []
+    assert (world.core.mailboxes["t:u"].head, world.core.mailboxes["t:u"].gone) == (0, [])
+
+
+def test_who_ends_the_quiet_hours_by_another_profile_is_told_at_once() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    put(world, Profile())
+    assert heard(world.settle()) == [1]
+
+
+def test_who_leaves_and_returns_in_quiet_hours_misses_nothing() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    world.attach(3)
+    world.settle()
+    world.tell(Detach(3, 1000), Detach(1, 1000))
+    world.attach(2)
+    world.settle()
+    world.now_ms = SEVEN_AM
+    world.core.tick(SEVEN_AM)
+    assert heard(world.settle(), 2) == [1]
+
+
+def test_a_second_connection_does_not_move_the_cursor_of_who_sleeps() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    world.attach(2)
+    world.settle()
+    world.now_ms = SEVEN_AM
+    world.core.tick(SEVEN_AM)
+    assert heard(world.settle(), 2) == [1]
+
+
+@pytest.mark.parametrize("how", ["crash", "checkpoint and crash"])
+def test_who_slept_when_the_shard_died_is_told_in_the_morning_by_the_next(how: str) -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    later_core(world, how)
+    profile_of(world)
+    world.attach(1, resume=True, cursor=0)
+    assert heard(world.settle()) == []
+    assert woken(world, SEVEN_AM) == [1]
+    later_core(world, how)
+    profile_of(world)
+    world.attach(1, resume=True, cursor=0, sent=1)
+    world.settle()
+    assert world.core.mailboxes["t:u"].head == 1
+
+
+def test_a_poll_in_quiet_hours_is_not_told_to_expect_what_does_not_come() -> None:
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    world.attach(1, kind=POLL)
+    (welcome,) = of(world.settle(), Welcome)
+    assert welcome.head == 0
+    world.detach(1)
+    world.now_ms = SEVEN_AM
+    world.attach(2, kind=POLL)
+    (welcome,) = of(world.settle(), Welcome)
+    assert welcome.head == 1
+
+
+def test_who_sleeps_costs_no_group_until_the_morning() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    world.settle()
+    assert not world.core.wants_commit
+    world.core.tick(world.now_ms + 1000)
+    assert not world.core.wants_commit

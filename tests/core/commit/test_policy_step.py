@@ -1,0 +1,627 @@
+"""What a shard knows of its users and makes of it: profiles, counters and activity in mailbox, page, journal and rescue."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from engine.core.commit.policy_step import PolicyLimits
+from engine.core.journal import rebuild
+from engine.core.journal.journal_records import decode_page
+from engine.core.mailbox.aggregation_window import DIGEST
+from engine.core.model.constants import HIGH, NORMAL
+from engine.core.model.routing import SlotMap
+from engine.core.policy.category import DAY_MS, Category, PolicyTerms
+from engine.core.policy.contact_policy import Counters, Recent
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.user_state import UserState
+from engine.core.wire.records import (
+    ACCEPTED,
+    CONFLICT,
+    DEFERRED,
+    DUPLICATE,
+    MERGED,
+    OK,
+    SUPPRESSED,
+    UNAVAILABLE,
+    Deliver,
+    Detach,
+    FireAgain,
+    FireDone,
+    GetProfile,
+    Merge,
+    Moved,
+    Posted,
+    ProfileIs,
+    SetProfile,
+    Settle,
+    Timer,
+)
+from tests.support.shard_world import World, of
+
+NIGHT = Profile(zone="Europe/Berlin", level="vip", quiet=(QuietHours(22 * 60, 7 * 60),), muted_types=("promo.*",))
+
+
+def put(world: World, profile: Profile | None = NIGHT, user: str = "u") -> int:
+    world.refs += 1
+    world.tell(SetProfile(world.refs, f"t:{user}", profile))
+    return world.refs
+
+
+def profile_of(world: World, user: str = "u") -> ProfileIs:
+    world.refs += 1
+    world.tell(GetProfile(world.refs, f"t:{user}"))
+    (answer,) = of(world.settle(), ProfileIs)
+    assert answer.ref == world.refs
+    return answer
+
+
+def later_core(world: World, how: str) -> None:
+    """The shard is another process now, or the mailbox has left memory."""
+    if how == "crash":
+        world.crash()
+    elif how == "checkpoint and crash":
+        world.checkpoint()
+        world.crash()
+    elif how == "eviction":
+        world.now_ms += world.policy.ack_journal_ms
+        world.settle()
+        world.checkpoint()
+        world.now_ms += world.policy.mailbox_idle_ms
+        assert world.core.evict(world.now_ms) == 1
+    else:
+        payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
+        world.journal = [(-1, payload) for payload in payloads]
+        world.pages.clear()
+        world.crash()
+
+
+WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
+
+
+def test_nobody_has_a_profile_until_one_is_set() -> None:
+    world = World()
+    assert profile_of(world) == ProfileIs(1, OK, None, 0)
+    assert world.core.mailboxes["t:u"].person is None
+
+
+def test_a_profile_is_answered_when_it_is_durable_and_not_before() -> None:
+    world = World()
+    ref = put(world)
+    world.fetch()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert of(world.said(), ProfileIs) == []
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert of(world.said(), ProfileIs) == [ProfileIs(ref, OK, NIGHT, 0)]
+    assert profile_of(world).profile == NIGHT
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_profile_survives(how: str) -> None:
+    world = World()
+    put(world)
+    world.settle()
+    later_core(world, how)
+    assert profile_of(world).profile == NIGHT
+    put(world, None)
+    world.settle()
+    later_core(world, how)
+    assert profile_of(world).profile is None
+
+
+def test_of_two_profiles_in_one_group_the_later_one_stands_also_after_a_crash() -> None:
+    world = World()
+    put(world, Profile(level="normal"))
+    put(world, NIGHT)
+    assert [answer.profile for answer in of(world.settle(), ProfileIs)] == [Profile(level="normal"), NIGHT]
+    assert profile_of(world).profile == NIGHT
+    world.crash()
+    assert profile_of(world).profile == NIGHT
+
+
+def test_without_storage_a_profile_is_refused_and_what_was_under_way_waits_for_the_rollback() -> None:
+    world = World()
+    first = put(world)
+    world.fetch()
+    assert world.core.take_group(world.now_ms) is not None
+    second = put(world, Profile(level="x"))
+    world.core.group_refused()
+    assert of(world.said(), ProfileIs) == [ProfileIs(second, UNAVAILABLE)]
+    third = put(world)
+    assert of(world.said(), ProfileIs) == [ProfileIs(third, UNAVAILABLE)]
+    world.core.storage_back()
+    assert of(world.said(), ProfileIs) == [ProfileIs(first, UNAVAILABLE)]
+    assert profile_of(world).profile is None
+    put(world)
+    world.settle()
+    assert profile_of(world).profile == NIGHT
+
+
+def test_a_mailbox_with_a_profile_on_its_way_does_not_leave_memory() -> None:
+    world = World(mailbox_idle_ms=0)
+    profile_of(world)
+    put(world)
+    assert world.core.evict(world.now_ms) == 0
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.core.evict(world.now_ms) == 0
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert world.core.evict(world.now_ms) == 0, "not before its page is written"
+    world.checkpoint()
+    assert world.core.evict(world.now_ms) == 1
+
+
+def test_a_shard_that_does_not_own_the_user_says_so() -> None:
+    world = World()
+    world.core.slot_map = SlotMap(9, (1,) * 1024)
+    ref = put(world)
+    assert world.said() == [Moved(ref, -1, 9)]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_what_counts_survives(how: str) -> None:
+    world = World()
+    profile_of(world)
+    counters = Counters({"touch": Recent(1000, [5, 6])}, {"a": (5, 1005)})
+    mailbox = world.core.mailboxes["t:u"]
+    mailbox.person, mailbox.seen_ms = UserState(None, counters), 77
+    world.core.cabinet.mark(mailbox)
+    if how == "crash":  # counters alone are not journalled: they come with the messages that they count
+        world.checkpoint()
+    later_core(world, how)
+    assert profile_of(world).active_ms == 77
+    assert world.core.mailboxes["t:u"].person == UserState(None, counters)
+
+
+def test_a_user_is_active_by_connecting_and_acknowledging_and_not_by_getting_messages() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    assert profile_of(world).active_ms == 0
+    world.now_ms += 10
+    world.attach(1)
+    world.settle()
+    connected_ms = world.now_ms
+    assert profile_of(world).active_ms == connected_ms
+    world.now_ms += 10
+    world.post()
+    world.attach(2, resume=True, cursor=0)
+    world.settle()
+    assert profile_of(world).active_ms == connected_ms, "a connection that outlived its link is no new one"
+    for act in (lambda: world.ack(1, 1), lambda: world.ack_ids(1, "m2"), lambda: world.tell(Settle(900, "t:u", 2, []))):
+        world.now_ms += 10
+        act()
+        assert profile_of(world).active_ms == world.now_ms
+
+
+def test_activity_is_in_the_page_after_an_acknowledgement_and_after_the_last_connection_ended() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.now_ms += 10
+    world.ack(1, 1)
+    world.settle()
+    world.checkpoint()
+    assert page(world).seen_ms == world.now_ms
+    world.attach(2)
+    world.settle()
+    world.now_ms += 500
+    world.tell(Detach(1, 1000), Detach(2, 1000))
+    world.settle()
+    world.checkpoint()
+    assert page(world).seen_ms == world.now_ms - 500
+
+
+def test_of_who_only_connected_and_never_got_anything_no_page_is_written() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.detach(1)
+    world.settle()
+    world.checkpoint()
+    assert world.pages == {}
+
+
+def test_profiles_weigh_in_the_memory_of_the_shard() -> None:
+    world = World()
+    profile_of(world)
+    before = world.core.cabinet.memory.bytes
+    put(world, Profile(muted_types=tuple(f"type{n}" for n in range(50))))
+    world.settle()
+    world.checkpoint()
+    assert world.core.cabinet.memory.bytes > before + 50 * 70
+
+
+def page(world: World) -> Any:
+    return decode_page(world.pages["t:u"])
+
+
+# -- Messages judged. ----------------------------------------------------------------------------------------------------
+NOON = int(datetime(2026, 6, 6, 10, tzinfo=UTC).timestamp() * 1000)  # in Berlin
+HOUR_MS = 3_600_000
+TEN_PM = NOON + 10 * HOUR_MS
+SEVEN_AM = NOON + 19 * HOUR_MS
+CAPPED = PolicyTerms("touch", Category(cap=2, cap_ms=DAY_MS))
+ONCE = PolicyTerms("news", Category(same_type_ms=DAY_MS))
+MANDATORY = PolicyTerms("law", Category(mandatory=True))
+
+
+def at(now_ms: int, **changes: Any) -> World:
+    world = World(**changes)
+    world.now_ms = now_ms
+    return world
+
+
+def told(world: World, judging: PolicyTerms | None = None, *, type: str = "a.b", **fields: Any) -> Posted:
+    """Post one message; its answer."""
+    target = fields.pop("target", "")
+    more = b',"type":"%b","data":1' % type.encode() + (b',"target":"%b"' % target.encode() if target else b"")
+    ref = world.post(judging=judging, more=more, **fields)
+    (answer,) = [answer for answer in of(world.settle(), Posted) if answer.ref == ref]
+    return answer
+
+
+def timeline(world: World, user: str = "u") -> list[tuple[str, str, str]]:
+    person = world.core.mailboxes[f"t:{user}"].person
+    return [] if person is None else [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline]
+
+
+def wants(world: World, profile: Profile) -> None:
+    put(world, profile)
+    world.settle()
+
+
+def test_a_muted_message_is_suppressed_with_its_reason_and_gets_no_number() -> None:
+    world = World()
+    wants(world, Profile(muted_types=("promo.*",), muted_targets=("thread:9",)))
+    answer = told(world, type="promo.sale", id="m1")
+    assert (answer.status, answer.seq) == (SUPPRESSED, 0)
+    assert answer.detail == "muted_type: the user has muted promo.*"
+    assert told(world, target="thread:9", id="m2").detail.startswith("muted_target: ")
+    assert told(world, MANDATORY, type="promo.law").status == ACCEPTED
+    assert told(world).seq == 2
+    assert timeline(world) == [("m1", "suppressed", "muted_type"), ("m2", "suppressed", "muted_target")]
+    assert world.core.counters["suppressed"] == 2
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_cap_holds_within_a_group_across_groups_and_after_whatever_happens_to_the_shard(how: str) -> None:
+    world = World()
+    refs = [world.post(judging=CAPPED, more=b',"type":"a"') for _ in range(3)]
+    answers = {answer.ref: answer for answer in of(world.settle(), Posted)}
+    assert [answers[ref].status for ref in refs] == [ACCEPTED, ACCEPTED, SUPPRESSED]
+    assert answers[refs[2]].detail.startswith("cap: the user got 2 of touch in 1 d")
+    if how == "eviction":
+        world.attach(1)
+        world.ack(1, 2)
+        world.detach(1)
+        world.settle()
+    later_core(world, how)
+    assert told(world, CAPPED).status == SUPPRESSED
+    world.now_ms += DAY_MS
+    assert told(world, CAPPED).status == ACCEPTED
+
+
+def test_one_users_cap_is_nobody_elses_and_high_priority_passes_it() -> None:
+    world = World()
+    for _ in range(2):
+        assert told(world, CAPPED).status == ACCEPTED
+    assert told(world, CAPPED, user="v").status == ACCEPTED
+    assert told(world, CAPPED, priority=HIGH).status == ACCEPTED
+    assert told(world, CAPPED).status == SUPPRESSED
+
+
+def test_the_same_type_comes_once_also_when_the_group_was_refused_and_rolled_back_between() -> None:
+    world = World()
+    world.post(judging=ONCE, more=b',"type":"a"')
+    world.fetch()
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    world.core.storage_back()
+    world.said()
+    assert told(world, ONCE, type="a").status == ACCEPTED, "what never was counts for nothing"
+    assert told(world, ONCE, type="a").detail.startswith("same_type: ")
+    assert told(world, ONCE, type="b").status == ACCEPTED
+
+
+def test_a_message_that_storage_knew_counts_for_nothing_and_leaves_its_place_to_another() -> None:
+    world = World()
+    world.ids["t:u", "known"] = b"%b|7|" % (b"d" * 8).hex().encode()
+    refs = [world.post(id=id, judging=CAPPED, more=b',"type":"a"') for id in ("known", "m1", "m2")]
+    answers = {answer.ref: answer for answer in of(world.settle(), Posted)}
+    assert [answers[ref].status for ref in refs] == [DUPLICATE, ACCEPTED, ACCEPTED]
+    assert told(world, CAPPED).status == SUPPRESSED
+
+
+def test_a_repeat_of_what_was_delivered_is_a_duplicate_whatever_its_cap_says_now() -> None:
+    world = World()
+    told(world, CAPPED, id="m1")
+    told(world, CAPPED, id="m2")
+    assert told(world, CAPPED, id="m1") == Posted(world.refs, DUPLICATE, 1)
+    world.crash()
+    assert told(world, CAPPED, id="m2") == Posted(world.refs, DUPLICATE, 2)
+
+
+def test_a_mailbox_stays_in_memory_while_the_journal_is_told_why_its_message_was_put_off() -> None:
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.checkpoint()
+    world.post(more=b',"type":"a.b","data":1')
+    assert world.core.take_group(world.now_ms) is not None
+    world.now_ms += world.policy.mailbox_idle_ms
+    assert world.core.evict(world.now_ms) == 0
+    world.core.group_committed(world.now_ms)
+    assert [answer.status for answer in of(world.said(), Posted)] == [DEFERRED]
+
+
+def test_quiet_hours_defer_a_publishers_message_and_store_nothing_of_it() -> None:
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.attach(1)
+    answer = told(world, id="m1")
+    assert (answer.status, answer.seq, answer.until_ms) == (DEFERRED, 0, SEVEN_AM)
+    assert answer.detail.startswith("quiet_hours: quiet hours in Europe/Berlin for another 9 h")
+    assert told(world, priority=HIGH).status == ACCEPTED
+    assert ("t:u", "m1") not in world.ids
+    assert timeline(world) == [("m1", "deferred", "quiet_hours")]
+    world.now_ms = SEVEN_AM
+    assert told(world, id="m1").status == ACCEPTED
+
+
+def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, judging: PolicyTerms | None = None, **fields: Any) -> list[Any]:
+    """A timer fires; what the schedulers are told."""
+    due_ms = due_ms or world.now_ms
+    timer = Timer(sid, "t:u", due_ms, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"', judging=judging, **fields)
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    said = [record for _, record in world.core.to_scheduler]
+    world.core.to_scheduler.clear()
+    return said
+
+
+def test_a_timer_that_fires_in_quiet_hours_comes_again_when_they_end_and_takes_effect_then_once() -> None:
+    world = at(TEN_PM + HOUR_MS)
+    wants(world, NIGHT)
+    assert fire(world) == [FireAgain([("3-abc", SEVEN_AM)])]
+    assert timeline(world) == [("late", "deferred", "quiet_hours")]
+    world.crash()
+    assert fire(world, due_ms=TEN_PM + HOUR_MS) == [FireAgain([("3-abc", SEVEN_AM)])], "the word was lost with the shard"
+    assert timeline(world) == [("late", "deferred", "quiet_hours")], "told once"
+    world.now_ms = SEVEN_AM
+    assert fire(world) == [FireDone(["3-abc"])]
+    assert world.core.mailboxes["t:u"].head == 1
+    world.crash()
+    assert fire(world) == [FireDone(["3-abc"])]
+    assert world.core.mailboxes["t:u"].head == 1
+
+
+def test_a_timer_of_a_scheduler_whose_clock_is_ahead_is_not_taken_for_its_own_copy() -> None:
+    world = at(SEVEN_AM - 5)
+    wants(world, NIGHT)
+    assert fire(world, due_ms=SEVEN_AM) == [FireAgain([("3-abc", SEVEN_AM + 100)])]
+    world.now_ms = SEVEN_AM + 90
+    assert fire(world, due_ms=SEVEN_AM + 100) == [FireDone(["3-abc"])]
+
+
+def test_a_timer_beyond_its_cap_has_had_its_effect_which_is_none() -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
+    assert world.core.mailboxes["t:u"].head == 2
+    assert timeline(world) == [("late", "suppressed", "cap")]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_a_repeat_of_what_was_suppressed_gets_the_first_answer_also_when_it_would_be_delivered_now(how: str) -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    first = told(world, CAPPED, id="third")
+    assert (first.status, first.detail.partition(":")[0]) == (SUPPRESSED, "cap")
+    later_core(world, how)
+    world.now_ms += 30 * 24 * HOUR_MS
+    assert told(world, CAPPED, id="fourth").status == ACCEPTED, "the cap's time is over"
+    again = told(world, CAPPED, id="third")
+    assert (again.status, again.detail) == (SUPPRESSED, first.detail)
+    assert told(world, CAPPED, id="third", digest=b"another!").status == CONFLICT
+
+
+def test_of_two_of_one_id_in_one_group_both_are_suppressed_once() -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
+    assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED]
+    assert timeline(world) == [("x", "suppressed", "cap")]
+    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
+    assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED], "storage knows the id, and everyone is answered"
+
+
+def test_a_timer_that_was_suppressed_has_had_its_effect_for_ever() -> None:
+    world = World()
+    told(world, CAPPED)
+    told(world, CAPPED)
+    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
+    world.now_ms += 30 * 24 * HOUR_MS
+    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])], "its scheduler had died before it heard that"
+    assert world.core.mailboxes["t:u"].head == 2
+
+
+def test_who_has_been_active_since_is_not_touched() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    since = PolicyTerms("", Category(), world.now_ms)
+    assert told(world, since).status == ACCEPTED
+    world.now_ms += 5
+    world.ack(1, 1)
+    assert told(world, since).detail == "interacted: the user has been active since"
+
+
+def test_the_timeline_is_bounded_and_survives_a_crash() -> None:
+    world = World(judging=PolicyLimits(decisions_max=3))
+    wants(world, Profile(muted_types=("a",)))
+    for n in range(5):
+        told(world, type="a", id=f"m{n}")
+    kept = [(f"m{n}", "suppressed", "muted_type") for n in (2, 3, 4)]
+    assert timeline(world) == kept
+    world.crash()
+    profile_of(world)
+    assert timeline(world) == kept
+    world.checkpoint()
+    world.crash()
+    profile_of(world)
+    assert timeline(world) == kept
+
+
+# -- Windows judged. -----------------------------------------------------------------------------------------------------
+WINDOW = {"merge": Merge(300), "collapse": "likes"}
+
+
+def later(world: World, ms: int = 300) -> list[dict[str, Any]]:
+    """Time passes; what is delivered on connection 1."""
+    world.now_ms += ms
+    world.core.tick(world.now_ms)
+    return shown(world.settle())
+
+
+def shown(records: list[Any]) -> list[dict[str, Any]]:
+    deliveries = [record for record in of(records, Deliver) if record.conn == 1]
+    return [json.loads(b'{"seq":%d,%b}' % (seq, body)) for delivery in deliveries for seq, _, body in delivery.messages]
+
+
+def test_a_summary_counts_once_however_many_messages_it_is_of() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(5):
+        assert told(world, CAPPED, **WINDOW).status == MERGED
+    assert [message["count"] for message in later(world)] == [5]
+    assert told(world, CAPPED).status == ACCEPTED
+    assert told(world, CAPPED).status == SUPPRESSED
+
+
+def test_a_window_whose_category_is_used_up_ends_with_nothing_and_says_why() -> None:
+    world = World()
+    world.attach(1)
+    assert told(world, CAPPED, **WINDOW).status == MERGED
+    told(world, CAPPED)
+    told(world, CAPPED)
+    assert later(world) == []
+    assert timeline(world)[-1][1:] == ("suppressed", "cap")
+    assert world.core.mailboxes["t:u"].windows.open == {}
+
+
+def test_two_windows_that_end_together_share_what_their_category_allows() -> None:
+    world = World()
+    world.attach(1)
+    told(world, CAPPED)
+    for key in ("likes", "replies"):
+        assert told(world, CAPPED, merge=Merge(300), collapse=key).status == MERGED
+    assert len(later(world)) == 1
+    assert timeline(world)[-1][1:] == ("suppressed", "cap")
+
+
+def test_a_muted_message_does_not_count_in_a_window() -> None:
+    world = World()
+    world.attach(1)
+    wants(world, Profile(muted_types=("spam",)))
+    assert told(world, **WINDOW).status == MERGED
+    assert told(world, type="spam", **WINDOW).status == SUPPRESSED
+    assert "count" not in later(world)[0]
+
+
+@pytest.mark.parametrize("how", ["nothing", *WAYS])
+def test_quiet_hours_hold_a_window_open_until_they_end_and_what_comes_meanwhile_counts(how: str) -> None:
+    world = at(TEN_PM - 100)
+    wants(world, NIGHT)
+    for _ in range(2):
+        assert told(world, ttl_ms=1000, **WINDOW).status == MERGED
+    assert later(world) == []
+    assert world.core.mailboxes["t:u"].windows.next_ms == SEVEN_AM
+    assert told(world, ttl_ms=1000, **WINDOW).status == MERGED
+    if how not in ("nothing", "eviction"):  # with an open window a mailbox does not leave memory
+        later_core(world, how)
+        profile_of(world)
+    world.attach(1)
+    world.settle()
+    assert later(world, SEVEN_AM - world.now_ms - 1) == []
+    (summary,) = later(world, 1)
+    assert summary["count"] == 3
+
+
+def test_a_leading_message_is_judged_at_once_and_the_rest_of_its_window_at_its_end() -> None:
+    world = World()
+    leading = {"merge": Merge(300, True), "collapse": "likes"}
+    world.attach(1)
+    assert told(world, CAPPED, **leading).status == ACCEPTED
+    assert told(world, CAPPED, **leading).status == MERGED
+    assert [message["count"] for message in later(world)] == [2]
+    assert told(world, CAPPED, **leading).status == SUPPRESSED
+
+
+# -- The digest. ---------------------------------------------------------------------------------------------------------
+DIGEST_MS = PolicyLimits().digest_ms
+FORUM = Profile(digest_types=("forum.*",))
+
+
+def test_what_a_user_wants_in_the_digest_comes_as_one_message_that_counts_by_type() -> None:
+    world = World()
+    world.attach(1)
+    wants(world, FORUM)
+    for type in ("forum.like", "forum.like", "forum.reply"):
+        answer = told(world, type=type, id=f"d{world.refs}", ttl_ms=2 * DIGEST_MS)
+        assert (answer.status, answer.detail) == (MERGED, f"window until {world.now_ms + DIGEST_MS}")
+    assert told(world, type="other").status == ACCEPTED
+    assert told(world, type="forum.like", priority=HIGH).status == ACCEPTED
+    (digest,) = later(world, DIGEST_MS)
+    assert (digest["type"], digest["count"], digest["collapse"], digest["text"]) == ("digest", 3, "digest", "3 notifications")
+    assert digest["data"] == {"types": {"forum.like": 2, "forum.reply": 1}}
+    assert [event for _, event, _ in timeline(world)] == ["digested"] * 3
+    assert world.core.counters["digested"] == 3
+
+
+def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:
+    world = World()
+    world.attach(1)
+    wants(world, FORUM)
+    told(world, type="forum.like", id="only", ttl_ms=2 * DIGEST_MS)
+    assert [message["id"] for message in later(world, DIGEST_MS)] == ["only"]
+
+
+def test_a_digest_has_room_beside_a_full_table_of_windows_and_takes_messages_out_of_windows_of_their_own() -> None:
+    world = World(windows_max=1)
+    wants(world, FORUM)
+    assert told(world, **WINDOW).status == MERGED
+    assert told(world, type="forum.like", merge=Merge(300), collapse="forum").status == MERGED
+    assert set(world.core.mailboxes["t:u"].windows.open) == {"likes", DIGEST}
+
+
+def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_quiet_hours() -> None:
+    world = at(TEN_PM - 1000)
+    wants(world, Profile(zone="Europe/Berlin", quiet=NIGHT.quiet, digest_types=("forum.*",)))
+    told(world, type="forum.like", id="d1", ttl_ms=2 * DIGEST_MS)
+    world.crash()
+    assert told(world, type="forum.like", id="d1", ttl_ms=2 * DIGEST_MS).status == DUPLICATE
+    world.checkpoint()
+    world.crash()
+    profile_of(world)
+    told(world, type="forum.like", id="d2", ttl_ms=2 * DIGEST_MS)
+    assert later(world, DIGEST_MS) == []
+    assert world.core.mailboxes["t:u"].windows.next_ms == SEVEN_AM
+    world.crash()
+    profile_of(world)
+    world.attach(1)
+    world.settle()
+    (digest,) = later(world, SEVEN_AM - world.now_ms)
+    assert digest["count"] == 2

@@ -1,0 +1,326 @@
+"""Aggregation windows of a whole shard: from the post to the summary on a connection, through crashes, refusals and data loss."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from engine.core.journal import rebuild
+from engine.core.journal.journal_records import decode_page
+from engine.core.shard.shard import ShardCore
+from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Merge, Posted, Timer
+from tests.support.shard_world import World, of
+
+WINDOW = Merge(300)
+LEADING = Merge(300, True)
+
+
+def like(world: World, id: str, *, user: str = "u", merge: Merge = WINDOW, collapse: str = "likes", **fields: Any) -> int:
+    more = b',"actor":"a-%b","data":1' % id.encode()
+    return world.post(user, id, collapse=collapse, merge=merge, more=more, **fields)
+
+
+def answers(records: list[Any]) -> list[tuple[int, int]]:
+    return [(record.status, record.seq) for record in of(records, Posted)]
+
+
+def shown(records: list[Any], conn: int = 1) -> list[dict[str, Any]]:
+    """The messages of the connection."""
+    deliveries = [record for record in of(records, Deliver) if record.conn == conn]
+    return [json.loads(b'{"seq":%d,%b}' % (seq, body)) for delivery in deliveries for seq, _, body in delivery.messages]
+
+
+def later(world: World, ms: int = 300) -> list[Any]:
+    world.now_ms += ms
+    world.core.tick(world.now_ms)
+    return world.settle()
+
+
+def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
+    world = World()
+    world.attach(1)
+    for n in range(4):
+        like(world, f"m{n}")
+    said = world.settle()
+    assert answers(said) == [(MERGED, 0)] * 4
+    assert of(said, Posted)[0].detail == f"window until {world.now_ms + 300}"
+    assert shown(said) == []
+    assert shown(later(world, 299)) == []
+    (summary,) = shown(later(world, 1))
+    assert (summary["seq"], summary["count"], summary["actors"]) == (1, 4, ["a-m0", "a-m1", "a-m2", "a-m3"])
+    assert world.core.stats(world.now_ms)["windows"] == 0
+    assert (world.core.counters["merged"], world.core.counters["windows_closed"], world.core.counters["published"]) == (4, 1, 1)
+
+
+def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its_id() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "only")
+    world.settle()
+    (message,) = shown(later(world))
+    assert (message["id"], message["seq"]) == ("only", 1)
+    assert "count" not in message
+    like(world, "only")
+    assert answers(world.settle()) == [(DUPLICATE, 1)]
+    world.ack_ids(1, "only")
+    assert world.core.mailboxes["t:u"].floor == 1
+
+
+def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1", merge=LEADING)
+    like(world, "m2", merge=LEADING)
+    said = world.settle()
+    assert answers(said) == [(ACCEPTED, 1), (MERGED, 0)]
+    assert [message["id"] for message in shown(said)] == ["m1"]
+    (summary,) = shown(later(world))
+    assert (summary["count"], summary["replaces"]) == (2, "m1")
+
+
+def test_a_leading_message_alone_is_all_there_is() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1", merge=LEADING)
+    world.settle()
+    assert shown(later(world)) == []
+    assert world.core.mailboxes["t:u"].head == 1
+
+
+def test_a_message_after_the_end_opens_the_next_window_even_before_the_tick() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1")
+    like(world, "m2")
+    world.settle()
+    world.now_ms += 300
+    like(world, "m3")
+    said = world.settle()
+    assert [message["count"] for message in shown(said)] == [2]
+    assert answers(said) == [(MERGED, 0)]
+    assert [message["id"] for message in shown(later(world))] == ["m3"]
+
+
+def test_a_repeat_is_told_what_its_first_was_told() -> None:
+    world = World()
+    like(world, "held")
+    like(world, "leading", merge=LEADING, collapse="other")
+    world.settle()
+    for id, key, merge in (("held", "likes", WINDOW), ("leading", "other", LEADING)):
+        like(world, id, merge=merge, collapse=key)
+        like(world, id, merge=merge, collapse=key, digest=b"another.")
+    assert answers(world.settle()) == [(DUPLICATE, 0), (CONFLICT, 0), (DUPLICATE, 1), (CONFLICT, 1)]
+    world.core.mailboxes["t:u"].recent.clear()  # as after a crash and many others
+    like(world, "held")
+    like(world, "leading", merge=LEADING, collapse="other")
+    like(world, "held", digest=b"another.")
+    assert sorted(answers(world.settle())) == [(DUPLICATE, 0), (DUPLICATE, 1), (CONFLICT, 0)]
+    assert [window.count for window in windows(world.core).values()] == [1, 1]
+
+
+def windows(core: ShardCore, user: str = "u") -> dict[str, Any]:
+    found = core.mailboxes[f"t:{user}"].windows
+    assert found is not None
+    return found.open
+
+
+def test_an_id_of_an_earlier_window_does_not_count_again() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    later(world)
+    world.core.mailboxes["t:u"].recent.clear()
+    like(world, "m1")
+    like(world, "m2")
+    assert answers(world.settle()) == [(DUPLICATE, 0), (MERGED, 0)]
+    assert windows(world.core)["likes"].count == 1
+
+
+def test_repeats_in_one_group_count_once() -> None:
+    world = World()
+    for _ in range(3):
+        like(world, "m1")
+    assert answers(world.settle()) == [(MERGED, 0), (DUPLICATE, 0), (DUPLICATE, 0)]
+    assert windows(world.core)["likes"].count == 1
+
+
+def test_beyond_the_limit_messages_are_delivered_unmerged() -> None:
+    world = World(windows_max=1)
+    like(world, "m1")
+    like(world, "m2", collapse="other")
+    assert answers(world.settle()) == [(MERGED, 0), (ACCEPTED, 1)]
+
+
+def test_a_refused_group_never_was() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1")
+    world.settle()
+    like(world, "m2")
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    world.core.storage_back()
+    assert answers(world.said()) == [(UNAVAILABLE, 0)]
+    assert windows(world.core)["likes"].count == 1
+
+
+def test_a_window_whose_closing_was_refused_closes_when_storage_is_back() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1")
+    like(world, "m2")
+    world.settle()
+    world.now_ms += 300
+    world.core.tick(world.now_ms)
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    world.core.storage_back()
+    assert shown(world.said()) == []
+    assert [message["count"] for message in shown(later(world, 100))] == [2]
+
+
+def test_a_clock_set_back_leaves_a_window_open_until_it_is_over_again() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1")
+    world.settle()
+    world.core.tick(world.now_ms + 300)
+    assert not world.commit(), "by the clock it is not over"
+    assert not world.core.wants_commit, "and nobody waits for it"
+    assert [message["id"] for message in shown(later(world))] == ["m1"]
+
+
+def test_windows_survive_a_crash_from_the_journal_and_from_the_page() -> None:
+    for checkpointed in (False, True):
+        world = World()
+        for n in range(3):
+            like(world, f"m{n}")
+        world.settle()
+        if checkpointed:
+            world.checkpoint()
+            assert world.journal == []
+        world.crash()
+        assert windows(world.core)["likes"].count == 3, "a mailbox with an open window is in memory"
+        like(world, "m1")
+        like(world, "m3")
+        assert answers(world.settle()) == [(DUPLICATE, 0), (MERGED, 0)]
+        world.attach(1)
+        assert [message["count"] for message in shown(later(world))] == [4]
+
+
+def test_a_window_that_was_over_while_the_shard_was_down_closes_at_the_first_tick() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 1000
+    world.crash()
+    later(world, 0)
+    world.attach(1)
+    assert [message["id"] for message in shown(world.settle())] == ["m1"]
+    world.checkpoint()
+    assert world.windows == {}, "nothing is left to be woken for"
+
+
+def test_a_closed_window_is_not_closed_again_by_replay() -> None:
+    world = World()
+    like(world, "m1")
+    like(world, "m2")
+    world.settle()
+    world.checkpoint()
+    later(world)
+    for _ in range(2):
+        world.crash()
+        later(world)
+    assert world.core.mailboxes["t:u"].head == 1
+    assert windows(world.core) == {}
+
+
+def test_a_mailbox_with_an_open_window_stays_in_memory() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 200
+    mailbox = world.core.mailboxes["t:u"]
+    mailbox.active_ms = 0
+    assert world.core.evict(world.now_ms) == 0
+    later(world, 100)
+    world.checkpoint()
+    mailbox.active_ms = 0
+    assert world.core.evict(world.now_ms) == 1
+    assert decode_page(world.pages["t:u"]).head == 1
+
+
+def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed() -> None:
+    world = World()
+    like(world, "m1")
+    like(world, "m2", collapse="closed")
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 300
+    like(world, "m3")  # after the old windows: what storage loses
+    world.core.tick(world.now_ms)
+    world.settle()
+    world.journal = [(number, payload) for number, payload in enumerate(rebuild.payloads(world.core.mailboxes.values(), 1 << 20))]
+    world.crash()
+    assert {collapse: window.count for collapse, window in windows(world.core).items()} == {"likes": 1}
+    world.attach(1)
+    assert [message["id"] for message in shown(later(world))] == ["m2", "m1", "m3"]
+
+
+def test_few_windows_close_with_one_group_and_the_others_with_the_next() -> None:
+    world = World(windows_close_max=2)
+    for n in range(5):
+        like(world, "m", user=f"u{n}")
+    world.settle()
+    world.now_ms += 300
+    world.core.tick(world.now_ms)
+    closed = []
+    while world.commit():
+        closed.append(world.core.counters["windows_closed"])
+    assert closed == [2, 4, 5]
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1", retain=False)
+    world.settle()
+    world.detach(1)
+    like(world, "m2", retain=False)
+    assert answers(world.settle()) == [(SUPPRESSED, 0)]
+    later(world)
+    assert world.core.mailboxes["t:u"].head == 0
+    assert world.core.counters["windows_closed"] == 1
+
+
+def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
+    world = World()
+    world.attach(1)
+    like(world, "m1", ttl_ms=301)
+    world.settle()
+    assert shown(later(world, 301)) == []
+    assert world.core.mailboxes["t:u"].head == 0
+
+
+def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    timer = Timer("3-x", "t:u", world.now_ms, 0, "m2", b"d" * 8, 1, 60_000, True, b'"id":"m2","data":1', "likes", WINDOW)
+    for _ in range(2):
+        world.core.fire([timer], world.now_ms)
+        world.settle()
+    assert world.core.to_scheduler == [(3, FireDone(["3-x"])), (3, FireDone(["3-x"]))]
+    assert windows(world.core)["likes"].count == 2
+
+
+def test_messages_of_windows_are_not_conflated_as_well() -> None:
+    world = World(conflate_offline_min=1)
+    for n in range(3):
+        like(world, f"m{n}", merge=LEADING)
+        world.settle()
+        later(world)
+    assert world.core.counters["conflated"] == 0
+    assert world.core.mailboxes["t:u"].head == 3

@@ -1,0 +1,75 @@
+"""What memory holds, put behind whatever storage still has, gives the mailbox back."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine.core.commit.group import apply_stored
+from engine.core.journal.journal_records import Handled, StoredMessage, decode_journal
+from engine.core.journal.rebuild import payloads
+from engine.core.mailbox.broadcast_log import BroadcastMirror
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.retry import RetryPolicy
+from engine.core.shard.mailbox_store import MailboxStore
+
+KEY = "t:u"
+RETRY = RetryPolicy(250, 1.8, 100, 2000, 3)
+FAR_MS = 10**12
+
+
+def stored(seq: int) -> StoredMessage:
+    return StoredMessage(
+        KEY, seq, f"m{seq}", b"digest%02d" % seq, 1, FAR_MS, True, 0, b'"id":"m%d"' % seq, 0, f"7-{seq}" if seq % 3 == 0 else ""
+    )
+
+
+def replayed(records: list[StoredMessage | Handled]) -> Mailbox:
+    cabinet = MailboxStore(64, 1024, 1000, RETRY, BroadcastMirror())
+    cabinet.restore(KEY, None, 0)
+    cabinet.replay(records, 0)
+    return cabinet.mailboxes[KEY]
+
+
+@given(
+    acts=st.lists(st.one_of(st.just("post"), st.integers(1, 30), st.integers(-30, -1)), max_size=40),
+    kept=st.integers(0, 80),
+    bytes_max=st.integers(1, 2000),
+)
+@example(acts=["post", "post", "post", 2], kept=0, bytes_max=1)
+def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str | int], kept: int, bytes_max: int) -> None:
+    """A positive number acknowledges one message, a negative one everything up to it."""
+    mailbox = Mailbox(KEY, 0)
+    journal: list[StoredMessage | Handled] = []
+    for act in acts:
+        if act == "post":
+            record = stored(mailbox.head + 1)
+            apply_stored(mailbox, record, 64)
+            journal.append(record)
+            continue
+        assert isinstance(act, int)
+        if act > 0:
+            mailbox.settle([act], None, 0, RETRY)
+        else:
+            mailbox.settle_through(min(-act, mailbox.head), None, 0, RETRY)
+        journal.append(Handled(KEY, mailbox.floor, sorted(mailbox.acked)))
+    rescue = [record for payload in payloads([mailbox], bytes_max) for record in decode_journal(payload)]
+    back = replayed(journal[:kept] + rescue)
+    assert (back.head, back.floor, back.acked, back.gone) == (mailbox.head, mailbox.floor, mailbox.acked, [])
+    assert {seq: message.body for seq, message in back.hot.items()} == {seq: message.body for seq, message in mailbox.hot.items()}
+    for seq in back.hot:
+        assert back.recent[f"m{seq}"] == mailbox.recent[f"m{seq}"], "a publisher that repeats itself is still recognised"
+        assert back.recent.get(f"timer:7-{seq}") == mailbox.recent.get(f"timer:7-{seq}")
+
+
+def test_numbers_whose_messages_nobody_has_are_gone_and_not_given_again() -> None:
+    mailbox = Mailbox(KEY, 0)
+    for seq in range(1, 9):
+        apply_stored(mailbox, stored(seq), 64)
+    del mailbox.hot[5], mailbox.hot[6]  # they had left memory for a stream that has lost them
+    mailbox.cold = (5, 6)
+    rescue = [record for payload in payloads([mailbox], 1000) for record in decode_journal(payload)]
+    back = replayed([stored(seq) for seq in range(1, 4)] + rescue)
+    assert back.head == 8
+    assert back.gone == [(5, 6)]
+    assert sorted(back.hot) == [1, 2, 3, 4, 7, 8]

@@ -1,0 +1,198 @@
+"""A mailbox's numbers against a model: each is in exactly one state, whatever is sent, settled, refused, trimmed and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from engine.core.journal.journal_records import decode_page, decode_stored, message_of, restore, spill_of
+from engine.core.mailbox.attachment import Attachment
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.retry import RetryPolicy
+from engine.core.mailbox.send import SendLimits, pump
+from engine.core.model.constants import NORMAL
+from engine.core.model.message import Message
+from engine.core.wire.records import WEBSOCKET
+
+POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
+LIMITS = SendLimits(window=4, window_bytes=1 << 20, batch_bytes=1 << 16)
+NEVER_MS = 10**12
+PENDING, DYING, SETTLED, GONE = "pending", "dying", "settled", "gone"
+
+
+def message(seq: int, *, retain: bool = True, expires_ms: int = NEVER_MS) -> Message:
+    return Message(seq, f"i{seq}", NORMAL, expires_ms, retain, 0, b'"id":"i%d"' % seq)
+
+
+def mailbox_of(count: int) -> Mailbox:
+    """A mailbox whose messages 1..`count` are pending in memory."""
+    mailbox = Mailbox("t:u", 0)
+    for seq in range(1, count + 1):
+        mailbox.append(message(seq), b"", 1000)
+    return mailbox
+
+
+def test_a_trim_passes_over_what_is_on_its_way_to_the_dead_letters() -> None:
+    mailbox = mailbox_of(5)
+    mailbox.refuse([2])
+    mailbox.trim(1)
+    assert (mailbox.gone, list(mailbox.dying)) == ([(1, 1), (3, 4)], [2])
+    mailbox.settle([2], None, 0, POLICY)
+    assert (mailbox.gone, mailbox.acked, mailbox.dying) == ([(1, 1), (3, 4)], {2}, {})
+
+
+class Numbers(RuleBasedStateMachine):
+    """One user with two connections, one of which may end and begin again, and a storage that has what it was given."""
+
+    back = st.integers(0, 8)  # numbers are drawn as distances from the head: most of them exist
+
+    @initialize()
+    def start(self) -> None:
+        self.mailbox = Mailbox("t:u", 0)
+        self.now_ms = 0
+        self.state: dict[int, str] = {}
+        self.stream: dict[int, Message] = {}
+        for number in (1, 2):
+            self.connect(number)
+
+    def connect(self, number: int) -> None:
+        conn = ("edge-0/1", number)
+        self.mailbox.connections[conn] = Attachment(conn, WEBSOCKET, "s", "", self.mailbox.floor, self.now_ms)
+
+    def connection(self, number: int) -> Attachment:
+        return self.mailbox.connections["edge-0/1", number]
+
+    def become(self, seqs: Iterable[int], state: str, *before: str) -> None:
+        """Those of the numbers that are in one of the states `before` change it."""
+        self.state.update((seq, state) for seq in list(seqs) if self.state.get(seq) in before)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6), retain=st.booleans(), lives_ms=st.sampled_from([300, NEVER_MS, NEVER_MS]))
+    def append(self, count: int, retain: bool, lives_ms: int) -> None:
+        for seq in range(self.mailbox.head + 1, self.mailbox.head + 1 + count):
+            self.mailbox.append(message(seq, retain=retain, expires_ms=self.now_ms + lives_ms), b"", 1000)
+            self.state[seq] = PENDING
+
+    @rule(number=st.sampled_from([1, 2]))
+    def send(self, number: int) -> None:
+        expired = {seq for seq, held in self.mailbox.hot.items() if held.expires_ms <= self.now_ms}
+        pumped = pump(self.mailbox, self.connection(number), self.now_ms, LIMITS, hold_low=False)
+        self.become(expired - self.mailbox.hot.keys(), GONE, PENDING)
+        for part in pumped.parts if pumped is not None else []:
+            if isinstance(part, list):
+                assert all(self.state[seq] == PENDING for seq, _, _ in part), "only what is pending is sent"
+            else:
+                assert all(self.state[seq] == GONE for seq in range(part[0], part[1] + 1)), "only what is gone is said to be"
+
+    @rule(number=st.sampled_from([1, 2]), ms=st.sampled_from([100, 1000]))
+    def wait(self, number: int, ms: int) -> None:
+        self.now_ms += ms
+        self.connection(number).overdue(self.mailbox.hot, self.now_ms, POLICY)
+
+    @rule(number=st.sampled_from([1, 2]))
+    def reconnect(self, number: int) -> None:
+        self.mailbox.detach(("edge-0/1", number))
+        self.connect(number)
+
+    @rule(number=st.sampled_from([0, 1, 2]), back=back)
+    def acknowledge_through(self, number: int, back: int) -> None:
+        seq = max(0, self.mailbox.head - back)
+        self.mailbox.settle_through(seq, self.connection(number) if number else None, self.now_ms, POLICY)
+        self.become(range(1, seq + 1), SETTLED, PENDING, GONE)
+
+    @rule(number=st.sampled_from([0, 1, 2]), backs=st.lists(back, min_size=1, max_size=3))
+    def acknowledge(self, number: int, backs: list[int]) -> None:
+        seqs = [self.mailbox.head - back for back in backs]
+        handled = [seq for seq in seqs if self.state.get(seq) in (PENDING, DYING)]
+        self.mailbox.settle(seqs, self.connection(number) if number else None, self.now_ms, POLICY)
+        self.become(handled, SETTLED, PENDING, DYING)
+        if number and handled:
+            self.become(range(1, max(handled)), SETTLED, GONE)  # a gap is said before anything after it
+
+    @rule(backs=st.lists(back, min_size=1, max_size=2))
+    def refuse(self, backs: list[int]) -> None:
+        for refused in self.mailbox.refuse([self.mailbox.head - back for back in backs]):
+            assert self.state[refused.seq] == PENDING
+            self.state[refused.seq] = DYING
+
+    @rule()
+    def the_dead_letters_have_what_was_refused(self) -> None:
+        dying = list(self.mailbox.dying)
+        self.mailbox.settle(dying, None, self.now_ms, POLICY)
+        self.become(dying, SETTLED, DYING)
+
+    @rule(back=back)
+    def supersede(self, back: int) -> None:
+        seq = self.mailbox.head - 1 - back
+        self.mailbox.supersede(seq)
+        self.become([seq], GONE, PENDING)
+
+    @rule(kept_max=st.integers(1, 8))
+    def trim(self, kept_max: int) -> None:
+        self.mailbox.trim(kept_max)
+        # Single acknowledgements far behind are forgotten with what lay between them: else a set would grow for ever.
+        self.become(range(self.mailbox.floor + 1, self.mailbox.head - kept_max + 1), GONE, PENDING, SETTLED)
+
+    @rule()
+    def spill_and_cool(self) -> None:
+        self.stream.update((seq, message_of(decode_stored(entry))) for seq, entry in spill_of(self.mailbox).entries)
+        self.mailbox.spilled = self.mailbox.head
+        self.become((dropped.seq for dropped in self.mailbox.cool() if not dropped.retain), GONE, PENDING)
+
+    @rule(count=st.integers(1, 6), losing=st.sets(back, max_size=2))
+    def read(self, count: int, losing: set[int]) -> None:
+        """A range read, from the beginning of what is cold; some of it has left the stream."""
+        lost = {self.mailbox.head - back for back in losing}
+        if self.mailbox.cold is not None:
+            first, last = self.mailbox.cold
+            last = min(last, first + count - 1)
+            cold = [seq for seq in range(first, last + 1) if seq not in self.mailbox.hot and self.mailbox.is_cold(seq)]
+            found = {seq: held for seq, held in self.stream.items() if first <= seq <= last and seq not in lost}
+            self.mailbox.loaded(first, last, found.values())
+            self.become((seq for seq in cold if seq not in found), GONE, PENDING)
+
+    @rule()
+    def crash(self) -> None:
+        """The shard dies right after a checkpoint: what its page says is all there is, and what was dying is pending again."""
+        spill = spill_of(self.mailbox)
+        self.stream.update((seq, message_of(decode_stored(entry))) for seq, entry in spill.entries)
+        self.mailbox = restore("t:u", decode_page(spill.page), self.now_ms)
+        for number in (1, 2):
+            self.connect(number)
+        self.become(self.state, PENDING, DYING)
+
+    # -- what it must be like -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_number_is_in_the_one_state_that_history_gave_it(self) -> None:
+        mailbox = self.mailbox
+        assert self.state.keys() == set(range(1, mailbox.head + 1))
+        for seq, state in self.state.items():
+            found = []
+            if seq in mailbox.acked or (seq <= mailbox.floor and seq not in mailbox.dying):
+                found.append(SETTLED)
+            if any(first <= seq <= last for first, last in mailbox.gone):
+                found.append(GONE)
+            if seq in mailbox.dying:
+                found.append(DYING)
+            if seq in mailbox.hot or (mailbox.cold and mailbox.cold[0] <= seq <= mailbox.cold[1] and not found):
+                found.append(PENDING)
+            assert found == [state], f"{seq} should be {state}, and is {found}"
+
+    @invariant()
+    def ranges_are_apart_and_bytes_are_counted(self) -> None:
+        gone = self.mailbox.gone
+        assert all(first <= last for first, last in gone)
+        assert all(before[1] + 1 < after[0] for before, after in pairwise(gone))
+        assert self.mailbox.hot_bytes == sum(held.size for held in self.mailbox.hot.values())
+        for connection in self.mailbox.connections.values():
+            assert connection.flight_bytes == sum(len(self.mailbox.hot[seq].body) for seq in connection.flight)
+
+
+TestNumbers = Numbers.TestCase
+TestNumbers.settings = settings(max_examples=300, stateful_step_count=40)

@@ -1,0 +1,315 @@
+"""What a shard makes of a fired timer whose conditions it judges: what it knows of its users, and that crashes do not change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from msgspec.structs import replace
+
+from engine.core.commit.user_step import apply_note
+from engine.core.journal import rebuild
+from engine.core.journal.journal_records import Noticed
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import AT_MAX_MS
+from engine.core.policy.conditions import Conditions
+from engine.core.policy.user_state import DELIVERIES_MAX, EVENTS_MAX, FOLLOWERS_MAX, UserState
+from engine.core.wire.records import OK, UNAVAILABLE, Detach, FireAgain, FireDone, Followed, Happened, Timer
+from tests.support.shard_world import World, of
+
+HOUR_MS = 3_600_000
+
+
+def happened(world: World, at_ms: int, event: str = "", follow: dict[str, str] | None = None, **fields: Any) -> Followed:
+    world.refs += 1
+    world.now_ms = max(world.now_ms, at_ms)
+    world.tell(Happened(world.refs, "t:u", at_ms, event, follow or {}, **fields))
+    (answer,) = of(world.settle(), Followed)
+    assert answer.ref == world.refs
+    return answer
+
+
+def fire(world: World, conditions: Conditions, sid: str = "3-a", due_ms: int = 0) -> Any:
+    """Fire a timer; returns what its scheduler is told."""
+    due_ms = due_ms or world.now_ms
+    world.core.to_scheduler.clear()
+    timer = Timer(sid, "t:u", due_ms, 0, f"m-{sid}", b"d" * 8, 1, 600_000, True, b'"id":"a","type":"touch"', conditions=conditions)
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    ((_, told),) = world.core.to_scheduler
+    return told
+
+
+def head(world: World) -> int:
+    return world.core.mailboxes["t:u"].head
+
+
+def restart(world: World, how: str) -> None:
+    """The shard is another process now, or has lost its storage."""
+    if how == "rescue":
+        world.journal = [(-1, payload) for payload in rebuild.payloads(world.core.mailboxes.values(), 1000)]
+        world.pages.clear()
+    elif how == "page":
+        world.checkpoint()
+    world.crash()
+
+
+def test_a_timer_whose_conditions_hold_is_sent() -> None:
+    world = World()
+    conditions = Conditions(world.now_ms, unless_active=True, unless_events=("paid",))
+    assert fire(world, conditions) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
+@pytest.mark.parametrize("how", ["journal", "page", "rescue"])
+def test_an_event_that_was_answered_drops_the_timer_whatever_happens_to_the_shard(how: str) -> None:
+    world = World()
+    armed_ms = world.now_ms
+    assert happened(world, armed_ms, "paid").status == OK
+    assert fire(world, Conditions(armed_ms, unless_events=("paid",)), "3-own") == FireDone(["3-own"])
+    assert head(world) == 1, "the event that armed it does not end it"
+    assert happened(world, armed_ms + 1, "paid").status == OK
+    restart(world, how)
+    assert fire(world, Conditions(armed_ms, unless_events=("paid",))) == FireDone(["3-a"])
+    assert fire(world, Conditions(armed_ms, unless_active=True), "3-b") == FireDone(["3-b"])
+    assert head(world) == 1
+    person = world.core.mailboxes["t:u"].person
+    assert person is not None
+    assert [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline] == [
+        ("m-3-a", "suppressed", "opposite_event"),
+        ("m-3-b", "suppressed", "interacted"),
+    ]
+    assert fire(world, Conditions(armed_ms + 1, unless_active=True, unless_events=("paid",)), "3-c") == FireDone(["3-c"])
+    assert head(world) == 2
+
+
+def test_an_event_is_answered_when_it_is_durable_and_not_before() -> None:
+    world = World()
+    world.tell(Happened(7, "t:u", world.now_ms, "paid"))
+    world.fetch()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.said() == []
+    world.core.group_refused()
+    world.core.storage_back()
+    assert world.said() == [Followed(7, UNAVAILABLE)]
+    assert fire(world, Conditions(world.now_ms - 1, unless_events=("paid",))) == FireDone(["3-a"])
+    assert head(world) == 1, "what was not taken is not known"
+
+
+def test_connecting_and_acknowledging_is_activity() -> None:
+    world = World()
+    armed_ms = world.now_ms
+    world.now_ms += 5
+    world.attach(1)
+    world.settle()
+    world.tell(Detach(1, 1000))
+    assert fire(world, Conditions(armed_ms, unless_active=True)) == FireDone(["3-a"])
+    assert head(world) == 0
+
+
+def test_a_user_who_left_the_group_is_not_told() -> None:
+    world = World()
+    world.subscribe("team")
+    world.settle()
+    assert fire(world, Conditions(0, member_of="team")) == FireDone(["3-a"])
+    world.subscribe(remove=["team"])
+    world.settle()
+    assert fire(world, Conditions(0, member_of="team"), "3-b") == FireDone(["3-b"])
+    assert head(world) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_timer_that_took_effect_is_not_said_to_have_none_when_the_mailbox_has_forgotten_its_effect(restarted: bool) -> None:
+    world = World(recent_ids=2)
+    conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS, delay_ms=1000)
+    happened(world, world.now_ms)
+    world.now_ms += HOUR_MS + 1000
+    assert fire(world, conditions) == FireDone(["3-a"])
+    for _ in range(3):
+        world.post()
+    world.settle()
+    if restarted:
+        restart(world, "page")
+    happened(world, world.now_ms)  # by this it would be too early
+    assert fire(world, conditions) == FireDone(["3-a"]), "its scheduler died before it heard that"
+
+
+def test_a_timer_that_follows_a_user_is_moved_behind_their_activity_and_then_sent() -> None:
+    world = World()
+    conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS, delay_ms=1000)
+    happened(world, world.now_ms)
+    active_ms = world.now_ms = world.now_ms + HOUR_MS // 2
+    happened(world, active_ms)
+    world.now_ms += HOUR_MS // 2 + 1000
+    assert fire(world, conditions) == FireAgain([("3-a", active_ms + HOUR_MS + 1000)])
+    assert head(world) == 0
+    world.now_ms = active_ms + HOUR_MS + 1000
+    assert fire(world, conditions) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
+@pytest.mark.parametrize("how", ["journal", "page", "rescue"])
+def test_a_timer_that_was_sent_is_done_although_the_user_has_been_active_since(how: str) -> None:
+    """Its scheduler died before it heard of it, and its successor would confirm that a timer told to come again is cancelled."""
+    world = World()
+    conditions = Conditions(world.now_ms, inactive_ms=HOUR_MS)
+    due_ms = world.now_ms = world.now_ms + HOUR_MS
+    assert fire(world, conditions, due_ms=due_ms) == FireDone(["3-a"])
+    happened(world, world.now_ms + 1)
+    restart(world, how)
+    assert fire(world, conditions, due_ms=due_ms) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
+def test_an_activity_of_the_future_is_waited_for_once_and_not_until_it_comes() -> None:
+    world = World()
+    conditions = Conditions(0, inactive_ms=1000)
+    happened(world, world.now_ms + HOUR_MS)
+    world.now_ms -= HOUR_MS  # the clock is set back
+    assert fire(world, conditions) == FireAgain([("3-a", world.now_ms + 1000)])
+    world.now_ms += 1000
+    assert fire(world, conditions) == FireDone(["3-a"])
+    assert head(world) == 1
+
+
+def test_a_time_beyond_all_time_is_the_last_one() -> None:
+    world = World()
+    happened(world, world.now_ms)
+    assert fire(world, Conditions(0, inactive_ms=AT_MAX_MS, delay_ms=AT_MAX_MS)) == FireAgain([("3-a", AT_MAX_MS)])
+
+
+def test_the_first_timer_proposed_follows_the_user_until_it_was_sent_or_has_ended() -> None:
+    world = World()
+    assert happened(world, 0, follow={"away": "3-a"}).timers == {"away": "3-a"}
+    assert happened(world, 0, follow={"away": "3-b", "gone": "3-g"}).timers == {"away": "3-a", "gone": "3-g"}
+    assert happened(world, 0, follow={"away": "3-c"}, ended=["3-b"]).timers == {"away": "3-a"}
+    assert happened(world, 0, follow={"away": "3-d"}, ended=["3-a"]).timers == {"away": "3-d"}
+    restart(world, "journal")
+    assert happened(world, 0, follow={"away": "3-e"}).timers == {"away": "3-d"}
+    assert fire(world, Conditions(0, inactive_ms=1), "3-d") == FireDone(["3-d"])
+    restart(world, "journal")
+    assert happened(world, 0, follow={"away": "3-e"}).timers == {"away": "3-e"}
+    assert world.core.mailboxes["t:u"].seen_ms == 0, "somebody else's event is no activity of theirs"
+
+
+def test_two_events_of_one_group_get_the_same_timer() -> None:
+    world = World()
+    world.tell(Happened(1, "t:u", 5, follow={"away": "3-a"}), Happened(2, "t:u", 6, follow={"away": "3-b"}))
+    assert [answer.timers for answer in of(world.settle(), Followed)] == [{"away": "3-a"}, {"away": "3-a"}]
+
+
+def test_a_repeated_event_that_does_not_say_its_time_is_no_activity() -> None:
+    world = World()
+    armed_ms = world.now_ms
+    happened(world, armed_ms, "left", delivery="e1")
+    happened(world, armed_ms + 9, "left", delivery="e1")
+    assert fire(world, Conditions(armed_ms, unless_active=True, unless_events=("left",))) == FireDone(["3-a"])
+    assert head(world) == 1
+    happened(world, armed_ms + 9, "left", delivery="e2")
+    assert fire(world, Conditions(armed_ms, unless_active=True), "3-b") == FireDone(["3-b"])
+    assert head(world) == 1
+
+
+def test_what_is_kept_of_a_user_is_bounded() -> None:
+    person = UserState()
+    for n in range(3 * EVENTS_MAX):
+        person.notice(f"e{n}", n)
+        person.follow({f"r{n}": f"3-{n}"}, ())
+        assert person.is_new(f"d{n}")
+    assert list(person.events.values()) == list(range(2 * EVENTS_MAX, 3 * EVENTS_MAX))
+    assert (len(person.follows), len(person.deliveries)) == (FOLLOWERS_MAX, DELIVERIES_MAX)
+    assert not person.empty
+
+
+class Conditional(RuleBasedStateMachine):
+    """A user with events and timers, against what was answered to their publishers; the shard dies at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.events: dict[str, int] = {}
+        self.active_ms = 0
+        self.timers: dict[str, Timer] = {}
+        self.sent: list[str] = []
+        self.made = 0
+
+    @rule(event=st.sampled_from(["paid", "left", ""]), ago_ms=st.integers(0, 500))
+    def an_event_comes(self, event: str, ago_ms: int) -> None:
+        at_ms = self.world.now_ms - ago_ms
+        assert happened(self.world, at_ms, event).status == OK
+        self.active_ms = max(self.active_ms, at_ms)
+        if event:
+            self.events[event] = max(self.events.get(event, 0), at_ms)
+
+    @rule(
+        unless_active=st.booleans(),
+        events=st.lists(st.sampled_from(["paid", "left"]), max_size=2),
+        inactive_ms=st.sampled_from([0, 0, 300]),
+        delay_ms=st.integers(1, 400),
+    )
+    def a_timer_is_armed(self, unless_active: bool, events: list[str], inactive_ms: int, delay_ms: int) -> None:
+        self.made += 1
+        sid = f"3-{self.made}"
+        conditions = Conditions(self.world.now_ms, unless_active and not inactive_ms, tuple(events), "", inactive_ms, delay_ms)
+        due_ms = self.world.now_ms + inactive_ms + delay_ms
+        body = b'"id":"m","type":"t"'
+        self.timers[sid] = Timer(sid, "t:u", due_ms, 0, f"m{self.made}", b"d" * 8, 1, 10**9, True, body, conditions=conditions)
+
+    @rule(ms=st.integers(1, 600))
+    def time_passes(self, ms: int) -> None:
+        self.world.now_ms += ms
+
+    @rule(how=st.sampled_from(["journal", "page", "rescue"]))
+    def the_shard_dies(self, how: str) -> None:
+        happened(self.world, 0)  # a rescue brings back what is in memory
+        restart(self.world, how)
+
+    @precondition(lambda self: any(timer.due_ms <= self.world.now_ms for timer in self.timers.values()))
+    @rule(data=st.data(), told=st.booleans())
+    def one_fires(self, data: st.DataObject, told: bool) -> None:
+        """And its scheduler hears the answer, or does not, and hands it out again some time."""
+        world = self.world
+        sid = data.draw(st.sampled_from(sorted(sid for sid, timer in self.timers.items() if timer.due_ms <= world.now_ms)))
+        timer = self.timers[sid]
+        happened(world, 0)  # the mailbox comes into memory
+        before = head(world)
+        world.core.to_scheduler.clear()
+        world.core.fire([timer], world.now_ms)
+        world.settle()
+        ((_, answer),) = world.core.to_scheduler
+        sent = head(world) > before
+        conditions = timer.conditions
+        assert conditions is not None
+        opposite = any(self.events.get(name, 0) > conditions.since_ms for name in conditions.unless_events)
+        interacted = conditions.unless_active and self.active_ms > conditions.since_ms
+        if sent:
+            assert sid not in self.sent, "sent twice"
+            assert not opposite, "sent, although the opposite event has come"
+            assert not interacted, "sent, although the user has been active"
+            assert self.active_ms + conditions.inactive_ms + conditions.delay_ms <= world.now_ms or not conditions.inactive_ms
+            self.sent.append(sid)
+        elif isinstance(answer, FireDone) and sid not in self.sent:
+            assert opposite or interacted, "not sent, although its conditions hold"
+        if isinstance(answer, FireAgain):
+            assert conditions.inactive_ms, "nothing else is moved"
+            if told:
+                self.timers[sid] = replace(timer, due_ms=answer.moves[0][1])
+        elif told:
+            del self.timers[sid]
+
+
+Conditional.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConditionsAreJudgedByWhatWasAnswered = Conditional.TestCase
+
+
+def test_a_record_applied_twice_is_applied_once() -> None:
+    once, twice = Mailbox("t:u", 0), Mailbox("t:u", 0)
+    record = Noticed("t:u", 7, "paid", {"away": "3-a"}, [], "e1")
+    apply_note(once, record, 1)
+    for _ in range(2):
+        apply_note(twice, record, 1)
+    assert (once.seen_ms, once.person) == (twice.seen_ms, twice.person)

@@ -1,0 +1,204 @@
+"""The judgement: every question by itself, their order, and random histories against a simple model."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from engine.api.time_zones import zone
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.policy.category import Category
+from engine.core.policy.contact_policy import (
+    DAY_MS,
+    TOUCH,
+    Counters,
+    Decision,
+    Facts,
+    Recent,
+    Verdict,
+    decode_counters,
+    forget_old,
+    judge,
+    record,
+)
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import QuietHours
+
+NOW = int(datetime(2026, 6, 6, 12, tzinfo=UTC).timestamp() * 1000)
+HOUR_MS = 3_600_000
+CATEGORIES = {"touch": TOUCH, "must": Category(mandatory=True, cap=1), "capped": Category(cap=2, cap_ms=HOUR_MS, quiet=False)}
+NIGHT = Profile(zone="Europe/Berlin", quiet=(QuietHours(22 * 60, 7 * 60),))
+MIDNIGHT = int(datetime(2026, 6, 6, 22, tzinfo=UTC).timestamp() * 1000)  # in Berlin
+
+
+def about(type: str, category: str = "", **fields: Any) -> Facts:
+    """Facts of a message, with the limits of its category."""
+    return Facts(type=type, category=category, limits=CATEGORIES.get(category, Category()), **fields)
+
+
+def verdict(
+    facts: Facts, profile: Profile | None = None, counters: Counters | None = None, now_ms: int = NOW, active_ms: int = 0
+) -> Verdict:
+    profile = profile or Profile()
+    return judge(facts, profile, zone(profile.zone), counters or Counters(), now_ms, active_ms)
+
+
+def codes(found: Verdict) -> list[str]:
+    return [reason.code for reason in found.reasons]
+
+
+def test_nothing_speaks_against_a_message_nobody_limits() -> None:
+    found = verdict(about("a"))
+    assert found.decision is Decision.DELIVER
+    assert codes(found) == ["allowed"]
+
+
+def test_a_muted_type_or_target_is_suppressed_whatever_its_priority() -> None:
+    profile = Profile(muted_types=("promo.*",), muted_targets=("thread:9",))
+    for facts in (about("promo.sale", priority=HIGH), about("a", targets=("9", "thread:9"), priority=HIGH)):
+        assert verdict(facts, profile).decision is Decision.SUPPRESS
+    assert verdict(about("promotion"), profile).decision is Decision.DELIVER
+
+
+def test_what_a_user_must_be_told_passes_mutes_quiet_hours_and_caps() -> None:
+    counters = Counters(sent={"must": Recent(DAY_MS, [NOW])})
+    profile = replace(NIGHT, muted_types=("law.*",))
+    found = verdict(about("law.notice", category="must"), profile, counters, MIDNIGHT)
+    assert found.decision is Decision.DELIVER
+    assert codes(found) == ["mandatory"]
+
+
+def test_a_user_who_has_been_active_since_is_not_touched() -> None:
+    facts = about("cart.abandoned", category="touch", unless_active_since_ms=NOW - 5)
+    assert verdict(facts, active_ms=NOW - 5).decision is Decision.DELIVER
+    found = verdict(facts, active_ms=NOW - 4)
+    assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["interacted"])
+    assert verdict(replace(facts, unless_active_since_ms=0), active_ms=NOW).decision is Decision.DELIVER
+
+
+def test_quiet_hours_defer_until_they_end() -> None:
+    found = verdict(about("a"), NIGHT, now_ms=MIDNIGHT)
+    assert found.decision is Decision.DEFER
+    assert found.until_ms == MIDNIGHT + 7 * HOUR_MS
+    assert "7 h" in found.reasons[-1].detail
+    assert verdict(about("a"), NIGHT, now_ms=found.until_ms).decision is Decision.DELIVER
+
+
+def test_high_priority_and_some_categories_do_not_wait_for_quiet_hours() -> None:
+    assert verdict(about("a", priority=HIGH), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
+    assert verdict(about("a", category="capped"), NIGHT, now_ms=MIDNIGHT).decision is Decision.DELIVER
+    assert verdict(about("a", priority=LOW), NIGHT, now_ms=MIDNIGHT).decision is Decision.DEFER
+
+
+def test_a_type_wanted_in_the_digest_goes_there_unless_it_is_urgent() -> None:
+    profile = replace(NIGHT, digest_types=("forum.*",))
+    assert verdict(about("forum.like"), profile, now_ms=MIDNIGHT).decision is Decision.DIGEST
+    assert verdict(about("forum.like", priority=HIGH), profile).decision is Decision.DELIVER
+
+
+def test_a_cap_opens_again_when_the_oldest_leaves_the_rolling_day() -> None:
+    counters = Counters(sent={"touch": Recent(DAY_MS, [NOW, NOW + 10, NOW + 20])})
+    facts = about("new", category="touch")
+    found = verdict(facts, counters=counters, now_ms=NOW + DAY_MS - 1)
+    assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["cap"])
+    assert verdict(facts, counters=counters, now_ms=NOW + DAY_MS).decision is Decision.DELIVER
+
+
+def test_the_same_type_comes_once_in_three_days() -> None:
+    counters = Counters()
+    facts = about("cart.abandoned", category="touch")
+    record(counters, facts, NOW, 10)
+    found = verdict(facts, counters=counters, now_ms=NOW + 3 * DAY_MS - 1)
+    assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["same_type"])
+    assert verdict(facts, counters=counters, now_ms=NOW + 3 * DAY_MS).decision is Decision.DELIVER
+    assert verdict(replace(facts, type="order.sent"), counters=counters, now_ms=NOW + 1).decision is Decision.DELIVER
+
+
+def test_urgent_and_mandatory_messages_count_against_nobody() -> None:
+    counters = Counters()
+    for facts in (
+        about("a", category="touch", priority=HIGH),
+        about("b", category="must"),
+        about("c"),
+        about("c", category="?"),
+    ):
+        record(counters, facts, NOW, 10)
+    assert counters == Counters()
+
+
+def test_judging_changes_nothing() -> None:
+    counters = Counters(sent={"touch": Recent(DAY_MS, [NOW - 5])}, last={"a": (NOW - 5, NOW + DAY_MS)})
+    before = msgspec.msgpack.encode(counters)
+    for facts in (about("a", category="touch"), about("b", category="touch")):
+        verdict(facts, NIGHT, counters)
+    assert msgspec.msgpack.encode(counters) == before
+    assert decode_counters(before) == counters
+
+
+# -- Random histories against a model that remembers everything. ---------------------------------------------------------
+class Model:
+    """Every delivery there ever was."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[int, str, str]] = []
+
+    def allows(self, facts: Facts, now_ms: int) -> bool:
+        category = CATEGORIES.get(facts.category, Category())
+        if facts.priority == HIGH or category.mandatory:
+            return True
+        recent = [at_ms for at_ms, name, _ in self.delivered if name == facts.category and at_ms > now_ms - category.cap_ms]
+        if category.cap and len(recent) >= category.cap:
+            return False
+        limited = [name for name, limits in CATEGORIES.items() if limits.same_type_ms]
+        same = [
+            at_ms
+            for at_ms, name, type_ in self.delivered
+            if name in limited and type_ == facts.type and at_ms > now_ms - category.same_type_ms
+        ]
+        return not (category.same_type_ms and same)
+
+
+steps = st.tuples(
+    st.one_of(st.integers(0, HOUR_MS), st.integers(0, 4 * DAY_MS)),
+    st.sampled_from(["touch", "touch", "capped", "must", "", "unknown"]),
+    st.sampled_from(["a", "b", "c", "d", "e"]),
+    st.sampled_from([HIGH, NORMAL, NORMAL, LOW]),
+    st.sampled_from(["keep", "keep", "forget", "page"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=60))
+def test_random_histories_are_judged_as_if_everything_were_remembered(history: list[tuple[Any, ...]]) -> None:
+    model, counters, now_ms = Model(), Counters(), NOW
+    for pause_ms, category, type_, priority, what in history:
+        now_ms += pause_ms
+        facts = about(type_, category=category, priority=priority)
+        found = verdict(facts, counters=counters, now_ms=now_ms)
+        assert (found.decision is Decision.DELIVER) is model.allows(facts, now_ms), found
+        if found.decision is Decision.DELIVER:
+            record(counters, facts, now_ms, counted_max=10)
+            if priority != HIGH and category != "must":
+                model.delivered.append((now_ms, category, type_))
+        if what == "forget":
+            forget_old(counters, now_ms)
+        elif what == "page":
+            counters = decode_counters(msgspec.msgpack.encode(counters))
+        assert all(len(recent.times) <= CATEGORIES[name].cap for name, recent in counters.sent.items())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(-HOUR_MS, HOUR_MS)), max_size=80))
+def test_counters_stay_bounded_whatever_the_clock_does(history: list[tuple[int, int]]) -> None:
+    counters, now_ms = Counters(), NOW
+    for number, step_ms in history:
+        now_ms += step_ms
+        record(counters, about(f"t{number}", category="touch"), now_ms, counted_max=8)
+        assert len(counters.last) <= 8
+        assert len(counters.sent["touch"].times) <= 3
+        assert counters.sent["touch"].times == sorted(counters.sent["touch"].times)

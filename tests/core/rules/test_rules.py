@@ -1,0 +1,383 @@
+"""Rules on the recordings that ship with the project, and on events made for one question each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.model.duration import parse_duration_ms
+from engine.core.model.placeholders import Scope, parse_path, parse_shape, parse_template, render_shape
+from engine.core.policy.category import Category
+from engine.core.policy.contact_policy import TOUCH
+from engine.core.rules.mentions import mentions
+from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id
+from engine.core.rules.toml_loader import parse_rules
+from engine.errors import Invalid, RulesError
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "github"
+GITHUB = parse_rules((EXAMPLE / "rules.toml").read_text(), "rules.toml")
+
+
+def recorded() -> list[dict[str, Any]]:
+    with gzip.open(EXAMPLE / "deliveries.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def handwritten() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (EXAMPLE / "handwritten.jsonl").read_text().splitlines()]
+
+
+def outcome_of(delivery: dict[str, Any], rules: Rules = GITHUB) -> RulesOutcome:
+    return rules.apply(delivery["event"], delivery["payload"], delivery_id(delivery["event"], delivery["payload"]))
+
+
+def one_rule(text: str, defaults: str = "") -> Rules:
+    return parse_rules(f'[defaults]\n{defaults}\n[[rule]]\nname = "r"\nevent = "e"\ntype = "t"\n{text}\n', "x.toml")
+
+
+def users(rules: Rules, payload: dict[str, Any]) -> list[str]:
+    return [notification.user for notification in rules.apply("e", payload, "d").notifications]
+
+
+# -- the example ---------------------------------------------------------------------------------------------------------
+def test_the_recordings_notify_whom_the_example_promises() -> None:
+    told = Counter((n.rule, n.user) for delivery in recorded() for n in outcome_of(delivery).notifications)
+    assert told == {
+        ("comment", "Codertocat"): 8,
+        ("review", "Codertocat"): 3,
+        ("review-request", "octocat"): 1,
+        ("star", "Codertocat"): 2,
+        ("fork", "Codertocat"): 2,
+        ("watch", "Codertocat"): 2,
+        ("release", "Codertocat"): 2,
+        ("check-failed", "Codertocat"): 1,
+    }
+
+
+def test_every_rule_of_the_example_has_a_delivery_that_shows_it() -> None:
+    shown = {n.rule for delivery in recorded() + handwritten() for n in outcome_of(delivery).notifications}
+    assert shown == {rule.name for rule in GITHUB.rules}
+
+
+def test_reviews_review_requests_and_mentions_are_urgent_and_nothing_else_is() -> None:
+    urgent = {n.rule for delivery in recorded() + handwritten() for n in outcome_of(delivery).notifications if n.priority == "high"}
+    assert urgent == {"mention", "review", "review-request"}
+
+
+def test_a_mentioned_author_is_told_once_and_urgently_under_the_name_of_the_account() -> None:
+    outcome = outcome_of(handwritten()[0])
+    assert [(n.user, n.rule, n.priority) for n in outcome.notifications] == [
+        ("monalisa", "mention", "high"),
+        ("octocat", "mention", "high"),
+    ]
+    assert [(skip.rule, skip.user, skip.reason) for skip in outcome.skipped] == [("comment", "octocat", ALREADY)]
+
+
+def test_every_notification_is_a_small_publishable_item() -> None:
+    for delivery in recorded() + handwritten():
+        for notification in outcome_of(delivery).notifications:
+            item = notification.item()
+            assert item["data"]["title"]
+            assert item["target"]["url"].startswith("https://github.com/")
+            assert len(item["id"]) <= 128
+            assert "rule" not in item
+            assert None not in item.values()
+            assert len(json.dumps(item)) < 2000
+
+
+def test_ids_are_stable_per_delivery_and_differ_between_deliveries() -> None:
+    first = [n.id for delivery in recorded() for n in outcome_of(delivery).notifications]
+    again = [n.id for delivery in recorded() for n in outcome_of(json.loads(json.dumps(delivery, sort_keys=True))).notifications]
+    assert first == again
+    assert len(set(first)) == len(first)
+
+
+def test_without_notify_self_almost_nothing_of_the_one_account_recordings_is_left() -> None:
+    text = (EXAMPLE / "rules.toml").read_text().replace("notify_self = true\ncontext", "notify_self = false\ncontext")
+    rules = parse_rules(text, "rules.toml")
+    outcomes = [outcome_of(delivery, rules) for delivery in recorded()]
+    assert sum(len(outcome.notifications) for outcome in outcomes) == 4
+    assert {skip.reason for outcome in outcomes for skip in outcome.skipped} == {OWN_ACTION}
+
+
+# -- matching ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("condition", "payload", "holds"),
+    [
+        ('{ path = "a.b", equals = 1 }', {"a": {"b": 1}}, True),
+        ('{ path = "a.b", equals = 1 }', {"a": {"b": 2}}, False),
+        ('{ path = "a.b", equals = 1 }', {"a": None}, False),
+        ('{ path = "a.b", in = ["x", "y"] }', {"a": {"b": "y"}}, True),
+        ('{ path = "a.b", in = ["x", "y"] }', {"a": {"b": "z"}}, False),
+        ('{ path = "a.b", exists = true }', {"a": {"b": 0}}, True),
+        ('{ path = "a.b", exists = true }', {"a": {"b": None}}, False),
+        ('{ path = "a.b", exists = false }', {}, True),
+        ('{ path = "a.b", not_equal = "x" }', {"a": {"b": "y"}}, True),
+        ('{ path = "a.b", not_equal = "x" }', {"a": {"b": "x"}}, False),
+        ('{ path = "a.b", not_equal = "x" }', {}, True),
+        ('{ path = "l[].n", equals = "x" }', {"l": [{"n": "y"}, {"n": "x"}]}, True),
+        ('{ path = "l[].n", not_equal = "x" }', {"l": [{"n": "y"}, {"n": "x"}]}, False),
+    ],
+)
+def test_conditions(condition: str, payload: dict[str, Any], holds: bool) -> None:
+    rules = one_rule(f'recipients = ["who"]\nwhen = [{condition}]')
+    assert users(rules, {"who": "u", **payload}) == (["u"] if holds else [])
+
+
+def test_a_rule_with_actions_matches_no_other_and_none_without_one() -> None:
+    rules = one_rule('recipients = ["who"]\naction = ["opened", "closed"]')
+    assert [users(rules, {"who": "u", **action}) for action in ({"action": "closed"}, {"action": "edited"}, {})] == [["u"], [], []]
+    assert rules.apply("other", {"who": "u", "action": "closed"}, "d").matched == []
+
+
+def test_recipients_come_from_lists_once_each_and_only_as_text_or_numbers() -> None:
+    rules = one_rule('recipients = ["who[].login", "more"]')
+    payload = {
+        "who": [{"login": "a"}, {"login": "b"}, {"login": "a"}, {}, "x", {"login": None}, {"login": True}, {"login": 7}],
+        "more": "b",
+    }
+    assert users(rules, payload) == ["a", "b", "7"]
+
+
+def test_nobody_is_notified_of_their_own_action_unless_the_rule_says_so() -> None:
+    payload = {"who": ["me", "you"], "by": "me"}
+    assert users(one_rule('recipients = ["who[]"]', 'actor = "by"'), payload) == ["you"]
+    assert users(one_rule('recipients = ["who[]"]\nnotify_self = true', 'actor = "by"'), payload) == ["me", "you"]
+    assert users(one_rule('recipients = ["who[]"]\nnotify_self = false', 'actor = "by"\nnotify_self = true'), payload) == ["you"]
+
+
+def test_whether_case_matters_is_for_the_file_to_say() -> None:
+    payload = {"who": ["Me", "ME"], "by": "me"}
+    assert users(one_rule('recipients = ["who[]"]', 'actor = "by"'), payload) == ["Me", "ME"]
+    assert users(one_rule('recipients = ["who[]"]', 'actor = "by"\nusers_ignore_case = true'), payload) == []
+
+
+def test_a_matching_rule_that_finds_nobody_says_so_and_names_that_are_none_are_left_out() -> None:
+    outcome = one_rule('recipients = ["who"]').apply("e", {}, "d")
+    assert [(skip.rule, skip.user, skip.reason) for skip in outcome.skipped] == [("r", "", NO_RECIPIENT)]
+    assert users(one_rule('recipients = ["who[]"]'), {"who": ["", "a\nb", "x" * 129, "ok"]}) == ["ok"]
+
+
+def test_ids_are_what_the_template_says_and_always_short_enough() -> None:
+    rules = one_rule('recipients = ["who"]\nid = "{$event}:{$rule}:{$delivery}:{$user}:{n}"')
+    assert rules.apply("e", {"who": "u", "n": 5}, "d").notifications[0].id == "e:r:d:u:5"
+    long = rules.apply("e", {"who": "u", "n": "x" * 500}, "d").notifications[0].id
+    assert len(long) == 64
+
+
+@pytest.mark.parametrize(
+    ("ts", "expected"),
+    [
+        ("2019-05-15T15:20:42Z", 1_557_933_642_000),
+        ("2019-05-15T15:20:42+02:00", 1_557_926_442_000),
+        ("2019-05-15T15:20:42", 1_557_933_642_000),
+        ("yesterday", None),
+        (5, 5),
+        (-1, None),
+        (True, None),
+        (1 << 60, None),
+        (None, None),
+    ],
+)
+def test_times_are_read_where_the_event_has_them(ts: object, expected: int | None) -> None:
+    rules = one_rule('recipients = ["who"]\nts = "{at}"')
+    assert rules.apply("e", {"who": "u", "at": ts}, "d").notifications[0].ts == expected
+
+
+# -- templates -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("{a.b}", 7),
+        ("n={a.b}", "n=7"),
+        ("{missing}", None),
+        ("<{missing}>", "<>"),
+        ("{missing|name}", "Ann"),
+        ("{empty|name}", "Ann"),
+        ("{empty}", ""),
+        ('{missing|"nobody"}', "nobody"),
+        ("{name:2}", "A…"),
+        ("{name:3}", "Ann"),
+        ("{list[].x}", [1, 2]),
+        ("{list[].x} of {flag}", "1, 2 of true"),
+        ("{{{name}}}", "{Ann}"),
+        ("{a}!", '{"b":7}!'),
+        ("{$event}", "e"),
+    ],
+)
+def test_templates_render(text: str, expected: object) -> None:
+    scope = Scope({"a": {"b": 7}, "name": "Ann", "empty": "", "list": [{"x": 1}, {"x": 2}, {}], "flag": True}, {"$event": "e"})
+    assert parse_template(text).render(scope) == expected
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{}", "{a b}", "{a.}", "{a|}", "a {b", "{a[0]}", "{a:x}"])
+def test_malformed_templates_are_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_template(text)
+
+
+def test_tables_of_templates_leave_out_what_has_no_value() -> None:
+    shape = parse_shape({"a": "{x}", "b": ["{y}", "{z}"], "c": {"d": "{z}", "n": 1}})
+    assert render_shape(shape, Scope({"x": 1, "y": "Y"}, {})) == {"a": 1, "b": ["Y"], "c": {"n": 1}}
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    )
+)
+def test_no_payload_makes_a_path_fail(payload: Any) -> None:
+    for text in ("a.b", "a[].b", "a.b[].c", "a[]"):
+        assert None not in parse_path(text).values(Scope({"a": payload}, {}))
+
+
+# -- mentions ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@octocat hi", ["octocat"]),
+        ("(@a), @b. @c: @d! @e's", ["a", "b", "c", "d", "e"]),
+        ("@Octocat and @octocat", ["Octocat"]),
+        ("mail me@example.com or x@y", []),
+        ("@org/team", []),
+        ("@dependabot[bot]", []),
+        ("@under_score @-dash @dash- @dou--ble", []),
+        ("@a-b-c", ["a-b-c"]),
+        ("@" + "x" * 39, ["x" * 39]),
+        ("@" + "x" * 40, []),
+        ("code `@a` and ``@b ` @c`` then @d", ["d"]),
+        ("a lone ` @a", ["a"]),
+        ("`open\n\n@a` closed", ["a"]),
+        ("```\n@a\n```\n@b", ["b"]),
+        ("~~~py\n@a\n```\n@b\n~~~\n@c", ["c"]),
+        ("````\n@a\n```\n@b\n````\n@c", ["c"]),
+        ("```\n@never closed", []),
+        ("``` not `a fence @a", ["a"]),
+        ("<!-- @a -->@b<!-- @c", ["b"]),
+        ("> @quoted", ["quoted"]),
+        ("@a\r\n@b", ["a", "b"]),
+        ("", []),
+    ],
+)
+def test_mentions_are_what_github_takes_for_one(text: str, expected: list[str]) -> None:
+    assert mentions(text) == expected
+
+
+@pytest.mark.parametrize("text", ["`" * 100_000, "` `` " * 40_000, "@a" * 100_000, "<!--" * 60_000, "```\n" * 60_000, "@" + "a-" * 100_000])
+def test_no_text_takes_long(text: str) -> None:
+    assert len(mentions(text)) <= 1
+
+
+@given(st.text(alphabet="@ab-`~\n <!>/[]. ", max_size=60))
+def test_whatever_is_found_is_a_login(text: str) -> None:
+    for login in mentions(text):
+        assert 1 <= len(login) <= 39
+        assert login.replace("-", "").isalnum()
+        assert f"@{login}" in text
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"x.toml: at least one rule or category"),
+        ("rule = []", r"x.toml: at least one rule or category"),
+        ("[[rule]\n", r"x.toml: .*line 1"),
+        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\n', r"x.toml:1: rule 'a': recipients: .*notifies nobody"),
+        ('# one\n\n[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["u"]\n', r"x.toml:3: rule 'a': .*`type`"),
+        (GOOD + 'priority = "urgent"\n', r"x.toml:1: rule 'a': priority: .*urgent"),
+        (GOOD + 'colour = 1\n', r"x.toml:1: rule 'a': .*colour"),
+        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "a b"\nrecipients = ["u"]\n', r"x.toml:1: rule 'a': type: words"),
+        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u u"]\n', r"x.toml:1: rule 'a': recipients: a path looks like"),
+        (GOOD + 'title = "{"\n', r"x.toml:1: rule 'a': data.title: a brace"),
+        (GOOD + 'when = [{ path = "x" }]\n', r"when\[0\]: exactly one"),
+        (GOOD * 2, r"x.toml:6: rule 'a': another rule has this name"),
+        ('[[rule]]\nname = "A b"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'A b': name"),
+        ('[[rule]]\nname = "a"\nevent = []\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'a': event"),
+        (GOOD + 'target = 2020-01-01\n', r"x.toml:1: rule 'a': target: text, number"),
+        ("[defaults]\nnotify_self = 1\n[[rule]]\n", r"x.toml: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_line_rule_and_reason(text: str, message: str) -> None:
+    with pytest.raises(RulesError, match=message):
+        parse_rules(text, "x.toml")
+
+
+# -- durations -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("5s", 5000),
+        ("1.5s", 1500),
+        ("15m", 900_000),
+        ("2h", 7_200_000),
+        ("7d", 604_800_000),
+        ("1h30m", 5_400_000),
+        (" 2H ", 7_200_000),
+    ],
+)
+def test_durations_are_read(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5w", "1e3s", "٣s", "5s!", "1" * 70 + "s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_duration_ms(text)
+
+
+# -- Categories. ---------------------------------------------------------------------------------------------------------
+def test_categories_are_defined_beside_the_rules_and_touch_is_there_without() -> None:
+    text = """
+[category.social]
+cap = 5
+per = "12h"
+same_type = "10m"
+quiet = false
+[category.law]
+mandatory = true
+"""
+    categories = parse_rules(text, "rules.toml").categories
+    assert categories == {
+        "touch": TOUCH,
+        "social": Category(cap=5, cap_ms=12 * 3_600_000, same_type_ms=600_000, quiet=False),
+        "law": Category(mandatory=True),
+    }
+    assert parse_rules("[category.touch]\ncap = 1", "r").categories == {"touch": Category(cap=1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least one rule or category"),
+        ("[category.x]\ncap = -1", "category"),
+        ("[category.x]\ncap = 101", "category"),
+        ('[category.x]\nper = "0s"', "rules.toml: category 'x': per: more than nothing"),
+        ('[category.x]\nsame_type = "400d"', "rules.toml: category 'x': same_type: more than nothing, at most 365d"),
+        ('[category.x]\nper = "soon"', "rules.toml: category 'x': per: a duration"),
+        ("[category.x]\nlimit = 3", "unknown field `limit`"),
+        ('[category."A B"]\ncap = 3', "category"),
+        (
+            '[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["user"]\ntype = "t"\ncategory = "x"',
+            "rules.toml:1: rule 'a': category: no category is named so; defined are touch",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_category_is_said(text: str, reason: str) -> None:
+    with pytest.raises(RulesError, match=re.escape(reason)):
+        parse_rules(text, "rules.toml")

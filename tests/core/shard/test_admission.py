@@ -1,0 +1,231 @@
+"""ShardCore under load beyond capacity: priorities, refusals, what is held and what leaves memory."""
+
+from __future__ import annotations
+
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.wire.records import ACCEPTED, DUPLICATE, OVERLOADED, POLL, Deliver, FireFailed, Posted, Revoke, Timer
+from tests.support.shard_world import World, delivered, of
+
+
+def pressed(world: World, level: int) -> None:
+    """Bring the core to this level by what waits for its commit."""
+    share = (0.5, 0.7, 0.85)[level - 1]
+    world.post("filler", priority=HIGH)
+    world.fetch()
+    while len(world.core.intake) <= world.policy.posts_pending_max * share:
+        world.post("filler", priority=HIGH)
+    world.core.tick(world.now_ms)
+    assert world.core.pressure.level == level
+
+
+def test_high_posts_are_numbered_and_committed_before_all_others() -> None:
+    world = World(commit_records_max=3)
+    for user in ("u", "v"):
+        world.attach(1 if user == "u" else 2, user)
+    world.settle()
+    for n, (user, priority) in enumerate([("u", LOW), ("v", LOW), ("u", NORMAL), ("v", HIGH), ("u", HIGH), ("u", LOW)]):
+        world.post(user, f"{n}", priority=priority)
+    said = world.settle()
+    answers = [record.ref for record in of(said, Posted)]
+    assert answers == [4, 5, 3, 1, 2, 6]
+    assert [body for record in of(said, Deliver) if record.conn == 1 for _, _, body in record.messages] == [
+        b'"id":"%d"' % n for n in (4, 2, 0, 5)
+    ]
+
+
+def test_one_user_s_posts_of_one_priority_keep_their_order() -> None:
+    world = World(commit_records_max=2)
+    for n in range(9):
+        world.post("u", f"{n}", priority=(LOW, HIGH, NORMAL)[n % 3])
+    answers = {record.seq: record.ref - 1 for record in of(world.settle(), Posted)}
+    assert [answers[seq] for seq in range(1, 10)] == [1, 4, 7, 2, 5, 8, 0, 3, 6]
+
+
+def test_low_is_refused_first_then_normal_and_high_only_at_the_limit() -> None:
+    world = World(posts_pending_max=100)
+    world.attach(1)
+    world.settle()
+    accepted = []
+    for level in (1, 2, 3):
+        pressed(world, level)
+        world.said()
+        refs = {priority: world.post("u", priority=priority) for priority in (HIGH, NORMAL, LOW)}
+        refused = {record.ref: record for record in of(world.said(), Posted)}
+        accepted.append([priority for priority, ref in refs.items() if ref not in refused])
+        assert all(record.status == OVERLOADED and record.retry_ms >= 1000 for record in refused.values())
+    assert accepted == [[HIGH, NORMAL, LOW], [HIGH, NORMAL], [HIGH]]
+    while len(world.core.intake) < 100:
+        world.post("filler", priority=HIGH)
+    assert [record.status for record in of(world.said(), Posted)] == []
+    world.post("u", priority=HIGH)
+    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
+    counters = world.core.counters
+    assert (counters["refused_high"], counters["refused_normal"], counters["refused_low"]) == (1, 1, 2)
+
+
+def test_posts_that_wait_for_their_page_count_too() -> None:
+    world = World(posts_pending_max=10)
+    for n in range(10):
+        world.post(f"stranger{n}", priority=HIGH)
+    world.post("one more", priority=HIGH)
+    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
+    assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
+    world.post("one more", priority=HIGH)
+    assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
+
+
+def test_bytes_in_memory_are_limited_too() -> None:
+    world = World(memory_bytes_max=100_000)
+    for _ in range(12):
+        world.post("u", more=b',"data":"%b"' % (b"x" * 10_000))
+        world.settle()
+    world.post("u", "late", priority=HIGH)
+    assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
+    world.checkpoint()
+    world.post("u", "late", priority=HIGH)
+    assert [record.status for record in of(world.settle(), Posted)] == [ACCEPTED]
+
+
+def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None:
+    world = World(posts_pending_max=100)
+    world.post("u", "a", priority=LOW)
+    world.settle()
+    pressed(world, 3)
+    world.said()
+    world.post("u", "a", priority=LOW)
+    assert [(record.status, record.seq) for record in of(world.said(), Posted)] == [(DUPLICATE, 1)]
+
+
+def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterwards() -> None:
+    world = World(posts_pending_max=100)
+    world.attach(1)
+    world.settle()
+    pressed(world, 1)
+    world.said()
+    for n in range(3):
+        world.post("u", f"low{n}", priority=LOW)
+    said = world.settle()
+    assert delivered(said) == []
+    assert {record.status for record in of(said, Posted)} == {ACCEPTED}
+    assert delivered(world.calm_down()) == [(1, 1), (2, 1), (3, 1)]
+    assert world.core.courier.held == {}
+
+
+def test_what_is_held_goes_out_before_anything_of_higher_priority_behind_it() -> None:
+    world = World(posts_pending_max=100)
+    world.attach(1)
+    world.settle()
+    pressed(world, 1)
+    world.said()
+    world.post("u", "low", priority=LOW)
+    assert delivered(world.settle()) == []
+    world.post("u", "high", priority=HIGH)
+    world.post("u", "low again", priority=LOW)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+
+
+def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_over() -> None:
+    world = World(posts_pending_max=100)
+    world.post("u", priority=LOW)
+    world.settle()
+    pressed(world, 1)
+    world.attach(1, kind=POLL)
+    world.settle()
+    assert delivered(world.calm_down()) == [(1, 1)]
+
+
+def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> None:
+    world = World(memory_bytes_max=60_000, hot_messages_max=1000)
+    world.attach(1)
+    world.settle()
+    for n in range(60):
+        world.post("u", f"{n}", priority=LOW, more=b',"data":"%b"' % (b"x" * 200))
+        world.settle()
+        world.core.tick(world.now_ms)
+    assert world.core.pressure.tight
+    assert world.core.cabinet.wants_spill
+    world.checkpoint(full=False)
+    memory = world.core.cabinet.memory
+    assert memory.low_spilled > 0
+    assert memory.messages == len(world.core.mailboxes["t:u"].connections[next(iter(world.core.mailboxes["t:u"].connections))].flight)
+    got = {seq for seq, _ in delivered(world.said())}
+    world.ack(1, 8)
+    for _ in range(40):
+        said = world.calm_down()
+        got |= {seq for seq, _ in delivered(said)}
+        if got:
+            world.ack(1, max(got))
+    assert max(got) == 60
+
+
+def test_a_stalled_connection_keeps_nothing_in_memory_and_goes_on_where_it_was() -> None:
+    world = World(window=4)
+    world.attach(1)
+    for n in range(4):
+        world.post("u", f"m{n}")
+    world.settle()
+    world.wait(20_000)
+    assert world.core.counters["stalled"] == 1
+    world.checkpoint(full=False)
+    assert world.core.cabinet.memory.messages == 0
+    world.ack(1, 1)
+    assert delivered(world.settle()) == [(2, 4), (3, 4), (4, 4)]
+
+
+def test_a_stalled_device_is_told_what_another_one_handled_even_when_it_left_memory() -> None:
+    world = World(window=4)
+    world.attach(1)
+    for n in range(2):
+        world.post("u", f"m{n}")
+    world.settle()
+    world.wait(20_000)
+    world.checkpoint(full=False)
+    world.attach(2)
+    world.settle()
+    world.ack(2, 2)
+    assert sorted(id for record in of(world.settle(), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
+    world.post("u", "next")
+    assert delivered(world.settle(), 1) == [(3, 1)], "the stall is over: nothing of it is left"
+
+
+def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> None:
+    world = World(window=2, hot_bytes_max=5000)
+    world.attach(1)
+    for n in range(20):
+        world.post("u", f"{n}", more=b',"data":"%b"' % (b"x" * 1000))
+        world.settle()
+    assert world.core.cabinet.wants_spill
+    world.checkpoint(full=False)
+    assert world.core.cabinet.memory.messages == 2
+    got: list[int] = [1, 2]
+    for _ in range(20):
+        world.ack(1, got[-1])
+        got += [seq for seq, _ in delivered(world.settle())]
+    assert got == list(range(1, 21))
+
+
+def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None:
+    world = World(posts_pending_max=100)
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, LOW, 600_000, True, b'"id":"a"')
+    world.attach(1)
+    world.settle()
+    pressed(world, 2)
+    world.said()
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    assert [type(record) for _, record in world.core.to_scheduler] == [FireFailed]
+    world.core.to_scheduler.clear()
+    world.calm_down()
+    world.core.fire([timer], world.now_ms)
+    assert delivered(world.settle()) == [(1, 1)]
+    assert len(world.core.to_scheduler) == 1
+
+
+def test_without_load_nothing_is_held_or_refused() -> None:
+    world = World()
+    world.attach(1)
+    for priority in (HIGH, NORMAL, LOW):
+        world.post("u", priority=priority)
+        world.core.tick(world.now_ms)
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    assert world.core.stats(world.now_ms)["pressure"] == 0

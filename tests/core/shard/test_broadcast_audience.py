@@ -1,0 +1,584 @@
+"""Broadcasts in the shard core, one behaviour at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.journal.journal_records import Adopted, decode_journal, decode_stored
+from engine.core.journal.rebuild import payloads
+from engine.core.journal.salvage import salvage_journal
+from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, BroadcastMirror, encode_entry, read_entry
+from engine.core.model.constants import HIGH, LOW
+from engine.core.model.message import SharedBody
+from engine.core.model.routing import audience_key
+from engine.core.wire.records import (
+    OK,
+    OVERLOADED,
+    POLL,
+    UNAVAILABLE,
+    Deliver,
+    DeliverShared,
+    FireDone,
+    FireFailed,
+    GapRange,
+    Posted,
+    Shared,
+    Subscribed,
+    Timer,
+    Welcome,
+    encode,
+)
+from tests.support.shard_world import EDGE, World, delivered, of
+
+
+def ids(said: list[Any], conn: int = 1) -> list[str]:
+    """Ids of what was delivered to the connection, in order."""
+    return [
+        body.split(b'"')[3].decode()
+        for record in said
+        if isinstance(record, Deliver) and record.conn == conn
+        for _, _, body in record.messages
+    ]
+
+
+def world_with(*users: str, **changes: Any) -> World:
+    """Users with a connection each, numbered from 1."""
+    world = World(**{"adopt_max": 100, **changes})
+    for conn, user in enumerate(users, 1):
+        world.attach(conn, user)
+    world.settle()
+    return world
+
+
+# -- Adoption. ---------------------------------------------------------------------------------------------------------
+def test_a_broadcast_gets_the_next_number_of_every_connected_mailbox_of_its_tenant() -> None:
+    world = world_with("a", "b")
+    world.attach(3, "c")
+    world.post("a")
+    world.settle()
+    world.broadcast("b1")
+    world.broadcast("other", tenant="other")
+    said = world.settle()
+    assert [delivered(said, conn) for conn in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]
+    assert [ids(said, conn) for conn in (1, 2, 3)] == [["b1"]] * 3
+
+
+def test_nothing_is_delivered_before_the_adoption_is_in_the_journal_and_the_journal_has_no_body() -> None:
+    world = world_with("a", "b")
+    pos = world.broadcast("b1")
+    world.follow()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.said() == []
+    assert decode_journal(group.payload) == [Adopted(pos, world.now_ms, [("t:a", 1), ("t:b", 1)])]
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert ids(world.said()) == ["b1"]
+
+
+def test_a_body_travels_once_and_all_connections_leave_as_one_record() -> None:
+    world = world_with("a", "b", "c")
+    pos = world.broadcast("b1")
+    world.follow()
+    world.commit()
+    assert world.raw() == [Shared(pos, b'"id":"b1"'), DeliverShared(pos, [(1, 1, 1), (2, 1, 1), (3, 1, 1)])]
+    world.shelf.put(pos, b'"id":"b1"')
+    world.attach(4, "a")
+    assert Shared not in {type(record) for record in world.raw()}
+
+
+def test_mailboxes_share_the_one_body_of_the_log() -> None:
+    world = world_with("a", "b")
+    pos = world.broadcast("b1")
+    world.settle()
+    broadcast = world.core.audience.log.get(pos)
+    assert broadcast is not None
+    bodies = [world.core.mailboxes[key].hot[1].body for key in ("t:a", "t:b")]
+    assert all(body is broadcast.body for body in bodies)
+    memory = world.core.cabinet.memory
+    assert memory.messages == 2
+    with pytest.raises(TypeError):
+        encode([Deliver(1, [(1, 1, bodies[0])])])  # it can only be referred to
+
+
+def test_adoption_goes_in_chunks_and_posts_come_first() -> None:
+    world = world_with("a", "b", "c", adopt_max=2)
+    world.broadcast("b1")
+    world.follow()
+    world.post("c", "p1")
+    assert world.commit()
+    said = world.said()
+    assert [record.seq for record in of(said, Posted)] == [1]
+    assert ids(said, 3) == ["p1"]
+    assert [ids(said, conn) for conn in (1, 2)] == [["b1"], ["b1"]]
+    assert world.commit()
+    assert ids(world.said(), 3) == ["b1"]
+    assert not world.commit()
+
+
+def test_numbers_follow_the_order_of_the_log_and_each_entry_is_taken_once() -> None:
+    world = world_with("a", adopt_max=2)
+    for number in range(5):
+        world.broadcast(f"b{number}")
+    said = world.settle()
+    assert ids(said) == [f"b{number}" for number in range(5)]
+    assert delivered(said) == [(seq, 1) for seq in range(1, 6)]
+    world.attach(9, "a", 5)
+    assert ids(world.settle(), 9) == []
+
+
+def test_a_mailbox_that_is_behind_for_low_and_urgent_ones_takes_each_once() -> None:
+    world = world_with("a")
+    world.broadcast("low")
+    world.broadcast("urgent", priority=HIGH)
+    assert ids(world.settle()) == ["low", "urgent"]
+
+
+def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
+    world = world_with("a")
+    world.detach(1)
+    world.broadcast("b1")
+    world.settle()
+    assert not world.journal
+    for conn, user in ((2, "a"), (3, "new")):
+        world.attach(conn, user)
+        assert ids(world.settle(), conn) == ["b1"]
+
+
+def test_what_expired_first_is_never_numbered() -> None:
+    world = World()
+    world.broadcast("short", ttl_ms=1000)
+    world.broadcast("long", ttl_ms=10_000)
+    world.settle()
+    world.now_ms += 1000
+    world.attach(1)
+    said = world.settle()
+    assert (ids(said), delivered(said), of(said, GapRange)) == (["long"], [(1, 1)], [])
+
+
+def test_what_is_not_retained_is_for_whoever_is_connected_when_it_comes() -> None:
+    world = world_with("a")
+    world.broadcast("now", retain=False)
+    world.broadcast("kept")
+    assert ids(world.settle()) == ["now", "kept"]
+    world.attach(2, "b")
+    assert ids(world.settle(), 2) == ["kept"]
+
+
+def test_a_connection_that_outlived_its_link_session_was_connected_all_the_time() -> None:
+    world = world_with("a")
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened(EDGE)
+    world.broadcast("now", retain=False)
+    world.follow()
+    world.attach(1, "a", 0, resume=True)
+    assert ids(world.settle()) == ["now"]
+
+
+def test_an_unacknowledged_broadcast_is_repeated_and_then_stalls_like_any_message() -> None:
+    world = world_with("a")
+    world.broadcast("b1")
+    assert delivered(world.settle()) == [(1, 1)]
+    assert [attempt for _, attempt in delivered(world.wait(10_000))] == [2, 3]
+    world.attach(2, "a")
+    world.ack(2, 1)
+    assert delivered(world.settle()) == []
+    world.broadcast("b2")
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_it_can_be_acknowledged_and_refused_by_its_id() -> None:
+    world = world_with("a")
+    world.broadcast("b1")
+    world.broadcast("b2")
+    world.settle()
+    world.ack_ids(1, "b1")
+    world.nack(1, "b2")
+    world.settle()
+    assert world.core.mailboxes["t:a"].floor == 2
+    assert [letter.message.id for letter in world.dead] == ["b2"]
+    assert b"{%b}" % world.dead[0].message.body == b'{"id":"b2"}'
+
+
+def test_a_user_with_a_full_window_leaves_broadcasts_in_the_log_until_there_is_room() -> None:
+    world = world_with("a", window=4)
+    for number in range(10):
+        world.broadcast(f"b{number}")
+    assert len(delivered(world.settle())) == 4
+    assert world.core.mailboxes["t:a"].head == 4
+    world.ack(1, 1)
+    assert delivered(world.settle()) == []  # half a window at a time
+    world.ack(1, 2)
+    assert delivered(world.settle()) == [(5, 1), (6, 1)]
+    while (head := world.core.mailboxes["t:a"].head) < 10:
+        world.ack(1, head)
+        world.settle()
+
+
+def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
+    world = world_with("a", window=4)
+    for number in range(4):
+        world.broadcast(f"b{number}", ttl_ms=500)
+    world.settle()
+    world.now_ms += 500
+    world.broadcast("later")
+    assert ids(world.settle()) == ["later"]
+    assert world.core.counters["expired"] == 4
+
+
+def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
+    world = World()
+    world.broadcast("b1")
+    world.settle()
+    world.attach(1, kind=POLL)
+    said = world.settle()
+    (welcome,) = of(said, Welcome)
+    assert welcome.head >= welcome.from_seq
+    assert ids(said) == ["b1"]
+    world.detach(1)
+    world.attach(2, cursor=1, kind=POLL)
+    (welcome,) = of(world.settle(), Welcome)
+    assert welcome.head < welcome.from_seq
+
+
+def test_under_pressure_low_broadcasts_stay_in_the_log_and_urgent_ones_take_them_along() -> None:
+    world = world_with("a")
+    admission = world.core.admission
+    admission.pressure.level = 2
+    world.broadcast("low")
+    assert ids(world.settle()) == []
+    assert not world.core.wants_commit
+    world.broadcast("urgent", priority=HIGH)
+    assert ids(world.settle()) == ["low", "urgent"]
+    world.broadcast("low again")
+    assert ids(world.settle()) == []
+    admission.pressure.level = 0
+    assert world.core.wants_commit
+    assert ids(world.settle()) == ["low again"]
+
+
+# -- Storage. ----------------------------------------------------------------------------------------------------------
+def test_what_is_spilled_is_the_position_and_reading_it_back_finds_the_body() -> None:
+    world = world_with("a")
+    pos = world.broadcast("b1")
+    world.settle()
+    world.detach(1)
+    world.checkpoint(full=False)
+    (blob,) = world.streams["t:a"].values()
+    assert (decode_stored(blob).pos, decode_stored(blob).body) == (pos, b"")
+    assert not world.core.mailboxes["t:a"].hot
+    world.attach(2, "a")
+    said = world.settle()
+    assert ids(said, 2) == ["b1"]
+    body = world.core.mailboxes["t:a"].hot[1].body
+    assert isinstance(body, SharedBody)
+
+
+def test_what_the_log_dropped_is_a_gap_for_whom_it_was_spilled() -> None:
+    world = world_with("a")
+    pos = world.broadcast("b1")
+    world.post("a", "p1")
+    world.settle()
+    world.detach(1)
+    world.checkpoint(full=False)
+    world.drop(pos)
+    world.attach(2, "a")
+    said = world.settle()
+    assert ids(said, 2) == ["p1"]
+    assert len(of(said, GapRange)) == 1
+
+
+@pytest.mark.parametrize("appended", [True, False])
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_crash_gives_the_same_number_again_or_none(appended: bool, dropped: bool) -> None:
+    world = world_with("a", "b")
+    pos = world.broadcast("b1")
+    world.follow()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    if appended:
+        world.append(group)
+    if dropped:
+        world.drop(pos)
+    world.crash()
+    world.attach(1, "a")
+    world.post("a", "p1")
+    said = world.settle()
+    expected = {
+        (True, False): (["b1", "p1"], 0),
+        (True, True): (["p1"], 1),
+        (False, False): (["p1", "b1"], 0),
+        (False, True): (["p1"], 0),
+    }[appended, dropped]
+    assert (ids(said), len(of(said, GapRange))) == expected
+    assert len({seq for seq, _ in delivered(said)}) == len(ids(said))
+
+
+def test_a_refused_adoption_is_tried_again_when_storage_is_back() -> None:
+    world = world_with("a")
+    world.broadcast("b1")
+    world.follow()
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    assert ids(world.settle()) == []
+    world.core.storage_back()
+    assert delivered(world.settle()) == [(1, 1)]
+
+
+def test_a_group_that_is_built_again_numbers_the_broadcasts_again() -> None:
+    world = world_with("a")
+    world.post("a", "p1")
+    world.settle()
+    world.core.mailboxes["t:a"].recent.clear()
+    world.post("a", "p1")
+    world.broadcast("b1")
+    world.follow()
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_the_cursor_survives_an_eviction() -> None:
+    world = world_with("a")
+    world.broadcast("b1")
+    world.settle()
+    world.ack(1, 1)
+    world.detach(1)
+    world.settle()
+    world.now_ms += 10_000
+    world.settle()
+    world.checkpoint()
+    assert world.core.evict(world.now_ms) == 1
+    world.attach(2, "a")
+    assert ids(world.settle(), 2) == []
+
+
+def test_a_rescue_puts_the_body_back_the_cursor_and_the_subscriptions_too() -> None:
+    world = world_with("a")
+    world.subscribe("news", user="a")
+    world.settle()
+    pos = world.broadcast("b1", "news")
+    world.settle()
+    world.journal = [(1, payload) for payload in payloads(world.core.mailboxes.values(), 1 << 20)]
+    world.log.clear()  # the log has lost it too
+    world.crash()
+    mailbox = world.core.mailboxes["t:a"]
+    assert mailbox.hot[1].body == b'"id":"b1"'
+    assert mailbox.log_pos == pos
+    assert mailbox.topics == {"news": 0}
+
+
+def test_a_damaged_adoption_leaves_numbers_unaccounted_for_and_a_damaged_subscription_does_not() -> None:
+    world = world_with("a")
+    world.subscribe("news", user="a")
+    world.settle()
+    world.broadcast("b1")
+    world.settle()
+    topics, adopted = (payload for _, payload in world.journal)
+    assert salvage_journal(topics[:-1] + b"\xc1").complete is False  # where it ends is unknown
+    assert salvage_journal(topics.replace(b"\xa4news", b"\xa4\xff\xff\xff\xff")).complete is True
+    assert salvage_journal(adopted.replace(b"t:a", b"\xff\xff\xff")).complete is False
+
+
+# -- Topics. -----------------------------------------------------------------------------------------------------------
+def test_a_subscription_is_answered_when_it_is_durable_and_counts_from_then_on() -> None:
+    world = world_with("a", "b")
+    world.broadcast("before", "news")
+    world.settle()
+    ref = world.subscribe("news", user="a")
+    assert world.said() == []
+    assert world.settle() == [Subscribed(ref, OK, ["news"])]
+    world.broadcast("after", "news")
+    world.broadcast("else", "other")
+    said = world.settle()
+    assert (ids(said, 1), ids(said, 2)) == (["after"], [])
+
+
+def test_what_is_published_while_the_subscription_is_on_its_way_is_for_the_subscriber() -> None:
+    world = world_with("a")
+    world.subscribe("news", user="a")
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    world.broadcast("meanwhile", "news")
+    world.broadcast("for all")
+    world.follow()
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert ids(world.settle()) == ["meanwhile", "for all"]
+
+
+def test_a_subscription_survives_a_crash_and_ends_with_unsubscribing() -> None:
+    world = world_with("a")
+    world.subscribe("news", "more", user="a")
+    world.settle()
+    world.crash()
+    world.broadcast("one", "news")
+    world.attach(1, "a")
+    assert ids(world.settle()) == ["one"]
+    ref = world.subscribe(user="a", remove=["news"])
+    assert of(world.settle(), Subscribed) == [Subscribed(ref, OK, ["more"])]
+    world.broadcast("two", "news")
+    world.broadcast("three", "more")
+    assert ids(world.settle()) == ["three"]
+
+
+def test_a_subscription_survives_an_eviction() -> None:
+    world = World(adopt_max=100)
+    world.subscribe("news", user="a")
+    world.settle()
+    world.now_ms += 10_000
+    world.checkpoint()
+    assert world.core.evict(world.now_ms) == 1
+    world.broadcast("one", "news")
+    world.attach(1, "a")
+    assert ids(world.settle()) == ["one"]
+
+
+def test_subscribing_again_changes_nothing_and_needs_no_commit() -> None:
+    world = world_with("a")
+    world.subscribe("news", user="a")
+    world.settle()
+    world.detach(1)
+    world.broadcast("one", "news")
+    world.follow()
+    ref = world.subscribe("news", user="a")
+    assert world.said() == [Subscribed(ref, OK, ["news"])]
+    world.attach(2, "a")
+    assert ids(world.settle(), 2) == ["one"]
+
+
+def test_more_topics_than_allowed_are_refused_and_fewer_never_are() -> None:
+    world = world_with("a", topics_per_user_max=2)
+    refs = [world.subscribe("x", "y", user="a"), world.subscribe("z", user="a"), world.subscribe(user="a", remove=["x"])]
+    said = world.settle()
+    assert sorted(of(said, Subscribed), key=lambda answer: answer.ref) == [
+        Subscribed(refs[0], OK, ["x", "y"]),
+        Subscribed(refs[1], OVERLOADED, ["x", "y"]),
+        Subscribed(refs[2], OK, ["y"]),
+    ]
+
+
+def test_without_storage_a_subscription_is_refused_and_one_under_way_waits_for_the_rollback() -> None:
+    world = world_with("a")
+    first = world.subscribe("x", user="a")
+    assert world.core.take_group(world.now_ms) is not None
+    second = world.subscribe("y", user="a")
+    world.core.group_refused()
+    third = world.subscribe("z", user="a")
+    assert [(answer.ref, answer.status) for answer in world.said()] == [(second, UNAVAILABLE), (third, UNAVAILABLE)]
+    world.core.storage_back()
+    assert world.said() == [Subscribed(first, UNAVAILABLE, [])]
+    assert world.core.mailboxes["t:a"].topics == {}
+
+
+def test_a_token_makes_its_connection_a_member_also_of_what_came_while_nobody_was_there() -> None:
+    world = World()
+    world.broadcast("before", "team")
+    world.settle()
+    world.attach(1, "a", topics=["team"])
+    assert ids(world.settle()) == ["before"]
+    world.detach(1)
+    world.broadcast("meanwhile", "team")
+    world.settle()
+    world.attach(2, "a", topics=["team"])
+    assert ids(world.settle(), 2) == ["before", "meanwhile"]
+
+
+def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_are_there() -> None:
+    world = world_with("a")
+    world.broadcast("one", "team")
+    world.broadcast("for all")
+    assert ids(world.settle()) == ["for all"]
+    world.broadcast("two", "team")
+    world.settle()
+    world.attach(2, "a", topics=["team"])
+    assert "two" not in ids(world.settle(), 2)
+    world.broadcast("three", "team")
+    said = world.settle()
+    assert (ids(said, 1), ids(said, 2)) == (["three"], ["three"])
+    world.detach(2)
+    world.broadcast("four", "team")
+    assert ids(world.settle()) == []
+
+
+# -- Timers. -----------------------------------------------------------------------------------------------------------
+def timer_of(world: World, sid: str = "1-x", ttl_ms: int = 1000) -> Timer:
+    return Timer(sid, audience_key("t", ""), world.now_ms, 0, "b1", b"d" * 8, LOW, ttl_ms, True, b'"id":"b1"')
+
+
+def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> None:
+    world = world_with("a")
+    world.core.fire([timer_of(world)], world.now_ms)
+    world.core.fire([timer_of(world)], world.now_ms)
+    assert not world.core.to_scheduler
+    assert ids(world.settle()) == ["b1"]
+    world.core.fire([timer_of(world)], world.now_ms)
+    assert ids(world.settle()) == []
+    assert [record for _, record in world.core.to_scheduler] == [FireDone(["1-x"])] * 2
+    assert len(world.log) == 1
+
+
+def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_again() -> None:
+    world = world_with("a")
+    world.core.fire([timer_of(world)], world.now_ms)
+    assert world.core.wants_fetch
+    assert len(world.core.audience.take_announcements()) == 1
+    world.core.announced(["1-x"], done=False)
+    assert [record for _, record in world.core.to_scheduler] == [FireFailed(["1-x"])]
+    world.core.fire([timer_of(world)], world.now_ms)
+    assert ids(world.settle()) == ["b1"]
+
+
+# -- The mirror and the shelf. -----------------------------------------------------------------------------------------
+def entry(tenant: str = "t", topic: str = "", expires_ms: int = 100) -> bytes:
+    return encode_entry(BroadcastEntry(tenant, topic, "id", LOW, expires_ms, True, 0, b"{}"))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["t", "u"]), st.sampled_from(["", "x", "y"]), st.integers(0, 9)), max_size=30),
+    st.integers(0, 320),
+    st.sets(st.integers(0, 40)),
+    st.integers(0, 320),
+)
+def test_the_mirror_finds_what_a_list_finds(entries: list[tuple[str, str, int]], after: int, dropped: set[int], first: int) -> None:
+    log = BroadcastMirror()
+    model = [(number * 10, *fields) for number, fields in enumerate(entries, 1)]
+    read = [read_entry(pos, entry(tenant, topic, expires_ms)) for pos, tenant, topic, expires_ms in model]
+    assert log.add(read) == read
+    assert log.add(read) == []  # what was read before
+    log.drop(pos * 10 for pos in dropped)
+    log.drop_before(first)
+    model = [row for row in model if row[0] // 10 not in dropped and row[0] >= first]
+    assert len(log) == len(model)
+    for tenant in ("t", "u"):
+        for topic in ("", "x", "y", "z"):
+            expected = [row[0] for row in model if row[1:3] == (tenant, topic) and row[0] > after]
+            assert [broadcast.pos for broadcast in log.after(tenant, topic, after)] == expected
+    assert log.expired(5) == [row[0] for row in model if row[3] <= 5]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40))
+def test_both_ends_of_a_link_agree_on_what_the_edge_has_and_the_newest_is_always_there(puts: list[tuple[int, int]]) -> None:
+    shard, edge = BodyCache(100), BodyCache(100)
+    for pos, size in puts:
+        if pos not in shard:
+            shard.put(pos, b"x" * size)
+            edge.put(pos, b"x" * size)
+        assert edge[pos] == shard[pos]
+        held = [number for number in range(10) if number in shard]
+        assert held == [number for number in range(10) if number in edge]
+        assert sum(len(shard[number]) for number in held) <= 100 or held == [pos]
+
+
+def test_positions_are_sorted_in_every_journal_record() -> None:
+    world = world_with("a", "b", "c")
+    for number in range(4):
+        world.broadcast(f"b{number}")
+    world.follow()
+    world.commit()
+    records = [record for record in decode_journal(world.journal[0][1]) if isinstance(record, Adopted)]
+    assert all(earlier.pos < later.pos for earlier, later in pairwise(records))
+    assert [record.numbers for record in records] == [[(f"t:{user}", seq) for user in "abc"] for seq in range(1, 5)]

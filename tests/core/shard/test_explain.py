@@ -1,0 +1,236 @@
+"""What would become of a message is what does become of it, and asking changes nothing; what became of one is told as far as known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from msgspec.structs import replace
+
+from engine.core.journal.journal_records import page_of
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.policy.category import PolicyTerms
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import QuietHours
+from engine.core.wire.records import (
+    ACCEPTED,
+    DEFERRED,
+    DUPLICATE,
+    MERGED,
+    SUPPRESSED,
+    Explain,
+    Explained,
+    Merge,
+    Post,
+    Posted,
+    Timer,
+    Trace,
+    Traced,
+)
+from tests.core.commit.test_policy_step import (
+    CAPPED,
+    DIGEST_MS,
+    HOUR_MS,
+    MANDATORY,
+    NIGHT,
+    NOON,
+    ONCE,
+    SEVEN_AM,
+    TEN_PM,
+    at,
+    fire,
+    later,
+    told,
+    wants,
+)
+from tests.support.shard_world import World, of
+
+WORDS = {ACCEPTED: "deliver", SUPPRESSED: "suppress", DEFERRED: "defer", DUPLICATE: "duplicate"}
+
+
+def post(world: World, id: str, type: str = "a", judging: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any) -> Post:
+    body = b'"id":"%b","type":"%b","target":"t:1","data":1' % (id.encode(), type.encode())
+    made = Post(1, "t:u", id, True, b"d" * 8, priority, world.now_ms + 40 * HOUR_MS, True, body, judging=judging)
+    return replace(made, **fields)
+
+
+def ask(world: World, wanted: Post, at_ms: int = 0) -> Explained:
+    world.tell(Explain(900, "t:u", at_ms, wanted))
+    (answer,) = of(world.settle(), Explained)
+    return answer
+
+
+def do(world: World, wanted: Post) -> Posted:
+    world.refs += 1
+    world.tell(replace(wanted, ref=world.refs))
+    (answer,) = of(world.settle(), Posted)
+    return answer
+
+
+def state(world: World) -> Any:
+    mailbox = world.core.mailboxes["t:u"]
+    return msgspec.to_builtins((page_of(mailbox), mailbox.active_ms, mailbox.weight, sorted(mailbox.hot)), builtin_types=(bytes,))
+
+
+def codes(answer: Explained) -> list[str]:
+    return [code for code, _ in answer.reasons]
+
+
+def test_each_decision_is_explained_with_its_reasons() -> None:
+    world = at(NOON)
+    wants(world, Profile(zone="Europe/Berlin", quiet=NIGHT.quiet, muted_types=("promo",), digest_types=("forum.*",)))
+    asked = ask(world, post(world, "m"))
+    assert (asked.decision, codes(asked), asked.until_ms) == ("deliver", ["allowed", "offline"], 0)
+    world.attach(1)
+    world.settle()
+    assert codes(ask(world, post(world, "m"))) == ["allowed"]
+    assert ask(world, post(world, "m", "promo")).decision == "suppress"
+    asked = ask(world, post(world, "m", "forum.like"))
+    assert (asked.decision, codes(asked), asked.until_ms) == ("digest", ["digest"], world.now_ms + DIGEST_MS)
+    asked = ask(world, post(world, "m", collapse="k", merge=Merge(500)))
+    assert (asked.decision, codes(asked), asked.until_ms) == ("merge", ["window"], world.now_ms + 500)
+    asked = ask(world, post(world, "m"), at_ms=TEN_PM + 1)
+    assert (asked.decision, codes(asked), asked.until_ms) == ("defer", ["delay", "quiet_hours"], SEVEN_AM)
+    asked = ask(world, post(world, "m"), at_ms=TEN_PM - 1)
+    assert (asked.decision, codes(asked), asked.until_ms) == ("deliver", ["delay", "allowed"], TEN_PM - 1)
+    do(world, post(world, "known"))
+    asked = ask(world, post(world, "known"))
+    assert (asked.decision, asked.seq) == ("duplicate", 1)
+    assert ask(world, post(world, "known", digest=b"e" * 8)).decision == "conflict"
+    world.detach(1)
+    assert codes(ask(world, post(world, "m", retain=False))) == ["nobody_connected"]
+
+
+messages = st.tuples(
+    st.sampled_from(["a", "b", "promo.x", "forum.y"]),
+    st.sampled_from([None, None, CAPPED, ONCE, MANDATORY]),
+    st.sampled_from([HIGH, NORMAL, NORMAL, LOW]),
+    st.sampled_from([None, None, None, Merge(600_000), Merge(600_000, True)]),
+    st.sampled_from(["1", "2", "3", "new", "new", "new"]),
+    st.integers(0, 8 * HOUR_MS),
+)
+profiles = st.sampled_from([
+    Profile(), NIGHT, Profile(digest_types=("forum.*",), muted_targets=("t:1",)),
+    Profile(quiet=(QuietHours(60, 30),), digest_types=("forum.*",)),
+])  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(profiles, st.lists(messages, max_size=12), st.booleans())
+@example(NIGHT, [("promo.x", None, HIGH, None, "1", 10 * HOUR_MS), ("a", None, NORMAL, None, "1", 0)], False)
+def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile, history: list[Any], connected: bool) -> None:
+    world = at(NOON)
+    wants(world, profile)
+    if connected:
+        world.attach(1)
+        world.settle()
+    for number, (type_, judging, priority, merge, id_, pause_ms) in enumerate(history):
+        world.now_ms += pause_ms
+        world.core.tick(world.now_ms)
+        world.settle()
+        wanted = post(world, f"n{number}" if id_ == "new" else id_, type_, judging, priority, collapse="k" if merge else "", merge=merge)
+        before = state(world)
+        asked = ask(world, wanted)
+        assert state(world) == before
+        found = do(world, wanted)
+        if found.status == MERGED:
+            assert asked.decision in ("merge", "digest")
+            assert f"window until {asked.until_ms}" == found.detail
+        elif asked.decision == "conflict":
+            assert found.detail.startswith("the same id")
+        elif asked.decision in ("merge", "digest"):
+            assert found.status == DUPLICATE, "an id that counts in the window, and has no number of its own"
+        elif found.status == DEFERRED and asked.decision == "suppress":
+            # Storage remembers it, which the scheduler finds when the edge schedules what the shard puts off.
+            assert asked.reasons[-1][1].endswith("a repeat of this id gets the same answer")
+        else:
+            assert asked.decision == WORDS[found.status]
+            assert (asked.until_ms, asked.seq) == (found.until_ms, found.seq if found.status == DUPLICATE else 0)
+
+
+# -- What became of a message. -------------------------------------------------------------------------------------------
+def traced(world: World, id: str) -> Traced:
+    world.tell(Trace(901, "t:u", id))
+    (answer,) = of(world.settle(), Traced)
+    return answer
+
+
+def events(answer: Traced) -> list[str]:
+    return [step.event for step in answer.steps]
+
+
+def test_of_a_message_nobody_knows_nothing_is_told() -> None:
+    assert traced(World(), "m") == Traced(901, "", 0, [])
+
+
+def test_a_message_is_followed_from_its_acceptance_to_its_acknowledgement() -> None:
+    world = World()
+    told(world, id="m")
+    answer = traced(world, "m")
+    assert (answer.state, answer.seq, events(answer)) == ("pending", 1, ["accepted"])
+    assert answer.steps[0].at_ms == world.now_ms
+    world.now_ms += 5
+    world.attach(1)
+    world.settle()
+    answer = traced(world, "m")
+    assert (answer.state, events(answer)) == ("sent", ["accepted", "sent"])
+    assert (answer.steps[1].at_ms, answer.steps[1].reason) == (world.now_ms, "attempts: 1")
+    world.wait(600)
+    assert traced(world, "m").steps[1].reason != "attempts: 1"
+    world.ack(1, 1)
+    world.settle()
+    answer = traced(world, "m")
+    assert (answer.state, [(step.event, step.at_ms) for step in answer.steps]) == ("acknowledged", [("acknowledged", 0)])
+
+
+def test_what_left_memory_or_is_gone_or_was_refused_is_told_as_such() -> None:
+    world = World(offline_max=2)
+    told(world, id="m1")
+    told(world, id="m2")
+    world.checkpoint()
+    world.core.cabinet.cool(world.core.mailboxes["t:u"])
+    assert traced(world, "m1").state == "pending"
+    told(world, id="m3")
+    assert (traced(world, "m1").state, traced(world, "m3").state) == ("gone", "pending")
+    world.attach(1)
+    world.settle()
+    world.nack(1, "m3")
+    assert traced(world, "m3").state == "refused"
+
+
+def test_why_a_message_was_not_delivered_is_told_with_its_time() -> None:
+    world = at(TEN_PM)
+    wants(world, replace(NIGHT, digest_types=("forum.*",)))
+    told(world, id="m1", type="promo.x")
+    told(world, id="m2", type="forum.like", ttl_ms=40 * HOUR_MS)
+    assert fire(world)
+    muted, digested, deferred = (traced(world, id) for id in ("m1", "m2", "late"))
+    assert (muted.state, events(muted), muted.steps[0].at_ms) == ("suppressed", ["suppressed"], TEN_PM)
+    assert muted.steps[0].reason.startswith("muted_type: ")
+    assert (digested.state, events(digested), digested.steps[0].until_ms) == ("merged", ["digested"], TEN_PM + DIGEST_MS)
+    assert (deferred.state, events(deferred), deferred.steps[0].until_ms) == ("deferred", ["deferred"], SEVEN_AM)
+    world.now_ms = SEVEN_AM
+    world.core.fire([Timer("3-abc", "t:u", SEVEN_AM, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"')], SEVEN_AM)
+    world.settle()
+    deferred = traced(world, "late")
+    assert (deferred.state, events(deferred)) == ("pending", ["deferred", "accepted"])
+
+
+def test_a_summary_that_was_kept_back_is_found_under_its_own_id() -> None:
+    world = World()
+    world.attach(1)
+    told(world, CAPPED, merge=Merge(300), collapse="k", id="only")
+    told(world, CAPPED)
+    told(world, CAPPED)
+    assert later(world) == []
+    assert events(traced(world, "only")) == ["suppressed"]
+
+
+@pytest.mark.parametrize("id", ["timer:3-abc", ""])
+def test_the_engines_own_marks_are_no_messages(id: str) -> None:
+    world = World()
+    fire(world)
+    assert traced(world, id).state == ""

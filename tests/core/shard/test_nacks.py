@@ -1,0 +1,109 @@
+"""Refusals: whatever dies or breaks before the dead-letter stream has a refused message, it is refused or comes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.core.wire.records import Attach, Nack, NacksStored
+from tests.support.shard_world import EDGE, World, delivered, of
+
+
+def refusing_the_second_of_three() -> World:
+    """One connection has got three messages, and has refused the second. Nothing is written yet."""
+    world = World()
+    world.attach(1)
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.nack(1, "b")
+    return world
+
+
+def dead(world: World) -> list[str]:
+    return [letter.message.id for letter in world.dead]
+
+
+@pytest.mark.parametrize("written", ["by the journal", "by a page"])
+def test_an_acknowledgement_behind_a_refusal_does_not_make_a_successor_forget_it(written: str) -> None:
+    world = refusing_the_second_of_three()
+    world.ack(1, 3)
+    world.now_ms += 300
+    assert world.commit()
+    if written == "by a page":
+        world.checkpoint()
+    world.crash()
+    world.attach(2)
+    assert [seq for seq, _ in delivered(world.settle(), 2)] == [2], "it was refused, and nobody has it yet"
+    assert world.core.mailboxes["t:u"].floor == 1
+
+
+def test_once_it_is_among_the_dead_letters_the_acknowledgement_behind_it_counts_whole() -> None:
+    world = refusing_the_second_of_three()
+    world.ack(1, 3)
+    world.settle()
+    assert dead(world) == ["b"]
+    world.now_ms += 300
+    assert world.commit()
+    world.crash()
+    world.attach(2)
+    assert delivered(world.settle(), 2) == []
+    assert world.core.mailboxes["t:u"].floor == 3
+
+
+def test_a_refusal_is_confirmed_when_the_dead_letters_have_the_message_and_not_before() -> None:
+    world = refusing_the_second_of_three()
+    assert of(world.said(), NacksStored) == []
+    assert of(world.settle(), NacksStored) == [NacksStored(1, ["b"])]
+
+
+def test_what_is_settled_or_was_never_sent_is_confirmed_at_once() -> None:
+    world = refusing_the_second_of_three()
+    world.ack_ids(1, "a")
+    world.settle()
+    world.nack(1, "a", "b", "never sent")
+    assert of(world.said(), NacksStored) == [NacksStored(1, ["a", "b", "never sent"])]
+    assert dead(world) == ["b"]
+
+
+def test_an_edge_that_repeats_itself_while_the_message_is_on_its_way_is_told_too() -> None:
+    world = refusing_the_second_of_three()
+    world.core.opened("edge-0/2")
+    world.core.handle("edge-0/2", [Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3), Nack(1, ["b"], "cannot")], world.now_ms)
+    world.settle()
+    assert dead(world) == ["b"]
+    world.core.closed(EDGE, world.now_ms)
+    assert world.core.mailboxes["t:u"].floor == 2
+
+
+def announced_after_a_crash() -> World:
+    """The edge announces what outlived the shard: the connection had got all three messages, which only storage has now."""
+    world = World(recent_ids=1)
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    world.attach(1, cursor=0, resume=True, sent=3)
+    return world
+
+
+def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_is_acknowledged_behind_it() -> None:
+    world = announced_after_a_crash()
+    world.nack(1, "b")
+    world.ack(1, 3)
+    said = world.settle()
+    assert dead(world) == ["b"]
+    assert of(said, NacksStored) == [NacksStored(1, ["b"])]
+    mailbox = world.core.mailboxes["t:u"]
+    assert (mailbox.floor, mailbox.dying, mailbox.hot) == (3, {}, {})
+
+
+def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothing_behind() -> None:
+    world = announced_after_a_crash()
+    world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)
+    world.nack(1, "b")
+    world.ack(1, 3)
+    world.detach(1)
+    world.attach(2)
+    assert [seq for seq, _ in delivered(world.settle(), 2)] == [1, 2, 3]
+    assert dead(world) == []

@@ -1,0 +1,780 @@
+"""ShardCore, one behaviour at a time, over a storage of dictionaries."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from engine.core.journal.journal_records import decode_stored
+from engine.core.mailbox.attachment import Attachment
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import Message
+from engine.core.shard.fired_timers import FiredTimers
+from engine.core.wire.records import (
+    ACCEPTED,
+    CONFLICT,
+    DUPLICATE,
+    OVERLOADED,
+    POLL,
+    SSE,
+    SUPPRESSED,
+    UNAVAILABLE,
+    WEBSOCKET,
+    Attach,
+    Deliver,
+    Fault,
+    FireAgain,
+    FireDone,
+    GapRange,
+    Hangup,
+    Posted,
+    Probe,
+    Probed,
+    Revoke,
+    Settle,
+    Settled,
+    Timer,
+    Welcome,
+    Written,
+)
+from tests.support.shard_world import EDGE, RETRY, World, delivered, of
+
+
+def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.said() == []
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    said = world.said()
+    assert [record.status for record in of(said, Posted)] == [ACCEPTED]
+    assert delivered(said) == [(1, 1)]
+
+
+def test_a_user_s_messages_are_numbered_without_holes_and_delivered_in_order() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(5):
+        world.post()
+    assert delivered(world.settle()) == [(seq, 1) for seq in range(1, 6)]
+
+
+def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post("u", "lost")
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    assert not of(world.said(), Posted), "storage may have taken it, and a crash before the rollback would leave it there"
+    world.post("u", "refused at once")
+    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    world.core.storage_back()
+    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    world.post("u", "kept")
+    said = world.settle()
+    assert [(record.status, record.seq) for record in of(said, Posted)] == [(ACCEPTED, 1)]
+    assert delivered(said) == [(1, 1)]
+
+
+def test_a_repeated_id_gets_the_first_answer_and_another_payload_a_conflict() -> None:
+    world = World()
+    world.post("u", "a")
+    world.settle()
+    world.post("u", "a")
+    world.post("u", "a", digest=b"other..!")
+    assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 1), (CONFLICT, 1)]
+
+
+def test_a_repeated_id_within_one_group_is_stored_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.post("u", "a")
+    said = of(world.settle(), Posted)
+    assert sorted((record.status, record.seq) for record in said) == [(ACCEPTED, 1), (DUPLICATE, 1), (DUPLICATE, 1)]
+
+
+def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_group_is_kept() -> None:
+    world = World(recent_ids=1)
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.post("u", "a")
+    world.post("u", "c")
+    said = of(world.settle(), Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {3: (DUPLICATE, 1), 4: (ACCEPTED, 3)}
+
+
+def test_an_id_whose_record_cannot_be_read_is_a_conflict_and_does_no_harm() -> None:
+    world = World()
+    world.ids["t:u", "a"] = b"garbage"
+    world.post("u", "a")
+    world.post("u", "b")
+    said = of(world.settle(), Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {1: (CONFLICT, 0), 2: (ACCEPTED, 1)}
+
+
+def test_at_most_a_window_of_messages_is_in_flight() -> None:
+    world = World(window=3)
+    world.attach(1)
+    for _ in range(7):
+        world.post()
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.ack(1, 2)
+    assert delivered(world.settle()) == [(4, 1), (5, 1)]
+
+
+def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
+    world = World(window_bytes=10)
+    world.attach(1)
+    for _ in range(2):
+        world.post("u", "a-long-identifier" + str(world.refs))
+    assert delivered(world.settle()) == [(1, 1)]
+    world.ack(1, 1)
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_then_the_connection_stalls() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.wait(10_000)) == [(1, 2), (1, 3)]
+    world.post()
+    assert delivered(world.settle()) == []
+
+
+def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repeats() -> None:
+    world = World()
+    world.attach(1)
+    world.post(id="quick")
+    world.settle()
+    world.now_ms += 2
+    world.ack(1, 1)
+    for seq in range(2, 6):
+        world.post()
+        assert delivered(world.settle()) == [(seq, 1)]
+        assert delivered(world.wait(350)) == []
+        world.ack(1, seq)
+
+
+def test_a_client_that_has_become_slow_is_given_more_time_after_one_message_was_repeated_for_it() -> None:
+    world = World()
+    world.attach(1)
+    for seq in range(1, 41):
+        world.post()
+        world.settle()
+        world.now_ms += 2
+        world.ack(1, seq)
+    world.post()
+    world.settle()
+    assert delivered(world.wait(600)) == [(41, 2), (41, 3)], "the timeout was down to its floor"
+    world.ack(1, 41)
+    world.post()
+    assert delivered(world.settle()) == [(42, 1)]
+    assert delivered(world.wait(350)) == []
+
+
+def test_a_stalled_connection_goes_on_from_the_oldest_pending_after_an_acknowledgement() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.wait(10_000)
+    world.post("u", "c")
+    world.ack_ids(1, "b")
+    assert delivered(world.settle()) == [(1, 4), (3, 1)]
+
+
+def test_a_stall_ends_when_its_message_is_acknowledged_on_another_device() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a")
+    world.settle()
+    world.wait(10_000)
+    world.tell(Settle(9, "t:u", -1, ["a"]))
+    world.settle()
+    world.post("u", "b")
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_stall_ends_when_its_message_expires_and_the_gap_is_said() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "a", ttl_ms=5000)
+    world.settle()
+    world.wait(10_000)
+    world.post("u", "b")
+    said = world.settle()
+    assert [(gap.first, gap.last) for gap in of(said, GapRange)] == [(1, 1)]
+    assert delivered(said) == [(2, 1)]
+
+
+def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.ack(1, 2)
+    world.ack_ids(1, "m4")
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(3, 2)]
+
+
+def _given_twice(*, window: int = 8, between: int = 0) -> World:
+    """Two messages under one id, which storage had forgotten by the second, with others between them."""
+    world = World(window=window, recent_ids=1)
+    world.post("u", "daily", idempotent=False)
+    world.settle()
+    for _ in range(max(between, 1)):
+        world.post("u")
+    world.settle()
+    world.post("u", "daily", idempotent=False)
+    world.settle()
+    return world
+
+
+def test_an_id_that_is_pending_twice_is_acknowledged_where_it_was_shown_and_the_other_still_comes() -> None:
+    world = _given_twice(window=2, between=2)
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    world.ack_ids(1, "daily")
+    world.ack_ids(1, "m2")
+    assert delivered(world.settle()) == [(3, 1), (4, 1)]
+    world.ack_ids(1, "daily", "m3")
+    assert delivered(world.wait(10_000)) == []
+
+
+def test_an_id_that_was_shown_twice_is_acknowledged_for_both() -> None:
+    world = _given_twice()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.ack_ids(1, "daily")
+    assert [seq for seq, _ in delivered(world.wait(1000))] == [2]
+
+
+def test_an_acknowledgement_by_id_without_a_connection_is_of_the_oldest_that_is_pending() -> None:
+    world = _given_twice()
+    world.tell(Settle(9, "t:u", -1, ["daily"]))
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1), (3, 1)]
+
+
+def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -> None:
+    world = _given_twice()
+    world.attach(1)
+    world.settle()
+    world.nack(1, "daily")
+    world.nack(1, "daily")
+    world.settle()
+    assert [letter.message.seq for letter in world.dead] == [1]
+    assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
+
+
+def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.ack(1, 99)
+    said = world.settle()
+    assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(1, 2)]
+
+
+def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
+    world = World()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.attach(1, cursor=2)
+    said = world.settle()
+    assert [(w.resumed, w.from_seq, w.head) for w in of(said, Welcome)] == [("ok", 3, 3)]
+    assert delivered(said) == [(3, 1)]
+
+
+def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from_the_oldest_pending() -> None:
+    for cursor, epoch in ((1, "old"), (99, "e1")):
+        world = World()
+        world.post()
+        world.settle()
+        world.attach(1, cursor=cursor, epoch=epoch)
+        said = world.settle()
+        assert [w.resumed for w in of(said, Welcome)] == ["gap"]
+        assert delivered(said) == [(1, 1)]
+
+
+def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() -> None:
+    world = World()
+    world.attach(1)
+    world.attach(2)
+    world.post("u", "a")
+    said = world.settle()
+    assert delivered(said, 1) == delivered(said, 2) == [(1, 1)]
+    world.ack(2, 1)
+    assert [(r.conn, r.ids) for r in of(world.settle(), Revoke)] == [(1, ["a"])]
+    assert delivered(world.wait(10_000), 1) == []
+
+
+def test_one_connection_too_many_ends_the_oldest() -> None:
+    world = World(connections_per_user_max=2)
+    for conn in (1, 2, 3):
+        world.attach(conn)
+    said = world.settle()
+    assert [(h.conn, h.code) for h in of(said, Hangup)] == [(1, 4409)]
+    world.post()
+    assert {record.conn for record in of(world.settle(), Deliver)} == {2, 3}
+
+
+def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
+    world = World()
+    world.post(ttl_ms=1000)
+    world.post(ttl_ms=1000)
+    world.post(ttl_ms=60_000)
+    world.settle()
+    world.wait(2000)
+    world.attach(1)
+    said = [record for record in world.settle() if isinstance(record, GapRange | Deliver)]
+    assert [type(record) for record in said] == [GapRange, Deliver]
+    assert (said[0].first, said[0].last) == (1, 2)
+    assert delivered(said) == [(3, 1)]
+
+
+def test_trimmed_messages_are_announced_as_a_gap() -> None:
+    world = World(offline_max=5)
+    for _ in range(8):
+        world.post()
+    world.settle()
+    world.attach(1)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 3)]
+    assert [seq for seq, _ in delivered(said)] == [4, 5, 6, 7, 8]
+
+
+def test_what_was_trimmed_stays_gone_for_a_successor_that_has_the_journal_only() -> None:
+    world = World(offline_max=5)
+    for _ in range(5):
+        world.post()
+    world.settle()
+    world.attach(1)
+    world.settle()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.crash()
+    world.attach(1)
+    assert [seq for seq, _ in delivered(world.settle())] == [4, 5, 6, 7, 8]
+
+
+def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
+    world = World(window=4)
+    for _ in range(10):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    assert world.core.mailboxes["t:u"].hot == {}
+    assert world.journal == []
+    world.attach(1)
+    got: list[int] = []
+    for _ in range(10):
+        fresh = [seq for seq, _ in delivered(world.settle())]
+        if not fresh:
+            break
+        got += fresh
+        world.ack(1, fresh[-1])
+    assert got == list(range(1, 11))
+
+
+def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
+    world = World(window=2)
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    world.ack_ids(1, "m2")  # room for 3, which is asked for
+    reads = world.core.cabinet.take_reads_wanted()
+    assert [(read.first, read.last) for read in reads] == [(3, 4)]
+    world.detach(1)
+    world.checkpoint(full=False)
+    world.core.read_done(reads[0], [decode_stored(world.streams["t:u"][seq]) for seq in (3, 4)], world.now_ms)
+    world.attach(2)
+    got = delivered(world.settle(), 2)
+    assert [seq for seq, _ in got] == [1, 3]
+
+
+def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
+    world = World()
+    for _ in range(4):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    del world.streams["t:u"][2]
+    world.attach(1)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, GapRange)] == [(2, 2)]
+    assert [seq for seq, _ in delivered(said)] == [1, 3, 4]
+
+
+def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.detach(1)
+    assert world.core.cabinet.wants_spill
+    world.checkpoint(full=False)
+    assert list(world.streams["t:u"]) == [1]
+    assert world.journal, "only a full checkpoint covers the journal"
+
+
+def test_a_crash_loses_nothing_accepted_and_reuses_no_number() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.ack(1, 1)
+    world.now_ms += 500
+    world.settle()
+    world.crash()
+    world.post()
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1), (3, 1), (4, 1)]
+
+
+def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
+    world = World()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    journal = list(world.journal)
+    world.checkpoint()
+    world.journal = journal
+    world.crash()
+    world.attach(1)
+    said = world.settle()
+    assert delivered(said) == [(1, 1), (2, 1), (3, 1)]
+    assert of(said, GapRange) == []
+
+
+def test_what_is_committed_while_a_checkpoint_is_filled_survives_a_crash_behind_it() -> None:
+    world = World()
+    users = [f"u{n}" for n in range(5)]
+    for user in users:
+        world.post(user)
+    world.settle()
+    for user in users:
+        world.post(user)  # committed between the first filling, of two users, and the second
+    world.checkpoint()
+    world.crash()
+    for conn, user in enumerate(users):
+        world.attach(conn, user)
+    said = world.settle()
+    assert [delivered(said, conn) for conn in range(5)] == [[(1, 1), (2, 1)]] * 5
+    assert of(said, GapRange) == []
+
+
+def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
+    world = World()
+    world.attach(1)
+    world.post()
+    world.settle()
+    world.detach(1)
+    world.checkpoint(full=False)
+    world.checkpoint()
+    world.crash()
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(1, 2)]
+
+
+def test_an_edge_that_announces_its_connections_again_does_not_get_everything_again() -> None:
+    world = World()
+    world.attach(1)
+    for _ in range(3):
+        world.post()
+    world.settle()
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened(EDGE)
+    world.tell(Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
+    said = world.settle()
+    assert of(said, Welcome) == []
+    assert delivered(said) == []
+    assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
+
+
+def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
+    world = World()
+    world.tell(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5))
+    assert [(h.conn, h.code) for h in of(world.settle(), Hangup)] == [(1, 1012)]
+    assert world.core.mailboxes["t:u"].connections == {}
+
+
+def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -> None:
+    world = World()
+    world.attach(1)
+    world.post("u", "bad")
+    world.post("u", "good")
+    world.settle()
+    world.nack(1, "bad")
+    assert world.core.mailboxes["t:u"].floor == 0
+    world.checkpoint()
+    assert list(world.streams["t:u"]) == [1, 2], "for storage it is pending until it is dead-lettered"
+    world.settle()
+    assert [(letter.message.id, letter.reason) for letter in world.dead] == [("bad", "cannot")]
+    world.ack(1, 2)
+    assert world.core.mailboxes["t:u"].floor == 2
+
+
+def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None:
+    world = World()
+    world.post(retain=False)
+    assert [record.status for record in of(world.settle(), Posted)] == [SUPPRESSED]
+    world.attach(1)
+    world.post(retain=False)
+    said = world.settle()
+    assert delivered(said) == [(1, 1)]
+    world.detach(1)
+    world.checkpoint()
+    world.post()
+    world.settle()
+    world.attach(2)
+    said = world.settle()
+    assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 1)]
+    assert delivered(said, 2) == [(2, 1)]
+
+
+def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_written() -> None:
+    world = World(window=2)
+    world.attach(1, kind=SSE)
+    for _ in range(4):
+        world.post()
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.wait(10_000)) == []
+    world.tell(Written(1, 2))
+    assert delivered(world.settle()) == [(3, 1), (4, 1)]
+    world.detach(1)
+    world.attach(2)
+    assert delivered(world.settle(), 2)[:2] == [(1, 2), (2, 2)]
+
+
+def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.attach(1, kind=POLL)
+    assert delivered(world.settle()) == [(1, 1)]
+    world.detach(1)
+    world.attach(2, cursor=1)
+    assert delivered(world.settle(), 2) == []
+
+
+def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
+    world = World()
+    world.post("u", "a")
+    world.post("u", "b")
+    world.settle()
+    world.checkpoint()
+    world.tell(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, []))
+    said = of(world.settle(), Settled)
+    assert [(s.ref, bool(s.error)) for s in said] == [(77, False), (78, True)]
+    world.attach(1)
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_probe_tells_whether_anyone_is_connected() -> None:
+    world = World()
+    world.tell(Probe(1, "t:u", "c", 0))
+    world.attach(1)
+    world.tell(Probe(2, "t:u", "c", 0))
+    assert [(p.ref, p.online) for p in of(world.settle(), Probed)] == [(1, False), (2, True)]
+
+
+def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
+    world = World(recent_ids=1)
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    world.attach(1)
+    world.settle()
+    for _ in range(2):
+        world.core.fire([timer, timer], world.now_ms)
+        world.settle()
+        world.post()
+        world.settle()
+    world.crash()
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    assert [partition for partition, _ in world.core.to_scheduler] == [3]
+    assert isinstance(world.core.to_scheduler[0][1], FireDone)
+    assert world.core.mailboxes["t:u"].head == 3
+
+
+def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_new_time() -> None:
+    world = World()
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    world.attach(1)
+    world.settle()
+    world.core.fire([timer], world.now_ms)
+    world.core.intake.drop_waiting()
+    world.core.fired.again([("3-abc", world.now_ms + 500)])
+    world.settle()
+    world.core.fire([timer, timer], world.now_ms + 100)  # copies that were under way
+    assert [record for _, record in world.core.to_scheduler] == [FireAgain([("3-abc", world.now_ms + 500)])] * 3
+    world.settle()
+    assert world.core.mailboxes["t:u"].head == 0
+    world.core.fire([replace(timer, due_ms=world.now_ms + 500)], world.now_ms + 500)
+    world.settle()
+    assert world.core.mailboxes["t:u"].head == 1
+    assert isinstance(world.core.to_scheduler[-1][1], FireDone)
+
+
+def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
+    fired = FiredTimers(3)
+    timers = [Timer(f"3-{n}", "t:u", 100, 0, "a", b"d" * 8, 1, 60_000, True, b"") for n in range(5)]
+    for timer in timers:
+        assert fired.take(timer)
+        fired.again([(timer.sid, 200)])
+        fired.looked_up(fired.take_doubted(), [False])
+    assert [fired.take(timer) for timer in timers] == [True, True, False, False, False]
+    assert fired.take(replace(timers[4], due_ms=150)), "its publisher gave it another time"
+
+
+def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
+    world = World()
+    world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, "a", b"d" * 8, 1, 1000, True, b"")], world.now_ms)
+    assert [record.sids for _, record in world.core.to_scheduler] == [["3-abc"]]
+    assert world.core.take_group(world.now_ms) is None
+
+
+def test_posts_that_wait_for_a_page_count_among_those_that_wait() -> None:
+    world = World(posts_pending_max=3)
+    for number in range(5):
+        world.post(f"u{number}")
+    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED, OVERLOADED]
+    assert sorted(record.status for record in of(world.settle(), Posted)) == [ACCEPTED] * 3
+    for number in range(5):
+        world.post(f"v{number}")
+    keys = world.core.take_pages_wanted()
+    world.core.pages_failed(keys)
+    world.said()
+    world.post("w1")
+    world.post("w2")
+    world.post("w3")
+    assert not of(world.said(), Posted), "those that were refused wait no more"
+
+
+@pytest.mark.parametrize(("kind", "again"), [(SSE, []), (WEBSOCKET, [(1, 2), (2, 2)])])
+def test_after_a_restart_a_plain_event_stream_is_not_sent_again_what_it_has(kind: int, again: list[tuple[int, int]]) -> None:
+    world = World()
+    world.attach(1, kind=kind)
+    for _ in range(2):
+        world.post()
+    assert len(delivered(world.settle())) == 2
+    world.checkpoint()
+    world.crash()
+    world.attach(1, kind=kind, cursor=0, resume=True, sent=2)
+    assert delivered(world.settle()) == again
+    world.post()
+    assert delivered(world.settle()) == [(3, 1)]
+
+
+def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothing() -> None:
+    world = World(window=4)
+    for _ in range(12):
+        world.post()
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    world.attach(1, kind=SSE, cursor=0, resume=True, sent=8)  # it has written these, and nobody has acknowledged them
+    assert delivered(world.settle()) == [(9, 1), (10, 1), (11, 1), (12, 1)]
+    world.attach(2)
+    got = []
+    for _ in range(4):
+        got += delivered(world.settle(), 2)
+        world.ack(2, got[-1][0])
+    assert [seq for seq, _ in got] == list(range(1, 13))
+
+
+def test_a_delayed_message_is_revoked_by_its_own_id_only() -> None:
+    mailbox = Mailbox("t:u", 0)
+    mailbox.head = mailbox.spilled = 1
+    mailbox.cold = (1, 1)
+    mailbox.recent = {"a": (1, b""), "timer:3-x": (1, b"")}
+    stalled = Attachment(("edge-0/1", 1), WEBSOCKET, "s", "", 1, 0)
+    stalled.stalled = True
+    mailbox.connections[stalled.conn] = stalled
+    assert mailbox.settle_through(1, None, 0, RETRY).revoked == {stalled.conn: ["a"]}
+
+
+def test_what_cools_while_a_later_part_is_read_is_not_lost() -> None:
+    mailbox = Mailbox("t:u", 0)
+    mailbox.head = mailbox.spilled = 9
+    mailbox.cold = (6, 9)
+    messages = {seq: Message(seq, f"m{seq}", 1, 1 << 50, True, 0, b"") for seq in range(1, 10)}
+    mailbox.hot = {seq: messages[seq] for seq in range(1, 6)}
+    mailbox.cool()
+    assert mailbox.loaded(6, 7, [messages[6], messages[7]]) == 2
+    assert [seq for seq in range(1, 10) if seq not in mailbox.hot and mailbox.is_cold(seq)] == [1, 2, 3, 4, 5, 8, 9]
+    assert mailbox.loaded(8, 9, [messages[8]]) == 1
+    assert mailbox.gone == [(9, 9)]
+    assert mailbox.loaded(1, 5, [messages[seq] for seq in range(1, 6)]) == 5
+    assert not [seq for seq in range(1, 9) if seq not in mailbox.hot]
+
+
+def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 5000
+    assert world.core.evict(world.now_ms) == 1
+    world.post()
+    world.attach(1)
+    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+
+
+def test_connects_and_disconnects_are_events() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.detach(1)
+    world.settle()
+    assert [(event.event, event.key, event.code) for event in world.events] == [("connect", "t:u", 0), ("disconnect", "t:u", 1006)]
+
+
+def test_a_user_of_another_shard_is_answered_with_moved() -> None:
+    world = World()
+    world.core.index = 1
+    world.post()
+    world.attach(1)
+    assert [(m.ref, m.conn) for m in world.said()] == [(1, -1), (-1, 1)]
+
+
+def test_a_connection_that_ends_while_its_page_is_read_is_never_attached() -> None:
+    world = World()
+    world.attach(1)
+    world.detach(1)
+    assert of(world.settle(), Welcome) == []
+
+
+def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    world.attach(1, cursor=0, resume=True, sent=1)
+    world.ack(1, 1)
+    assert not [record for record in world.settle() if isinstance(record, Deliver)]
+    assert world.core.mailboxes["t:u"].floor == 1

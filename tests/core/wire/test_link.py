@@ -1,0 +1,273 @@
+"""The link's two state machines over a network that reorders, and calls that never come back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.core.wire.records import Ack, encode
+
+LIMITS = LinkLimits(
+    pacing_ms=2,
+    pacing_max_ms=8,
+    pacing_records=64,
+    lazy_pacing_ms=20,
+    park_ms=1000,
+    timeout_ms=3000,
+    inflight_max=8,
+    batch_bytes_max=200,
+    queue_bytes_max=100_000,
+)
+
+
+def decoded(batches: list[bytes]) -> list[Any]:
+    return [record for batch in batches for record in msgspec.msgpack.decode(batch, type=list[Ack])]
+
+
+def opened(now_ms: float = 0) -> tuple[Caller, Callee]:
+    """A session whose first exchange is over, and one call parked."""
+    caller, callee = Caller("edge-0/x", LIMITS, now_ms), Callee("edge-0/x", LIMITS, now_ms)
+    seq, batch = caller.call(now_ms) or pytest.fail("request 0 leaves at once")
+    callee.request(seq, batch, now_ms)
+    answered, data = callee.reply(now_ms) or pytest.fail("request 0 is answered at once")
+    caller.reply(answered, data, now_ms)
+    seq, batch = caller.call(now_ms) or pytest.fail("a call is always parked")
+    callee.request(seq, batch, now_ms)
+    return caller, callee
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
+def test_records_arrive_once_and_in_order_both_ways_whatever_order_calls_take(seed: int, count: int) -> None:
+    dice = random.Random(seed)
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    requests: list[tuple[int, bytes]] = []
+    replies: list[tuple[int, bytes]] = []
+    up: list[Any] = []
+    down: list[Any] = []
+    now_ms, sent_up, sent_down = 0.0, 0, 0
+    while len(up) < count or len(down) < count:
+        now_ms += dice.choice([0, 0.5, 3, 30])
+        assert now_ms < 1_000_000, "the link has come to rest with records still waiting"
+        if sent_up < count and dice.random() < 0.5:
+            caller.push(Ack(1, sent_up), now_ms)
+            sent_up += 1
+        if sent_down < count and dice.random() < 0.5:
+            callee.push(Ack(2, sent_down), now_ms)
+            sent_down += 1
+        while (call := caller.call(now_ms)) is not None:
+            requests.append(call)
+        if requests and dice.random() < 0.7:
+            up += decoded(callee.request(*requests.pop(dice.randrange(len(requests))), now_ms))
+        while (reply := callee.reply(now_ms)) is not None:
+            replies.append(reply)
+        if replies and dice.random() < 0.7:
+            down += decoded(caller.reply(*replies.pop(dice.randrange(len(replies))), now_ms))
+        assert len(caller._inflight) <= LIMITS.inflight_max
+    assert [record.seq for record in up] == list(range(count))
+    assert [record.seq for record in down] == list(range(count))
+
+
+def test_the_first_record_leaves_at_once_and_later_ones_wait_for_the_pacing() -> None:
+    caller, _ = opened()
+    caller.push(Ack(1, 1), 10)
+    assert caller.call(10) is not None
+    caller.push(Ack(1, 2), 10.5)
+    assert caller.call(10.5) is None
+    assert caller.wake_at(10.5) == 12
+    assert caller.call(12) is not None
+
+
+def test_lazy_records_wait_longer_but_ride_with_whatever_leaves_earlier_and_only_the_latest_goes() -> None:
+    caller, callee = opened()
+    caller.push_latest(7, Ack(7, 1), 10)
+    caller.push_latest(7, Ack(7, 2), 11)
+    assert caller.call(12) is None
+    caller.push(Ack(1, 1), 13)
+    call = caller.call(13)
+    assert call is not None
+    assert decoded(callee.request(*call, 13)) == [Ack(1, 1), Ack(7, 2)]
+
+
+def test_a_lazy_record_that_is_promoted_leaves_before_what_follows() -> None:
+    caller, callee = opened()
+    caller.push_latest(7, Ack(7, 1), 10)
+    caller.promote(7, 11)
+    caller.push(Ack(7, 9), 11)
+    call = caller.call(12)
+    assert call is not None
+    assert decoded(callee.request(*call, 12)) == [Ack(7, 1), Ack(7, 9)]
+
+
+def test_request_0_is_answered_at_once_so_that_the_session_opens() -> None:
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    call = caller.call(0)
+    assert call is not None
+    callee.request(*call, 0)
+    assert callee.reply(0) is not None
+
+
+def test_a_parked_call_is_answered_when_its_lease_ends() -> None:
+    _, callee = opened()
+    assert callee.reply(999) is None
+    assert callee.reply(1000) is not None
+
+
+def requested(caller: Caller, callee: Callee, now_ms: float) -> None:
+    """One more call with a record arrives."""
+    caller.push(Ack(1, 1), now_ms)
+    callee.request(*(caller.call(now_ms) or pytest.fail("the record leaves")), now_ms)
+
+
+def told(callee: Callee, now_ms: float) -> tuple[int, bytes]:
+    """The callee says something, at once."""
+    callee.push(Ack(2, 1), now_ms)
+    return callee.reply(now_ms) or pytest.fail("it leaves at once")
+
+
+def test_what_a_request_brings_about_leaves_at_once_with_the_call_before_it() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    assert callee.reply(10) is None, "no empty reply"
+    answered, data = told(callee, 11)
+    assert answered == 1, "with the oldest call"
+    assert decoded(caller.reply(answered, data, 12)) == [Ack(2, 1)]
+
+
+def test_after_something_was_heard_two_calls_are_kept_under_way_for_as_long_as_a_lease() -> None:
+    caller, callee = opened()
+    caller.reply(*told(callee, 10), 11)
+    assert caller.wake_at(11) == 11
+    assert caller.call(11) is not None
+    assert caller.call(11) is not None
+    assert caller.call(11) is None
+    caller, callee = opened()
+    caller.reply(*told(callee, 10), 11)
+    assert caller.call(11 + LIMITS.park_ms) is not None
+    assert caller.call(11 + LIMITS.park_ms) is None, "one is enough for who hears nothing"
+
+
+def test_a_fourth_parked_call_is_answered_without_a_word_so_that_the_caller_may_go_on() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    requested(caller, callee, 20)
+    assert callee.reply(20) is None
+    requested(caller, callee, 30)
+    assert callee.reply(30) is not None
+    assert callee.reply(30) is None
+
+
+def test_replies_are_an_interval_apart_and_the_last_parked_call_is_kept_for_two() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    requested(caller, callee, 20)
+    told(callee, 20)
+    callee.push(Ack(2, 2), 21)
+    assert callee.reply(21) is None
+    assert callee.wake_at(21) == 22
+    assert callee.reply(22) is not None
+    callee.push(Ack(2, 3), 22)
+    assert callee.reply(24) is None
+    assert callee.wake_at(24) == 26
+    assert callee.reply(26) is not None
+
+
+@pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 3), (65, 4), (1000, 8)])
+def test_the_interval_grows_with_the_batch_that_left_last(records: int, interval_ms: float) -> None:
+    caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0)
+    caller.reply(0, bytes(8) + encode([]), 0) if caller.call(0) else pytest.fail("request 0 leaves at once")
+    for n in range(records):
+        caller.push(Ack(1, n), 10)
+    assert caller.call(10) is not None
+    caller.push(Ack(1, records), 10)
+    assert caller.wake_at(10) == 10 + interval_ms
+
+
+def test_an_empty_reply_does_not_count_for_the_pacing() -> None:
+    caller, callee = opened()
+    for now_ms in (10, 20, 30):
+        requested(caller, callee, now_ms)
+    assert callee.reply(30) is not None, "empty: a fourth call is parked"
+    told(callee, 30)
+
+
+def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
+    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    caller.push(Ack(1, 1), 0)
+    call = caller.call(0)
+    assert call is not None
+    assert len(callee.request(*call, 0)) == 1
+    assert callee.request(*call, 0) == []
+    assert callee.reply(5000) is not None
+    assert callee.reply(5000) is None
+
+
+def test_nothing_follows_request_0_before_its_reply() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    caller.push(Ack(1, 1), 0)
+    assert caller.call(100) is None
+
+
+def test_a_reset_ends_the_session() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    assert caller.reply(0, RESET, 1) == []
+    assert caller.over
+    assert caller.call(1) is None
+
+
+def test_a_call_without_an_answer_ends_the_session() -> None:
+    caller = Caller("s", LIMITS, 0)
+    assert caller.call(0) is not None
+    assert caller.check(4000)
+    assert not caller.check(4001)
+
+
+def test_a_silent_caller_is_noticed() -> None:
+    _, callee = opened()
+    assert callee.alive(4000)
+    assert not callee.alive(4001)
+
+
+def test_a_batch_has_a_size_and_an_oversized_record_still_goes() -> None:
+    caller, callee = opened()
+    big = "x" * 500
+    caller.push(msgspec.json.decode(b"[4,1,1]", type=Ack), 10)
+    record = type("Big", (msgspec.Struct,), {"__annotations__": {"text": str}})(big)
+    caller.push(record, 10)
+    first = caller.call(10)
+    assert first is not None
+    assert len(decoded(callee.request(*first, 10))) == 1
+    second = caller.call(20)
+    assert second is not None
+    assert len(second[1]) > 500
+
+
+@given(counts=st.lists(st.integers(1, 40), max_size=6), many=st.sampled_from([1, 15, 16, 999, 1000, 1001, 2500]))
+def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: list[int], many: int) -> None:
+    limits = msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20)
+    caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
+    callee.request(*(caller.call(0) or pytest.fail("request 0 leaves at once")), 0)
+    sent = 0
+    for count in [*counts, many]:
+        callee.push_all([Ack(1, sent + n) for n in range(count)], 0)
+        callee.push(Ack(2, sent), 0)
+        sent += count
+    arrived = decoded(caller.reply(*(callee.reply(0) or pytest.fail("request 0 is answered at once")), 0))
+    assert [record.seq for record in arrived if record.conn == 1] == list(range(sent))
+    assert len(arrived) == sent + len(counts) + 1
+
+
+def test_more_than_the_queue_may_hold_is_refused() -> None:
+    caller, _ = opened()
+    fits = LIMITS.queue_bytes_max // len(msgspec.msgpack.encode(Ack(1, 1)))
+    for _ in range(fits):
+        caller.push(Ack(1, 1), 0)
+    with pytest.raises(LinkOverflow):
+        caller.push(Ack(1, 1), 0)

@@ -1,0 +1,139 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.gateway.metrics import PUBLISH_BUCKETS_MS, EdgeMetrics
+from tests.support.edge_world import edge_world
+
+STATUS: dict[str, Any] = {
+    "version": "1.2.3",
+    "shards": [
+        {
+            "index": 0,
+            "role": "shard",
+            "alive": True,
+            "ready": True,
+            "cpu_pct": 12.5,
+            "rss_bytes": 1000,
+            "restarts": 2,
+            "users": 5,
+            "connections": 6,
+            "pending": 7,
+            "lag_ms": 1500,
+            "epoch": 3,
+            "published": 100,
+            "acknowledged": 90,
+            "storage": "ok",
+            "latency": [[1, 4], [5, 2], [-1, 1]],
+        },
+        {"index": 1, "role": "shard", "alive": False, "ready": False},
+    ],
+    "schedulers": [{"index": 0, "alive": True, "armed": 8, "fired": 9, "storage": "down", "lateness": [[1, 1], [-1, 0]]}],
+    "edges": [{"index": 0, "alive": True, "connections": {"websocket": 3, "sse": 1, "poll": 0}, "published": 50}],
+    "controller": {},
+    "redis": {"alive": True},
+    "totals": {"connections": 4, "p50_ms": 4, "p95_ms": 9.5, "p99_ms": None},
+}
+
+
+def families(text: bytes) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text.decode())}
+
+
+def values(text: bytes, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of a name by their label values, labels in alphabetical order."""
+    return {
+        tuple(value for _, value in sorted(sample.labels.items())): sample.value
+        for family in families(text).values()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_an_edge_tells_what_it_has_counted() -> None:
+    metrics = EdgeMetrics("edge-3", lambda: 9)
+    metrics.published.update(["accepted", "accepted", "duplicate"])
+    metrics.refused[429] += 1
+    metrics.connections["sse"] += 2
+    metrics.closes[4401] += 1
+    metrics.frames_received = 5
+    metrics.frames_sent = 6
+    metrics.messages_sent = 7
+    metrics.acks = 8
+    text = metrics.render(None)
+    assert values(text, "engine_edge_published_total") == {("edge-3", "accepted"): 2, ("edge-3", "duplicate"): 1}
+    assert values(text, "engine_edge_refused_total") == {("429", "edge-3"): 1}
+    assert values(text, "engine_edge_connections") == {("edge-3", "websocket"): 0, ("edge-3", "sse"): 2, ("edge-3", "poll"): 0}
+    assert values(text, "engine_edge_closes_total") == {("4401", "edge-3"): 1}
+    assert values(text, "engine_edge_frames_received_total") == {("edge-3",): 5}
+    assert values(text, "engine_edge_frames_sent_total") == {("edge-3",): 6}
+    assert values(text, "engine_edge_messages_sent_total") == {("edge-3",): 7}
+    assert values(text, "engine_edge_acks_total") == {("edge-3",): 8}
+    assert values(text, "engine_edge_link_calls_total") == {("edge-3",): 9}
+    assert "process_resident_memory_bytes" in families(text)
+
+
+def test_publish_latency_is_a_cumulative_histogram_in_seconds() -> None:
+    metrics = EdgeMetrics("edge-0")
+    for elapsed_ms in (0.5, 1, 1.5, 4, 99_999):
+        metrics.publish_took(elapsed_ms)
+    text = metrics.render(None)
+    buckets = values(text, "engine_edge_publish_seconds_bucket")
+    assert [buckets["edge-0", bound] for bound in ("0.001", "0.002", "0.003", "0.005", "10.0", "+Inf")] == [2, 3, 3, 4, 4, 5]
+    assert len(buckets) == len(PUBLISH_BUCKETS_MS) + 1
+    assert values(text, "engine_edge_publish_seconds_count") == {("edge-0",): 5}
+    assert values(text, "engine_edge_publish_seconds_sum") == {("edge-0",): 100.006}
+
+
+def test_the_engines_status_becomes_metrics_of_every_actor() -> None:
+    text = EdgeMetrics("edge-0").render(STATUS)
+    assert values(text, "engine_info") == {("1.2.3",): 1}
+    assert values(text, "engine_up") == {("0", "shard"): 1, ("1", "shard"): 0, ("0", "scheduler"): 1, ("0", "edge"): 1}
+    assert values(text, "engine_cpu_ratio") == {("0", "shard"): 0.125}
+    assert values(text, "engine_restarts_total") == {("0", "shard"): 2}
+    assert values(text, "engine_published_total") == {("0",): 100}
+    assert values(text, "engine_pending_messages") == {("0",): 7}
+    assert values(text, "engine_journal_lag_seconds") == {("0",): 1.5}
+    assert values(text, "engine_timers_armed") == {("0",): 8}
+    assert values(text, "engine_storage_up") == {("0", "shard"): 1, ("0", "scheduler"): 0}
+    assert values(text, "engine_connections") == {("0", "websocket"): 3, ("0", "sse"): 1, ("0", "poll"): 0}
+    assert values(text, "engine_delivery_seconds_bucket") == {("0.001", "0"): 4, ("0.005", "0"): 6, ("+Inf", "0"): 7}
+    assert values(text, "engine_delivery_recent_seconds") == {("0.5",): 0.004, ("0.95",): 0.0095}
+
+
+def test_what_an_actor_does_not_tell_is_left_out_and_without_a_status_everything_is() -> None:
+    metrics = EdgeMetrics("edge-0")
+    assert ("1",) not in values(metrics.render(STATUS), "engine_published_total")
+    assert "engine_up" not in families(metrics.render(None))
+    for broken in ({}, {"shards": None, "totals": None}, {"shards": ["x", {}], "edges": [{"connections": 5}]}):
+        assert "engine_info" in families(metrics.render(broken))
+
+
+def test_every_name_follows_the_conventions_and_says_what_it_is() -> None:
+    for family in families(EdgeMetrics("edge-0").render(STATUS)).values():
+        assert re.fullmatch(r"(engine|process)_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        assert not family.name.endswith(("_ms", "_pct", "_count"))
+
+
+def test_two_edges_in_one_process_do_not_share_numbers() -> None:
+    first, second = EdgeMetrics("edge-0"), EdgeMetrics("edge-1")
+    first.acks += 1
+    assert values(second.render(None), "engine_edge_acks_total") == {("edge-1",): 0}
+
+
+async def test_a_running_edge_counts_what_passes_through_it() -> None:
+    async with edge_world() as world, world.http() as client, world.connect("u1"):
+        await world.publish("u1", 3)
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert values(answer.content, "engine_edge_published_total") == {("edge-0", "accepted"): 3}
+        assert values(answer.content, "engine_edge_connections")["edge-0", "websocket"] == 1
+        assert values(answer.content, "engine_edge_publish_seconds_count") == {("edge-0",): 1}
+        assert values(answer.content, "engine_info") == {("test",): 1}

@@ -1,0 +1,93 @@
+"""What comes with the welcome leaves with it, in the order it came, whatever else happens in the same batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.auth.tokens import Principal
+from engine.config import Config
+from engine.core.wire import records as wire
+from engine.errors import CorruptRecord
+from engine.gateway.connection import NO_CURSOR
+from engine.transports.websocket_transport import DirectWebSocket
+from tests.support.edge_world import EdgeWorld, client_frame
+from tests.transports.test_websocket_transport import Transport
+
+
+class Client:
+    """An attached connection, and what each write to its transport held."""
+
+    def __init__(self) -> None:
+        self.world = EdgeWorld(Config(), 1)
+        self.world.shard.take = lambda _record: None  # type: ignore[method-assign]
+        self.gateway = self.world.gateway
+        self.writes: list[bytes] = []
+        self.transport = Transport()
+        self.transport.write = self.writes.append  # type: ignore[method-assign]
+        self.socket = Once(self.gateway, Principal("t", "u", frozenset(), 1 << 40), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
+        self.socket.begin(self.transport, set())  # type: ignore[arg-type]
+
+    def told(self, *records: Any) -> list[list[str]]:
+        """What each write brought of these words, after one batch of the shard."""
+        self.gateway.from_shard(0, records)
+        words = ("welcome", "revoke", '"seq":1,', '"seq":2,')
+        seen = [
+            sorted((word for word in words if word.encode() in data), key=lambda word: data.find(word.encode())) for data in self.writes
+        ]
+        self.writes.clear()
+        return seen
+
+    @property
+    def welcome(self) -> wire.Welcome:
+        return wire.Welcome(self.socket.id, 9, "ok", 1, "e1")
+
+    def deliver(self, seq: int) -> wire.Deliver:
+        return wire.Deliver(self.socket.id, [(seq, 1, b'"id":"m"')])
+
+
+class Once(DirectWebSocket):
+    """There is no loop here, and nothing to wait for."""
+
+    __slots__ = ()
+
+    def _await_close(self) -> None:
+        pass
+
+
+def test_a_welcome_and_what_comes_with_it_are_one_write() -> None:
+    client = Client()
+    assert client.told(client.welcome, client.deliver(1), wire.Revoke(client.socket.id, ["x"]), client.deliver(2)) == [
+        ["welcome", '"seq":1,', "revoke", '"seq":2,']
+    ]
+    assert client.told(client.deliver(2), wire.Revoke(client.socket.id, ["x"])) == [['"seq":2,'], ["revoke"]]
+
+
+def test_a_welcome_that_brings_nothing_does_not_wait() -> None:
+    client = Client()
+    assert client.told(client.welcome) == [["welcome"]]
+    assert client.told(client.deliver(1)) == [['"seq":1,']]
+
+
+def test_a_hangup_in_the_same_batch_comes_after_everything_before_it() -> None:
+    client = Client()
+    client.gateway.from_shard(0, [client.welcome, client.deliver(1), wire.Hangup(client.socket.id, 4409, "too many")])
+    assert [write[:1] for write in client.writes] == [b"\x81", b"\x88"]
+    assert b"welcome" in client.writes[0]
+    assert b'"seq":1,' in client.writes[0]
+    assert b"too many" in client.writes[1]
+
+
+def test_a_client_that_has_left_is_written_nothing() -> None:
+    client = Client()
+    client.socket.data_received(client_frame(b"\x03\xe8", 8))
+    client.writes.clear()
+    assert client.told(client.welcome, client.deliver(1)) == []
+
+
+def test_a_batch_that_breaks_off_delays_what_it_brought_and_loses_nothing() -> None:
+    client = Client()
+    with pytest.raises(CorruptRecord):
+        client.told(client.welcome, wire.DeliverShared(7, [(client.socket.id, 1, 1)]))
+    assert client.told() == [["welcome"]]

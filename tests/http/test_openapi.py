@@ -1,0 +1,239 @@
+"""The description of the interface: valid, complete, and true."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from starlette.routing import Route, WebSocketRoute
+
+from engine.auth.tokens import Authenticator, Principal
+from engine.config import Config
+from engine.core.model.message import object_bytes
+from engine.core.wire.records import PUBLISH_STATUS, UNAVAILABLE
+from engine.http import openapi, static_files
+from engine.http.problems import Problem
+from engine.publish.drafts import parse
+from engine.publish.media_types import MEDIA_TYPES, CloudEvent, Item
+from engine.routes import app
+from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
+
+CONFIG = Config(jwt_secret=SECRET)
+DOCUMENT = openapi.document(CONFIG)
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in DOCUMENT["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield path, method, item[method]
+
+
+def nodes(value: Any) -> Iterator[Any]:
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes(inner)
+
+
+def valid(name: str, value: Any) -> bool:
+    """Is the value one of the named schema?"""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+
+
+# -- Valid. ------------------------------------------------------------------------------------------------------------
+def test_every_schema_is_a_json_schema() -> None:
+    for schema in DOCUMENT["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_reference_leads_somewhere_and_every_component_is_used() -> None:
+    references = [node["$ref"] for node in nodes(DOCUMENT) if isinstance(node, dict) and "$ref" in node]
+    for reference in references:
+        value: Any = DOCUMENT
+        for part in reference.removeprefix("#/").split("/"):
+            value = value[part]
+    named = {f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in DOCUMENT["components"][kind]}
+    assert named == set(references)
+
+
+def test_every_operation_is_whole() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(names) == len(set(names))
+    tags = {tag["name"] for tag in DOCUMENT["tags"]}
+    for path, method, operation in operations():
+        assert operation["summary"]
+        assert set(operation["tags"]) <= tags
+        assert ("requestBody" in operation) == (method in ("post", "patch") or operation["operationId"] == "setProfile")
+        for status, response in operation["responses"].items():
+            assert re.fullmatch(r"[1-5]\d\d", status)
+            assert "$ref" in response or response["description"]
+        declared = [*DOCUMENT["paths"][path].get("parameters", ()), *operation.get("parameters", ())]
+        assert {parameter["name"] for parameter in declared if parameter["in"] == "path"} == set(re.findall(r"{(\w+)}", path))
+        assert all(parameter["required"] for parameter in declared if parameter["in"] == "path")
+
+
+def test_the_document_is_json_and_names_its_version() -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["version"]
+
+
+# -- Complete. ---------------------------------------------------------------------------------------------------------
+async def test_every_route_and_method_is_described_and_everything_described_exists() -> None:
+    async def nothing() -> dict[str, Any]:
+        return {}
+
+    application = app((world := EdgeWorld(CONFIG, 1)).gateway, Authenticator(CONFIG), CONFIG, nothing, nothing, world.signals)
+    parts_of_the_page = {route.path for route in static_files.routes()} - {"/", "/client.js"}
+    served = set()
+    for route in application.routes:
+        if isinstance(route, WebSocketRoute):
+            served.add((route.path, "get"))
+        elif isinstance(route, Route) and route.path not in parts_of_the_page:
+            served |= {(route.path.replace(":path}", "}"), method.lower()) for method in route.methods or () if method != "HEAD"}
+    assert served == {(path, method) for path, method, _ in operations()}
+
+
+def test_every_field_and_media_type_of_publishing_is_described() -> None:
+    described = DOCUMENT["components"]["schemas"]
+    assert set(described["Notification"]["properties"]) == set(Item.__struct_fields__)
+    assert set(described["CloudEvent"]["properties"]) == set(CloudEvent.__struct_fields__) - {"data_base64"}
+    assert set(described["Result"]["properties"]["status"]["enum"]) == set(PUBLISH_STATUS)
+    assert set(DOCUMENT["paths"]["/v1/notifications"]["post"]["requestBody"]["content"]) == set(MEDIA_TYPES)
+
+
+# -- True. -------------------------------------------------------------------------------------------------------------
+def accepted(item: object, content_type: str) -> bool:
+    try:
+        parse(json.dumps(item).encode(), content_type, Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
+    except Problem:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"user": ...},
+        {"user": ""},
+        {"user": ..., "users": ["a", "b"]},
+        {"user": ..., "users": []},
+        {"users": ["b"]},
+        {"user": ..., "topic": "repo:a/b"},
+        {"user": ..., "topic": "a b"},
+        {"user": ..., "topic": "a.*"},
+        {"topic": "x"},
+        {"user": ..., "broadcast": True},
+        {"user": ..., "broadcast": False},
+        {"user": ..., "broadcast": True, "topic": "x"},
+        {"type": "a..b"},
+        {"type": "x" * 129},
+        {"type": ...},
+        {"id": ""},
+        {"id": "k"},
+        {"priority": "high"},
+        {"priority": "urgent"},
+        {"delay": 1.5},
+        {"delay": -1},
+        {"delay": "1"},
+        {"delay": 1, "at": 1},
+        {"at": 1},
+        {"at": -1},
+        {"ttl": 0},
+        {"ttl": 0.5},
+        {"ttl": 1e9},
+        {"retain": None},
+        {"collapse": {"key": "k"}},
+        {"collapse": {"key": ""}},
+        {"collapse": {"key": "k", "window": 5}},
+        {"collapse": {"key": "k", "window": 0, "leading": False}},
+        {"collapse": {"key": "k", "leading": True}},
+        {"collapse": {"key": "k", "window": 0.5, "leading": True, "text": "{count} likes"}},
+        {"collapse": {"key": "k", "window": 0, "text": "{count} likes"}},
+        {"collapse": {"key": "k", "window": 86401}},
+        {"collapse": {"window": 0}},
+        {"collapse": {"key": "k", "more": 1}},
+        {"retain": False},
+        {"dealy": 1},
+        {"ts": 1.5},
+        {"data": None, "actor": [1], "target": "t", "context": {}},
+    ],
+)
+def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(change: dict[str, object]) -> None:
+    item = {name: value for name, value in {"user": "u", "type": "a.b", **change}.items() if value is not ...}
+    assert valid("Notification", item) is accepted(item, "application/json")
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"subject": ...}, {"specversion": "2"}, {"traceparent": "x"}, {"ttl": -1}, {"id": ...}, {"source": ...}]
+)
+def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, object]) -> None:
+    base = {"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "subject": "u"}
+    event = {name: value for name, value in {**base, **change}.items() if value is not ...}
+    assert valid("CloudEvent", event) is accepted(event, "application/cloudevents+json")
+
+
+def test_a_message_is_as_described() -> None:
+    body = b'{"user":"u","type":"a.b","actor":{"id":1},"data":[1]}'
+    (draft,) = parse(body, None, Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
+    assert valid("Message", json.loads(object_bytes("7", 3, 1, draft.body)))
+
+
+async def test_the_answers_of_a_running_edge_are_as_described() -> None:
+    async with edge_world() as world, world.http() as client, world.connect("u1") as socket:
+        assert (await client.get("/openapi.json")).json() == openapi.document(world.config)
+        item = {"user": "u1", "type": "a.b"}
+
+        answer = await client.post("/v1/notifications", json=[item, {**item, "delay": 60, "id": "later"}])
+        assert answer.status_code == 202
+        assert valid("PublishAnswer", answer.json())
+        (message,) = (await frame_of(socket))["messages"]
+        assert valid("Message", message)
+        sid = answer.json()["results"][1]["scheduled_id"]
+        for method, path, body, schema in (
+            ("GET", "/v1/scheduled?user=u1", None, "ScheduledList"),
+            ("GET", f"/v1/scheduled/{sid}", None, "Scheduled"),
+            ("PATCH", f"/v1/scheduled/{sid}", {"delay": 90}, "Scheduled"),
+            ("DELETE", f"/v1/scheduled/{sid}", None, "Cancelled"),
+            ("GET", "/v1/poll?wait=0", None, "PollAnswer"),
+            ("GET", "/v1/heartbeat", None, "Presence"),
+            ("POST", "/v1/ack", {"seq": 1}, "Acknowledged"),
+            ("GET", "/healthz", None, "Health"),
+            ("GET", "/readyz", None, "Readiness"),
+        ):
+            answer = await client.request(method, path, json=body)
+            assert answer.status_code == 200, (path, answer.text)
+            assert valid(schema, answer.json()), (path, answer.text)
+        world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
+        assert valid("Status", (await client.get("/v1/status")).json())
+
+
+async def test_the_problems_of_a_running_edge_are_as_described() -> None:
+    async with edge_world() as world, world.http() as client:
+        world.ready = {"shard-0": False}
+        requests = [
+            client.post("/v1/notifications", content=b"{"),
+            client.post("/v1/notifications", content=b"{}", headers={"content-type": "text/plain"}),
+            client.post("/v1/notifications", json=[{"user": "u", "type": "a b"}]),
+            client.get("/v1/scheduled/0-none"),
+            client.get("/v1/poll", headers={"Authorization": "Bearer nonsense"}),
+            client.get("/v1/poll?wait=x"),
+            client.get("/readyz"),
+            client.get("/nowhere"),
+            client.put("/v1/ack"),
+        ]
+        answers = await asyncio.gather(*requests)
+        world.shard.status = UNAVAILABLE
+        answers.append(await client.post("/v1/notifications", json={"user": "u", "type": "a.b"}))
+        assert [answer.status_code for answer in answers] == [400, 415, 422, 404, 401, 400, 503, 404, 405, 503]
+        for answer in answers:
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert valid("Problem", answer.json()), answer.text

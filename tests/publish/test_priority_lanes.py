@@ -1,0 +1,260 @@
+"""What an edge sends to a route, in which order, and what it refuses; with the clock of the test."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.wire.records import ACCEPTED, OVERLOADED, Post, Posted
+from engine.errors import Overloaded
+from engine.gateway.pending_calls import PendingCalls
+from engine.http.problems import retry_after_s
+from engine.publish.priority_lanes import SHARES, PriorityLanes
+
+TARGET_MS = 500
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Edge:
+    """Calls over lanes to routes that record what they are sent and answer when told."""
+
+    def __init__(self, *, window: int = 4, rate_per_ms: float = 1.0) -> None:
+        self.clock = Clock()
+        self.sent: dict[int, list[Post]] = {}
+        self.owner = 0
+
+        def lanes(route: int) -> PriorityLanes:
+            sent = self.sent.setdefault(route, [])
+            return PriorityLanes(window, 10, rate_per_ms, TARGET_MS, sent.append, self.clock)
+
+        self.calls = PendingCalls(50_000, 8000, self.clock, lambda record: int(record.key) if record.key else self.owner, lanes)
+
+    def post(self, *priorities: int, route: int | None = None) -> list[int]:
+        """One request; returns its refs."""
+        key = "" if route is None else str(route)
+        call = self.calls.begin(
+            len(priorities),
+            lambda base: [Post(base + n, key, f"i{base + n}", True, b"", p, 0, True, b"") for n, p in enumerate(priorities)],
+            priorities,
+        )
+        return list(range(call.base, call.base + len(priorities)))
+
+    def answer(self, ref: int) -> None:
+        self.calls.answer(ref, Posted(ref, ACCEPTED, 1))
+
+    def refs(self, route: int = 0) -> list[int]:
+        return [post.ref for post in self.sent[route]]
+
+
+async def test_a_window_goes_out_and_the_others_wait_for_answers() -> None:
+    edge = Edge(window=2)
+    edge.post(*[NORMAL] * 5)
+    assert edge.refs() == [0, 1]
+    edge.answer(0)
+    assert edge.refs() == [0, 1, 2]
+    edge.answer(2)
+    edge.answer(1)
+    assert edge.refs() == [0, 1, 2, 3, 4]
+
+
+async def test_high_passes_everything_that_waits_and_normal_passes_low() -> None:
+    edge = Edge(window=1)
+    edge.post(LOW, LOW, NORMAL)
+    assert edge.refs() == [0]
+    edge.post(HIGH)
+    assert edge.refs() == [0, 3]
+    edge.answer(0)
+    edge.answer(3)
+    edge.answer(2)
+    edge.answer(1)
+    assert edge.refs() == [0, 3, 2, 1]
+
+
+async def test_while_high_ones_take_long_fewer_of_the_others_are_under_way() -> None:
+    edge = Edge(window=100)
+
+    def under_way(high_takes_ms: int) -> int:
+        for _ in range(40):
+            for ref in edge.post(HIGH):
+                edge.clock.now_ms += high_takes_ms
+                edge.answer(ref)
+            edge.calls.expire(edge.clock.now_ms)
+        before = len(edge.refs())
+        refs = edge.post(*[LOW] * 200)
+        sent = len(edge.refs()) - before
+        for ref in refs:
+            edge.answer(ref)
+        return sent
+
+    edge.post(NORMAL)
+    edge.answer(0)
+    assert under_way(high_takes_ms=2) == 100
+    assert under_way(high_takes_ms=80) == 50
+    assert under_way(high_takes_ms=2) >= 100
+
+
+async def test_an_item_that_was_sent_again_tells_no_time() -> None:
+    edge = Edge(window=100)
+    for _ in range(40):
+        (ref,) = edge.post(HIGH)
+        edge.calls.repeat(0)
+        edge.clock.now_ms += 80
+        edge.answer(ref)
+        edge.calls.expire(edge.clock.now_ms)
+    before = len(edge.refs())
+    edge.post(*[LOW] * 200)
+    assert len(edge.refs()) == before + 100
+
+
+async def test_a_route_that_does_not_answer_stops_nobody_else() -> None:
+    edge = Edge(window=1)
+    edge.post(*[NORMAL] * 3, route=0)
+    edge.post(NORMAL, route=1)
+    assert (edge.refs(0), edge.refs(1)) == ([0], [3])
+
+
+async def test_low_is_refused_first_then_normal_then_high_and_nothing_of_a_refused_request_is_sent() -> None:
+    edge = Edge(window=1, rate_per_ms=1.0)
+    waiting = 0
+    for priority in (LOW, NORMAL, HIGH):
+        limit = round(SHARES[priority] * TARGET_MS)
+        edge.post(*[HIGH] * (limit - 1 - waiting))
+        edge.post(priority)
+        waiting = limit
+        before = len(edge.calls)
+        with pytest.raises(Overloaded) as raised:
+            edge.post(HIGH, priority)
+        assert raised.value.backlog_ms == waiting
+        assert len(edge.calls) == before
+    assert [post.priority for post in edge.sent[0] if post.priority != HIGH] == [LOW], "the normal one waits behind it"
+
+
+async def test_a_lane_that_is_passed_all_the_time_closes() -> None:
+    edge = Edge(window=1, rate_per_ms=100.0)
+    edge.post(NORMAL, LOW)
+    edge.clock.now_ms = 260
+    edge.post(NORMAL)
+    with pytest.raises(Overloaded) as raised:
+        edge.post(LOW)
+    assert raised.value.backlog_ms == 260
+
+
+async def test_an_idle_route_takes_a_request_of_any_size() -> None:
+    edge = Edge(rate_per_ms=0.001)
+    edge.post(*[LOW] * 1000)
+    with pytest.raises(Overloaded):
+        edge.post(LOW)
+
+
+async def test_only_the_routes_of_a_request_matter() -> None:
+    edge = Edge(rate_per_ms=1.0)
+    edge.post(*[NORMAL] * 1000, route=0)
+    with pytest.raises(Overloaded):
+        edge.post(NORMAL, route=0)
+    edge.post(NORMAL, route=1)
+
+
+async def test_a_new_session_repeats_what_was_sent_and_leaves_the_rest_to_its_turn() -> None:
+    edge = Edge(window=2)
+    edge.post(*[NORMAL] * 4)
+    edge.calls.repeat(0)
+    assert edge.refs() == [0, 1, 0, 1]
+    edge.answer(0)
+    assert edge.refs()[4:] == [2]
+
+
+async def test_what_has_moved_counts_where_it_is_now() -> None:
+    edge = Edge(window=1)
+    edge.calls.know([0, 1])
+    edge.post(NORMAL)
+    edge.owner = 1
+    edge.calls.moved(0, 0, known=True)
+    assert edge.refs(1) == [0]
+    edge.post(NORMAL)
+    assert edge.refs(1) == [0]
+    edge.answer(0)
+    assert edge.refs(1) == [0, 1]
+
+
+async def test_what_was_never_sent_is_refused_after_the_whole_target() -> None:
+    edge = Edge(window=1)
+    call = edge.calls.begin(2, lambda base: [Post(base + n, "", f"i{n}", True, b"", LOW, 0, True, b"") for n in range(2)], [LOW, LOW])
+    edge.calls.expire(TARGET_MS - 1)
+    assert not call.done.done()
+    edge.calls.expire(TARGET_MS)
+    assert [answer and answer.status for answer in call.answers] == [None, OVERLOADED]
+    edge.answer(0)
+    assert call.done.done()
+    assert edge.refs() == [0]
+    assert edge.calls.shards_ms == 0
+
+
+async def test_an_expired_request_makes_room_whether_it_was_sent_or_waited() -> None:
+    edge = Edge(window=1)
+    edge.post(NORMAL, NORMAL)
+    edge.clock.now_ms = 4000
+    edge.post(HIGH)
+    edge.clock.now_ms = 8000
+    edge.calls.expire(8000)
+    assert edge.refs() == [0, 2]
+    edge.post(NORMAL, NORMAL)
+    assert edge.refs() == [0, 2, 3], "the high one is under way, and takes no room of the others"
+    edge.answer(2)
+    assert edge.refs() == [0, 2, 3]
+    edge.answer(3)
+    assert edge.refs() == [0, 2, 3, 4]
+    edge.answer(4)
+    assert len(edge.calls) == 0
+    assert edge.calls.shards_ms == 0
+
+
+STEPS = st.one_of(st.tuples(st.just("post"), st.sampled_from([HIGH, NORMAL, LOW])), st.tuples(st.just("answer"), st.integers(0, 9)))
+
+
+@given(st.lists(STEPS))
+def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[str, int]]) -> None:
+    clock = Clock()
+    sent: list[int] = []
+    lanes = PriorityLanes(2, 10, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
+    under_way: list[tuple[int, int]] = []  # (priority, ref)
+    waiting: list[tuple[int, int]] = []
+    ref = 0
+
+    def others() -> int:
+        return sum(priority != HIGH for priority, _ in under_way)
+
+    for what, value in steps:
+        if what == "post":
+            lanes.send(ref, ref, value)  # type: ignore[arg-type]
+            if value == HIGH or (not waiting and others() < 2):
+                under_way.append((value, ref))
+            else:
+                waiting.append((value, ref))
+            ref += 1
+        elif under_way:
+            _, done = under_way.pop(value % len(under_way))
+            lanes.over(done, answered=True)
+            while waiting and others() < 2:
+                chosen = min(waiting)
+                waiting.remove(chosen)
+                under_way.append(chosen)
+        assert {number for _, number in under_way} <= set(sent)
+        assert {number for _, number in waiting}.isdisjoint(sent)
+        assert len(sent) == len(set(sent)) == ref - len(waiting)
+        assert lanes.flow.waiting == len(under_way) + len(waiting)
+
+
+def test_retry_after_is_whole_seconds_around_the_backlog_and_spread() -> None:
+    assert {retry_after_s(0)} == {1}
+    told = [retry_after_s(10_000) for _ in range(500)]
+    assert 10 <= min(told) < 12
+    assert 13 < max(told) <= 15

@@ -1,0 +1,166 @@
+"""The broadcast log on a real Redis: one entry however many it is for, ids, limits, following."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.core.commit.group import idempotency_value
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.constants import LOW
+from engine.core.model.routing import audience_key
+from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE
+from engine.errors import StorageUnavailable
+from engine.store.broadcast_stream import BroadcastLog
+from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
+from tests.conftest import start_redis
+from tests.support.waiting import until
+
+DIGEST = b"digest.."
+
+
+def entry(id: str, topic: str = "", *, tenant: str = "t", body: bytes = b'"x":1', expires_ms: int = 10**15) -> BroadcastEntry:
+    return BroadcastEntry(tenant, topic, id, LOW, expires_ms, True, 5, body)
+
+
+def log_of(client: Redis, **settings: Any) -> BroadcastLog:
+    return BroadcastLog(client, Config(redis_timeout_ms=settings.pop("redis_timeout_ms", 2000), **settings))
+
+
+async def append(log: BroadcastLog, id: str, digest: bytes = DIGEST, *, repeated: bool = False, **fields: Any) -> Any:
+    return (await log.append([(entry(id, **fields), digest, id)], repeated=repeated))[0]
+
+
+async def stored_bytes(client: Redis) -> int:
+    entries: Any = await client.xrange(broadcast_log_key())
+    return sum(len(fields[b"b"]) for _, fields in entries)
+
+
+async def test_what_was_appended_is_read_in_order_with_growing_positions(redis_client: Redis) -> None:
+    log = log_of(redis_client)
+    first = await append(log, "a", body=b'"n":1')
+    second, third = await log.append([(entry("b", "news"), DIGEST, "b"), (entry("c", tenant="other"), DIGEST, "c")])
+    read, reached = await log.read(0, wait=False)
+    assert [broadcast.pos for broadcast in read] == [first.pos, second.pos, third.pos]
+    assert first.pos < second.pos < third.pos == reached
+    assert [(b.tenant, b.topic, b.id) for b in read] == [("t", "", "a"), ("t", "news", "b"), ("other", "", "c")]
+    assert read[0].body == b'"n":1'
+    assert read[0].body.pos == first.pos
+    assert await log.read(second.pos, wait=False) == (read[2:], third.pos)
+
+
+async def test_an_id_is_taken_once_per_audience_and_another_payload_under_it_is_a_conflict(redis_client: Redis) -> None:
+    log = log_of(redis_client)
+    first = await append(log, "a")
+    assert (await append(log, "a")).status == DUPLICATE
+    assert (await append(log, "a")).pos == first.pos
+    assert (await append(log, "a", b"another.")).status == CONFLICT
+    assert (await append(log, "a", topic="news")).status == ACCEPTED
+    assert (await append(log, "a", tenant="other")).status == ACCEPTED
+    assert len((await log.read(0, wait=False))[0]) == 3
+
+
+async def test_an_attempt_whose_answer_was_lost_finds_itself(redis_client: Redis) -> None:
+    log = log_of(redis_client)
+    first = await append(log, "a")
+    again = await append(log, "a", repeated=True)
+    assert (again.status, again.pos) == (ACCEPTED, first.pos)
+    assert (await append(log, "a", b"another.", repeated=True)).status == CONFLICT
+    assert len((await log.read(0, wait=False))[0]) == 1
+
+
+async def test_an_id_that_a_delayed_broadcast_has_taken_is_its_duplicate(redis_client: Redis) -> None:
+    key = idempotency_key(audience_key("t", ""), "a")
+    await redis_client.set(key, idempotency_value(DIGEST, 0, "3-timer"))
+    known = await append(log_of(redis_client), "a", repeated=True)
+    assert (known.status, known.scheduled_id) == (DUPLICATE, "3-timer")
+
+
+async def test_what_is_remembered_of_an_id_and_cannot_be_read_is_a_conflict(redis_client: Redis) -> None:
+    await redis_client.set(idempotency_key(audience_key("t", ""), "a"), b"garbage")
+    assert (await append(log_of(redis_client), "a")).status == CONFLICT
+
+
+async def test_the_oldest_make_room_when_there_are_too_many(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_max=3)
+    appended = [await append(log, f"i{n}") for n in range(5)]
+    assert await log.first() == appended[2].pos
+    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3", "i4"]
+    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+
+
+async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_always_stays(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_bytes_max=900)
+    for n in range(4):
+        await append(log, f"i{n}", body=b"x" * 300)
+    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3"]
+    await append(log, "large", body=b"x" * 5000)
+    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["large"]
+    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+
+
+async def test_dropping_twice_counts_the_bytes_once(redis_client: Redis) -> None:
+    log = log_of(redis_client)
+    appended = [await append(log, f"i{n}") for n in range(3)]
+    await log.drop([appended[0].pos, appended[1].pos])
+    await log.drop([appended[1].pos, 12345])
+    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2"]
+    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+
+
+async def test_positions_grow_over_an_empty_log_and_a_clock_that_was_ahead(redis_client: Redis) -> None:
+    log = log_of(redis_client)
+    ahead = 4_000_000_000_000_000  # microseconds: the year 2096
+    await redis_client.hset(broadcast_state_key(), "last", str(ahead))
+    first = await append(log, "a")
+    assert first.pos == ahead + 1
+    await log.drop([first.pos])
+    assert await log.first() == 0
+    assert (await append(log, "b")).pos == ahead + 2
+
+
+async def test_a_follower_waits_and_hears_what_comes(redis_client: Redis) -> None:
+    log = log_of(redis_client, redis_timeout_ms=8000)
+    waiting = asyncio.ensure_future(log.read(0, wait=True))
+    await until(lambda: redis_client.info("clients"), holds=lambda info: info["blocked_clients"])
+    appended = await append(log, "a")
+    read, reached = await waiting
+    assert [b.id for b in read] == ["a"]
+    assert reached == appended.pos
+
+
+async def test_a_follower_that_hears_nothing_comes_back_where_it_was(redis_client: Redis) -> None:
+    assert await log_of(redis_client, redis_timeout_ms=20, redis_replicas_timeout_ms=1).read(77, wait=True) == ([], 77)
+
+
+async def test_an_entry_that_cannot_be_read_is_passed_over_and_said(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    log = log_of(redis_client)
+    first = await append(log, "a")
+    await redis_client.xadd(broadcast_log_key(), {"b": b"\xc1 no entry"}, id=f"{first.pos + 1}-0")
+    await redis_client.hset(broadcast_state_key(), "last", str(first.pos + 1))
+    last = await append(log, "c")
+    read, reached = await log.read(0, wait=False)
+    assert [b.id for b in read] == ["a", "c"]
+    assert reached == last.pos
+    assert str(first.pos + 1) in caplog.text
+
+
+async def test_what_too_few_replicas_have_or_redis_does_not_answer_is_not_confirmed(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    client = Redis.from_url(server.url, socket_timeout=5)
+    try:
+        wanting = log_of(client, redis_replicas_min=1, redis_url=server.url, redis_replicas_timeout_ms=10)
+        with pytest.raises(StorageUnavailable):
+            await append(wanting, "a")
+        server.kill()
+        for action in (append(log_of(client), "b"), log_of(client).read(0, wait=False), log_of(client).first(), log_of(client).drop([1])):
+            with pytest.raises(StorageUnavailable):
+                await action
+    finally:
+        server.stop()
+        await client.aclose()

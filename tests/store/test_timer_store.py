@@ -1,0 +1,544 @@
+"""Timer storage on a real Redis: requests, idempotency, fencing, pages, quarantine, repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.core.commit.group import NEVER, idempotency_value
+from engine.core.model.routing import TIMER_PARTITIONS, partition_of, partition_of_timer, timer_id
+from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
+from engine.core.wire.records import (
+    ALREADY_FIRED,
+    CONFLICT,
+    DUPLICATE,
+    NOT_FOUND,
+    OK,
+    OVERLOADED,
+    SCHEDULED,
+    SUPPRESSED,
+    UNAVAILABLE,
+    Cancel,
+    CancelAll,
+    Inspect,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+from engine.errors import Fenced, StorageUnavailable
+from engine.store.keys import idempotency_key, timer_due_key, timer_fired_key, timer_key, timer_quarantine_key, timer_user_prefix
+from engine.store.timer_store import TimerStore
+from tests.conftest import start_redis
+
+NOW = 1_790_000_000_000
+KEY = "default:ann"
+PARTITION = partition_of(KEY)
+DIGEST = bytes.fromhex("00112233445566ff")
+
+
+def timer(
+    unique: str,
+    due_ms: int = NOW + 60_000,
+    *,
+    key: str = KEY,
+    id: str = "",
+    digest: bytes = DIGEST,
+    body: bytes = b"x",
+    collapse: str = "",
+) -> Timer:
+    return Timer(timer_id(key, unique), key, due_ms, NOW, id or unique, digest, 1, 60_000, True, body, collapse)
+
+
+class Hold:
+    """A store that has taken over, and short ways to use it."""
+
+    def __init__(self, client: Redis, config: Config) -> None:
+        self.store = TimerStore(client, config, range(TIMER_PARTITIONS))
+        self.claimed_ms = NOW - 1
+
+    async def ask(self, *requests: Any, repeat: bool = False, now_ms: int = NOW) -> list[TimerAnswer]:
+        work = StoreWork(PARTITION, self.claimed_ms, {}, [StoreRequest(request, repeat) for request in requests])
+        return (await self.store.apply([work], now_ms))[0].answers
+
+    async def schedule(self, *timers: Timer, idempotent: bool = False) -> list[TimerAnswer]:
+        return await self.ask(*(Schedule(n, idempotent, item) for n, item in enumerate(timers)))
+
+    async def fired(self, *sids: str, key: str = KEY, now_ms: int = NOW) -> StoreDone:
+        return (await self.store.apply([StoreWork(PARTITION, self.claimed_ms, dict.fromkeys(sids, key), [])], now_ms))[0]
+
+    async def page(self, page: ReadTimers) -> TimersRead:
+        done = (await self.store.apply([StoreWork(PARTITION, self.claimed_ms, {}, [], page)], NOW))[0]
+        assert done.page is not None
+        return done.page
+
+    async def one(self, request: Any) -> tuple[int, list[str]]:
+        (answer,) = await self.ask(request)
+        return answer.status, [found.sid for found in answer.timers]
+
+
+async def _hold(client: Redis, **settings: Any) -> Hold:
+    hold = Hold(client, Config(**settings))
+    await hold.store.take_over()
+    return hold
+
+
+@pytest.fixture
+async def hold(redis_client: Redis) -> Hold:
+    return await _hold(redis_client)
+
+
+async def _keys(client: Redis) -> set[str]:
+    return {key.decode() for key in await client.keys("{t*")} - {f"{{t{partition}}}epoch" for partition in range(TIMER_PARTITIONS)}
+
+
+# -- Claims. -----------------------------------------------------------------------------------------------------------
+async def _claim(hold: Hold, until_ms: int) -> int:
+    return (await hold.store.apply([StoreWork(PARTITION, hold.claimed_ms, {}, [], claim_ms=until_ms)], NOW))[0].claimed_ms
+
+
+async def test_a_successor_finds_how_far_the_timers_are_claimed_and_nobody_claims_behind_it(hold: Hold, redis_client: Redis) -> None:
+    assert hold.store.claimed[PARTITION] == 0
+    assert await _claim(hold, NOW + 2000) == NOW + 2000
+    assert await _claim(hold, NOW + 1000) == NOW + 2000, "claims never shrink"
+    successor = await _hold(redis_client)
+    assert successor.store.claimed == {partition: NOW + 2000 if partition == PARTITION else 0 for partition in range(TIMER_PARTITIONS)}
+    with pytest.raises(Fenced):
+        await _claim(hold, NOW + 9000)
+    assert (await _hold(redis_client)).store.claimed[PARTITION] == NOW + 2000
+
+
+async def test_what_is_stored_or_moved_after_a_take_over_is_no_predecessors(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("old", NOW + 500), timer("far", NOW + 9000))
+    successor = await _hold(redis_client)
+    successor.claimed_ms = NOW + 2000
+    await successor.schedule(timer("new", NOW + 500), timer("other", NOW + 600))
+    await successor.ask(Reschedule(1, "default", timer("far").sid, NOW + 700))
+    done = (await successor.store.apply([StoreWork(PARTITION, NOW + 2000, {}, [], ReadTimers(BEGINNING, NOW + 9000, 10, 1 << 20))], NOW))[0]
+    assert sorted(done.young) == sorted(timer(unique).sid for unique in ("new", "other", "far"))
+    assert await successor.one(Cancel(1, "default", timer("old").sid)) == (ALREADY_FIRED, [])
+    assert await successor.one(Cancel(1, "default", timer("new").sid)) == (OK, [timer("new").sid])
+    assert (await successor.ask(CancelAll(1, KEY)))[0].count == 2
+
+
+async def test_the_marks_of_one_holder_mean_nothing_to_the_next(redis_client: Redis) -> None:
+    first = await _hold(redis_client)
+    first.claimed_ms = NOW + 2000
+    await first.schedule(timer("a", NOW + 500))
+    second = await _hold(redis_client)
+    second.claimed_ms = NOW + 2000
+    assert await second.one(Cancel(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
+
+
+# -- Requests. ---------------------------------------------------------------------------------------------------------
+async def test_a_scheduled_timer_is_found_as_it_was_given(hold: Hold) -> None:
+    given = timer("a", body=b'"id":"a","data":{"\xc3\xa9":1}')
+    assert await hold.schedule(given) == [TimerAnswer(0, SCHEDULED, [given])]
+    assert await hold.ask(Inspect(7, "default", given.sid)) == [TimerAnswer(7, OK, [given])]
+
+
+async def test_scheduling_the_same_id_again_changes_nothing(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW + 5))
+    await hold.ask(Reschedule(1, "default", timer("a").sid, NOW + 900))
+    (answer,) = await hold.schedule(timer("a", NOW + 5))
+    assert (answer.status, answer.timers[0].due_ms) == (SCHEDULED, NOW + 900)
+
+
+async def test_a_cancelled_timer_leaves_nothing_but_a_tombstone(hold: Hold, redis_client: Redis) -> None:
+    sid = timer("a").sid
+    await hold.schedule(timer("a"))
+    assert await hold.one(Cancel(1, "default", sid)) == (OK, [sid])
+    assert await _keys(redis_client) == {f"{{t{PARTITION}}}cancelled"}
+    assert await hold.one(Cancel(1, "default", sid)) == (NOT_FOUND, [])
+    assert await hold.one(Inspect(1, "default", sid)) == (NOT_FOUND, [])
+
+
+async def test_a_repeated_cancel_whose_answer_was_lost_is_ok(hold: Hold) -> None:
+    await hold.schedule(timer("a"))
+    await hold.ask(Cancel(1, "default", timer("a").sid))
+    assert (await hold.ask(Cancel(1, "default", timer("a").sid), repeat=True))[0].status == OK
+    assert (await hold.ask(Cancel(1, "default", timer("never").sid), repeat=True))[0].status == NOT_FOUND
+
+
+async def test_a_repeated_schedule_does_not_bring_a_cancelled_or_fired_timer_back(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"), timer("b"))
+    await hold.ask(Cancel(1, "default", timer("a").sid))
+    await hold.fired(timer("b").sid)
+    assert [(answer.status, answer.timers) for answer in await hold.schedule(timer("a"), timer("b"))] == [(SCHEDULED, [])] * 2
+    assert await redis_client.zcard(timer_due_key(PARTITION)) == 0
+
+
+async def test_a_move_changes_the_due_time_everywhere(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW + 100), timer("b", NOW + 200))
+    (moved,) = await hold.ask(Reschedule(1, "default", timer("a").sid, NOW + 300))
+    assert (moved.status, moved.timers[0].due_ms) == (OK, NOW + 300)
+    listed = await hold.one(ListTimers(1, KEY, 10))
+    assert listed == (OK, [timer("b").sid, timer("a").sid])
+    assert [found.due_ms for found in (await hold.page(ReadTimers(BEGINNING, NOW + 999, 10, 1 << 20))).timers] == [NOW + 200, NOW + 300]
+
+
+async def test_a_fired_timer_is_told_from_one_that_never_was(hold: Hold) -> None:
+    sid = timer("a").sid
+    await hold.schedule(timer("a"))
+    await hold.fired(sid)
+    await hold.fired(sid)  # again, as after a lost answer
+    for request in (Inspect(1, "default", sid), Cancel(1, "default", sid), Reschedule(1, "default", sid, NOW)):
+        assert await hold.one(request) == (ALREADY_FIRED, [])
+    assert await hold.one(Inspect(1, "default", timer("never").sid)) == (NOT_FOUND, [])
+    assert await hold.one(Inspect(1, "other", sid)) == (NOT_FOUND, [])
+
+
+async def test_a_fired_timer_of_an_unknown_owner_leaves_every_index(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"))
+    await hold.fired(timer("a").sid, key="")
+    assert await _keys(redis_client) == {timer_fired_key(PARTITION)}
+    assert await hold.one(Inspect(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
+
+
+async def test_what_never_was_gets_no_tombstone(hold: Hold, redis_client: Redis) -> None:
+    await hold.fired(timer("never").sid)
+    assert await _keys(redis_client) == set()
+
+
+async def test_tombstones_are_forgotten_in_time(hold: Hold, redis_client: Redis) -> None:
+    later = NOW + 25 * 3_600_000
+    await hold.schedule(timer("a"), timer("b"), timer("c"))
+    await hold.fired(timer("a").sid, timer("b").sid)
+    await hold.fired(timer("c").sid, now_ms=later)
+    assert await redis_client.zrange(timer_fired_key(PARTITION), 0, -1) == [b"default:" + timer("c").sid.encode()]
+    assert 86_000_000 < await redis_client.pttl(timer_fired_key(PARTITION)) <= 86_400_000
+
+
+async def test_what_an_earlier_incarnation_may_have_fired_cannot_be_touched(hold: Hold) -> None:
+    hold.claimed_ms = NOW
+    await hold.schedule(timer("due", NOW), timer("later", NOW + 1))
+    for request in (Inspect(1, "default", timer("due").sid), Cancel(1, "default", timer("due").sid)):
+        assert await hold.one(request) == (ALREADY_FIRED, [])
+    assert await hold.one(Cancel(1, "default", timer("later").sid)) == (OK, [timer("later").sid])
+
+
+async def test_another_tenants_timer_is_unknown(hold: Hold) -> None:
+    await hold.schedule(timer("a"))
+    sid = timer("a").sid
+    for request in (Inspect(1, "other", sid), Cancel(1, "other", sid), Reschedule(1, "other", sid, NOW), Inspect(1, "defaul", sid)):
+        assert await hold.one(request) == (NOT_FOUND, [])
+    assert await hold.one(Inspect(1, "default", sid)) == (OK, [sid])
+
+
+async def test_a_user_has_a_limited_number_of_timers(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, timers_per_user_max=2)
+    answers = await hold.schedule(timer("a"), timer("b"), timer("c"), timer("b"))
+    assert [answer.status for answer in answers] == [SCHEDULED, SCHEDULED, OVERLOADED, SCHEDULED]
+    assert "timers_per_user_max" in answers[2].detail
+    assert [answer.retry_ms for answer in answers] == [0, 0, 60_000, 0]
+    await hold.ask(Cancel(1, "default", timer("a").sid))
+    assert (await hold.schedule(timer("c")))[0].status == SCHEDULED
+
+
+async def test_a_listing_is_soonest_first_and_says_when_it_is_cut(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, list_timers_max=3, list_timers_bytes=100_000)
+    sids = [timer(f"{n}").sid for n in range(4)]
+    await hold.schedule(*(timer(f"{n}", NOW + 10 + n) for n in reversed(range(4))))
+    (answer,) = await hold.ask(ListTimers(1, KEY, 2))
+    assert ([found.sid for found in answer.timers], answer.detail) == (sids[:2], "truncated")
+    (answer,) = await hold.ask(ListTimers(1, KEY, 99))
+    assert ([found.sid for found in answer.timers], answer.detail) == (sids[:3], "truncated")
+    await hold.ask(Cancel(1, "default", sids[0]))
+    (answer,) = await hold.ask(ListTimers(1, KEY, 3))
+    assert ([found.sid for found in answer.timers], answer.detail) == (sids[1:], "")
+    await hold.schedule(timer("large", NOW + 1, body=b"x" * 100_000))
+    (answer,) = await hold.ask(ListTimers(1, KEY, 3))
+    assert ([found.sid for found in answer.timers], answer.detail) == ([timer("large").sid], "truncated")
+    assert await hold.one(ListTimers(1, "default:nobody", 3)) == (OK, [])
+
+
+async def keys_left(redis_client: Redis) -> set[bytes]:
+    """Keys of the partition beside the epoch and the tombstones."""
+    names = await redis_client.keys(f"{{t{PARTITION}}}*")
+    return {name.partition(b"}")[2] for name in names} - {b"epoch", b"cancelled", b"fired"}
+
+
+async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_client: Redis) -> None:
+    other_key = next(key for key in (f"default:u{n}" for n in range(100)) if partition_of(key) == PARTITION)
+    await hold.schedule(timer("a"), timer("b", collapse="cart"), timer("c", key=other_key))
+    (answer,) = await hold.ask(CancelAll(1, KEY))
+    assert (answer.status, answer.count) == (OK, 2)
+    assert [found.sid for found in (await hold.ask(ListTimers(2, other_key, 10)))[0].timers] == [timer_id(other_key, "c")]
+    assert (await hold.ask(Inspect(3, "default", timer("a").sid)))[0].status == NOT_FOUND
+    (again,) = await hold.ask(CancelAll(4, KEY), repeat=True)
+    assert (again.status, again.count) == (OK, 0)
+    await hold.ask(CancelAll(5, other_key))
+    assert await keys_left(redis_client) == set()
+
+
+async def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_alone(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(*(timer(f"c{n}", NOW + 60_000 + n, collapse="cart") for n in range(3)), timer("o", collapse="order"), timer("p"))
+    (listed,) = await hold.ask(ListTimers(1, KEY, 2, "cart"))
+    assert [found.id for found in listed.timers] == ["c0", "c1"]
+    assert listed.timers[0].collapse == "cart"
+    assert listed.detail == "truncated"
+    assert (await hold.ask(CancelAll(2, KEY, "cart")))[0].count == 3
+    assert [found.id for found in (await hold.ask(ListTimers(3, KEY, 10)))[0].timers] == ["o", "p"]
+    assert await redis_client.hvals(f"{{t{PARTITION}}}collapse") == [b"order"]
+
+
+async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> None:
+    await hold.schedule(timer("past", NOW - 5), timer("handed"), timer("free"))
+    work = StoreWork(PARTITION, NOW - 1, {}, [StoreRequest(CancelAll(1, KEY), spared=[timer("handed").sid, timer("gone").sid])])
+    assert (await hold.store.apply([work], NOW))[0].answers[0].count == 1
+    assert [found.id for found in (await hold.ask(ListTimers(2, KEY, 10)))[0].timers] == ["past", "handed"]
+
+
+# -- Ids given by callers. ---------------------------------------------------------------------------------------------
+async def test_the_same_id_gets_the_first_timer_back(hold: Hold) -> None:
+    first, second = timer("a", NOW + 100, id="mine"), timer("b", NOW + 900, id="mine")
+    answers = await hold.schedule(first, second, idempotent=True)
+    assert answers == [TimerAnswer(0, SCHEDULED, [first]), TimerAnswer(1, DUPLICATE, [first], first.sid)]
+    assert await hold.one(Inspect(1, "default", second.sid)) == (NOT_FOUND, [])
+
+
+async def test_the_same_id_with_another_payload_is_a_conflict(hold: Hold) -> None:
+    await hold.schedule(timer("a", id="mine"), idempotent=True)
+    (answer,) = await hold.schedule(timer("b", id="mine", digest=b"\0" * 8), idempotent=True)
+    assert answer.status == CONFLICT
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [timer("a").sid])
+
+
+async def test_the_same_id_of_another_user_is_another_id(hold: Hold) -> None:
+    await hold.schedule(timer("a", id="mine"), idempotent=True)
+    other = "default:bob"
+    work = StoreWork(partition_of(other), NOW - 1, {}, [StoreRequest(Schedule(1, True, timer("b", key=other, id="mine")))])
+    assert (await hold.store.apply([work], NOW))[0].answers[0].status == SCHEDULED
+
+
+async def test_an_id_used_by_an_immediate_publish_is_a_duplicate_of_it(hold: Hold, redis_client: Redis) -> None:
+    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, 42, ""))
+    assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, DUPLICATE, [], "seq=42")]
+
+
+async def test_an_id_whose_immediate_publish_was_suppressed_is_suppressed_for_its_reason(hold: Hold, redis_client: Redis) -> None:
+    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, NEVER, "cap: 2 | are allowed"))
+    assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, SUPPRESSED, [], "cap: 2 | are allowed")]
+
+
+async def test_the_idempotency_record_is_what_immediate_publishing_reads(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a", id="mine"), idempotent=True)
+    assert await redis_client.get(idempotency_key(KEY, "mine")) == b"00112233445566ff|0|" + timer("a").sid.encode()
+    assert 86_000_000 < await redis_client.pttl(idempotency_key(KEY, "mine")) <= 86_400_000
+
+
+async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(hold: Hold) -> None:
+    await hold.schedule(timer("a", id="one"), timer("b", id="two"), idempotent=True)
+    await hold.fired(timer("a").sid)
+    await hold.ask(Cancel(1, "default", timer("b").sid))
+    answers = await hold.schedule(timer("c", id="one"), timer("d", id="two"), idempotent=True)
+    assert answers == [TimerAnswer(0, DUPLICATE, [], timer("a").sid), TimerAnswer(1, DUPLICATE, [], timer("b").sid)]
+
+
+async def test_an_id_taken_by_a_crashed_publish_still_leads_to_one_timer(hold: Hold, redis_client: Redis) -> None:
+    """The crash point between taking the id and storing the timer."""
+    lost = timer("lost", id="mine")
+    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, 0, lost.sid))
+    (answer,) = await hold.schedule(timer("again", NOW + 500, id="mine"), idempotent=True)
+    assert (answer.status, answer.detail) == (DUPLICATE, lost.sid)
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [lost.sid])
+    assert (await hold.schedule(lost, idempotent=True))[0].status == SCHEDULED
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [lost.sid])
+
+
+async def test_an_id_is_given_back_when_the_timer_is_refused(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, timers_per_user_max=1)
+    await hold.schedule(timer("a"))
+    for repeat in (False, True):
+        (answer,) = await hold.ask(Schedule(1, True, timer("b", id="mine")), repeat=repeat)
+        assert answer.status == OVERLOADED
+        assert await redis_client.exists(idempotency_key(KEY, "mine")) == 0
+
+
+# -- Pages. ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+async def test_pages_read_every_timer_once_in_order_also_within_one_millisecond(hold: Hold, limit: int) -> None:
+    timers = [timer(f"{n:03}", NOW + 100 * (n // 20)) for n in range(60)] + [timer("beyond", NOW + 5000)]
+    await hold.schedule(*timers[::-1])
+    seen: list[Timer] = []
+    page = await hold.page(ReadTimers(BEGINNING, NOW + 4999, limit, 1 << 20))
+    while True:
+        seen += page.timers
+        if page.reached is None:
+            break
+        assert page.reached == (page.timers[-1].due_ms, page.timers[-1].sid)
+        await hold.ask(Cancel(1, "default", page.timers[-1].sid))  # the cursor survives the loss of the timer it names
+        page = await hold.page(ReadTimers(page.reached, NOW + 4999, limit, 1 << 20))
+    assert seen == timers[:60]
+
+
+async def test_a_page_is_bounded_in_bytes_and_makes_progress(hold: Hold) -> None:
+    await hold.schedule(*(timer(f"{n}", NOW + n, body=b"x" * 1000) for n in range(5)))
+    page = await hold.page(ReadTimers(BEGINNING, NOW + 999, 100, 1500))
+    assert [found.sid for found in page.timers] == [timer("0").sid, timer("1").sid]
+    page = await hold.page(ReadTimers((NOW + 1, timer("1").sid), NOW + 999, 100, 1))
+    assert [found.sid for found in page.timers] == [timer("2").sid]
+    assert page.reached == (NOW + 2, timer("2").sid)
+
+
+async def test_fired_requests_and_page_of_one_turn_apply_in_this_order(hold: Hold) -> None:
+    await hold.schedule(timer("fired"), timer("cancelled"))
+    requests = [
+        StoreRequest(Inspect(1, "default", timer("fired").sid)),
+        StoreRequest(Cancel(2, "default", timer("cancelled").sid)),
+        StoreRequest(Schedule(3, False, timer("new"))),
+    ]
+    work = StoreWork(PARTITION, NOW - 1, {timer("fired").sid: KEY}, requests, ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))
+    (done,) = await hold.store.apply([work], NOW)
+    assert [answer.status for answer in done.answers] == [ALREADY_FIRED, OK, SCHEDULED]
+    assert done.page == TimersRead([timer("new")], None)
+    assert done.stored == 1
+
+
+async def test_what_is_to_come_again_has_its_new_time_everywhere_before_requests_are_looked_at(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW - 5), timer("b"), timer("c", NOW + 500))
+    moved = {timer("a").sid: (NOW + 700, KEY), timer("gone").sid: (NOW + 700, KEY)}
+    requests = [StoreRequest(ListTimers(1, KEY, 10)), StoreRequest(Cancel(2, "default", timer("a").sid))]
+    work = StoreWork(PARTITION, NOW - 1, {}, requests, ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20), moved)
+    for n, fate in enumerate([OK, NOT_FOUND]):
+        (done,) = await hold.store.apply([work], NOW)
+        assert done.moved == {timer("a").sid: n == 0, timer("gone").sid: False}
+        assert done.answers[1].status == fate, "a timer that was claimed can be cancelled once it has another time"
+        if n == 0:
+            assert [(found.sid, found.due_ms) for found in done.answers[0].timers] == [
+                (timer("c").sid, NOW + 500),
+                (timer("a").sid, NOW + 700),
+                (timer("b").sid, NOW + 60_000),
+            ]
+    assert done.page == TimersRead([timer("c", NOW + 500), timer("b")], None)
+
+
+async def test_moving_again_changes_nothing_and_fires_at_the_time_it_was_given(hold: Hold) -> None:
+    await hold.schedule(timer("a", NOW - 5, body=b"kept"))
+    work = StoreWork(PARTITION, NOW - 1, {}, [], None, {timer("a").sid: (NOW + 700, KEY)})
+    for _ in range(2):
+        assert (await hold.store.apply([work], NOW))[0].moved == {timer("a").sid: True}
+    page = await hold.page(ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))
+    assert page.timers == [timer("a", NOW + 700, body=b"kept")]
+
+
+async def test_a_storage_without_memory_refuses_to_move_and_does_everything_else(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a", NOW - 5), timer("b", NOW - 5), timer("c"))
+    work = StoreWork(PARTITION, NOW - 9, {}, [StoreRequest(Inspect(1, "default", timer("c").sid))], None)
+    work.moved = {timer("a").sid: (NOW + 700, KEY), timer("b").sid: (NOW + 700, KEY)}
+    await redis_client.config_set("maxmemory", 1)
+    try:
+        (done,) = await hold.store.apply([work], NOW)
+    finally:
+        await redis_client.config_set("maxmemory", 0)
+    assert (done.moved, done.answers[0].status) == ({}, OK)
+    assert len((await hold.store.apply([work], NOW))[0].moved) == 2
+
+
+async def test_a_turn_covers_many_partitions(hold: Hold) -> None:
+    keys = [f"default:u{n}" for n in range(40)]
+    work = {partition: StoreWork(partition, NOW - 1, {}, []) for partition in range(TIMER_PARTITIONS)}
+    for n, key in enumerate(keys):
+        work[partition_of(key)].requests.append(StoreRequest(Schedule(n, True, timer(f"a{n}", key=key))))
+    done = await hold.store.apply(list(work.values()), NOW)
+    assert sorted(answer.ref for part in done for answer in part.answers if answer.status == SCHEDULED) == list(range(40))
+    assert sum(part.stored for part in done) == 40
+
+
+# -- What cannot be read. ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("stored", [b"", b"\xff\xfe garbage", msgspec.msgpack.encode([1, 2, 3]), msgspec.msgpack.encode({"sid": 1})])
+async def test_a_timer_that_cannot_be_read_is_moved_aside_and_reported(hold: Hold, redis_client: Redis, stored: bytes) -> None:
+    await hold.schedule(timer("bad"), timer("good"))
+    bad = timer("bad").sid
+    await redis_client.hset(timer_key(PARTITION), bad, stored)
+    work = StoreWork(PARTITION, NOW - 1, {}, [], ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))
+    (done,) = await hold.store.apply([work], NOW)
+    assert done.page == TimersRead([timer("good")], None)
+    assert done.quarantined == [bad]
+    assert await redis_client.hgetall(timer_quarantine_key(PARTITION)) == {bad.encode(): stored}
+    assert await redis_client.zscore(timer_due_key(PARTITION), bad) is None
+    assert await hold.one(ListTimers(1, KEY, 10)) == (OK, [timer("good").sid])
+    assert await redis_client.zcard(timer_user_prefix(PARTITION) + KEY) == 1
+
+
+async def test_a_due_time_without_a_timer_is_moved_aside_and_reported(hold: Hold, redis_client: Redis) -> None:
+    await redis_client.zadd(timer_due_key(PARTITION), {timer("ghost").sid: NOW})
+    work = StoreWork(PARTITION, NOW - 1, {}, [], ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))
+    assert (await hold.store.apply([work], NOW))[0].quarantined == [timer("ghost").sid]
+    assert await redis_client.zcard(timer_due_key(PARTITION)) == 0
+    assert (await hold.store.apply([work], NOW))[0].quarantined == []
+
+
+async def test_a_record_under_another_timers_id_is_moved_aside(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"))
+    await redis_client.hset(timer_key(PARTITION), timer("a").sid, msgspec.msgpack.encode(timer("b")))
+    assert await hold.one(Inspect(1, "default", timer("a").sid)) == (NOT_FOUND, [])
+    assert await redis_client.hexists(timer_quarantine_key(PARTITION), timer("a").sid)
+
+
+# -- Fencing and faults. -----------------------------------------------------------------------------------------------
+async def test_an_older_incarnation_can_write_nothing(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"))
+    newer = await _hold(redis_client)
+    before = {key: await redis_client.dump(key) for key in await redis_client.keys("{t*")}
+    with pytest.raises(Fenced):
+        await hold.schedule(timer("b"))
+    with pytest.raises(Fenced):
+        await hold.ask(Cancel(1, "default", timer("a").sid))
+    with pytest.raises(Fenced):
+        await hold.fired(timer("a").sid)
+    assert {key: await redis_client.dump(key) for key in await redis_client.keys("{t*")} == before
+    assert await newer.one(Inspect(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
+
+
+async def test_a_redis_without_memory_refuses_new_timers_and_still_lets_old_ones_go(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"), timer("b"))
+    await redis_client.config_set("maxmemory", 1)
+    try:
+        answers = await hold.ask(Schedule(1, False, timer("c")), Reschedule(2, "default", timer("a").sid, NOW + 1))
+        assert [answer.status for answer in answers] == [UNAVAILABLE, UNAVAILABLE]
+        (answer,) = await hold.schedule(timer("d"), idempotent=True)
+        assert answer.status == UNAVAILABLE
+        assert len((await hold.page(ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))).timers) == 2
+        assert (await hold.fired(timer("b").sid)).stored == 1
+        assert await hold.one(Cancel(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
+    finally:
+        await redis_client.config_set("maxmemory", 0)
+    assert await hold.one(Inspect(1, "default", timer("b").sid)) == (ALREADY_FIRED, [])
+
+
+async def test_a_redis_that_is_away_is_unavailable_and_takes_the_repeat_when_it_is_back(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    client = Redis.from_url(server.url, socket_timeout=1, socket_connect_timeout=1)
+    try:
+        hold = await _hold(client)
+        await client.config_set("appendfsync", "always")
+        await hold.schedule(timer("a"), timer("b"))
+        server.kill()
+        with pytest.raises(StorageUnavailable):
+            await hold.schedule(timer("c"))
+        server.start()
+        answers = await hold.schedule(timer("b"), timer("c"))
+        assert [answer.status for answer in answers] == [SCHEDULED, SCHEDULED]
+        assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [timer(unique).sid for unique in "abc"])
+    finally:
+        await client.aclose()
+        server.stop()
+
+
+async def test_scripts_unknown_to_the_server_are_sent_again(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"))
+    await redis_client.script_flush()
+    assert await hold.one(Cancel(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
+
+
+def test_a_scheduled_id_names_its_partition() -> None:
+    for n in range(100):
+        key = f"default:user{n}"
+        assert partition_of_timer(timer_id(key, "0190-abc")) == partition_of(key)

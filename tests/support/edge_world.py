@@ -1,0 +1,553 @@
+"""A real edge in this process: uvicorn on a free port, routes and gateway, and fake shards and a fake scheduler at the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import uvicorn.server
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from engine.actors.edge import clock, wall_ms
+from engine.api.counters import CounterSignals
+from engine.auth.tokens import Authenticator, mint
+from engine.config import Config
+from engine.core.edge.counter_merge import CounterBatch
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.routing import SlotMap, spread
+from engine.core.policy.profile import Profile
+from engine.core.policy.user_state import UserState
+from engine.core.wire import records as wire
+from engine.errors import StorageUnavailable
+from engine.gateway.gateway import Gateway
+from engine.gateway.metrics import EdgeMetrics
+from engine.publish.message_ids import MessageIds
+from engine.routes import app
+from engine.store.broadcast_stream import Appended
+from engine.transports import http_server
+from tests.support.waiting import until
+
+SECRET = "a secret of the tests, long enough to be one"
+EPOCH = "e7"
+DEADLINE_S = 10.0
+
+
+class _Impatient:
+    """`asyncio` for uvicorn's server, which looks ten times a second whether it shall end and then waits as long again: much faster."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = _Impatient()  # type: ignore[assignment]
+
+
+class FakeShard:
+    """Speaks the records: a list of messages per user, everything delivered at once, acknowledged when told so."""
+
+    def __init__(self, index: int, world: EdgeWorld) -> None:
+        self.index = index
+        self.world = world
+        self.received: list[Any] = []
+        self.mailboxes: dict[str, dict[int, bytes]] = {}
+        self.heads: dict[str, int] = {}
+        self.acked: dict[str, int] = {}
+        self.ids: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self.attached: dict[int, wire.Attach] = {}
+        self.status = wire.ACCEPTED
+        self.detail = ""
+        self.quiet_until_ms = 0
+        self.explained: tuple[Any, ...] = ("deliver", [("allowed", "nothing speaks against it")])
+        self.traced: dict[tuple[str, str], wire.Traced] = {}
+        self.connected = True
+        self.owns: Callable[[str], int] = lambda _key: 0  # 0: ours; else the version of the map that says whose
+        self.resumed: str | None = None
+        self.topics: dict[str, set[str]] = {}
+        self.subscribe_status = wire.OK
+        self.profiles: dict[str, Profile | None] = {}
+        self.people: dict[str, UserState] = {}
+        self.profile_status = wire.OK
+        self.active_ms = 0
+        self._outgoing: list[Any] = []
+
+    def take(self, record: Any) -> None:
+        """What the link would carry; answered in the next turn of the loop."""
+        if not self.connected:
+            return
+        self.received.append(record)
+        getattr(self, type(record).__name__.lower())(record)
+
+    def say(self, *records: Any) -> None:
+        """Send records to the edge, with whatever else this turn brings, as one batch."""
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing += records
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self.connected:
+            data = wire.encode(outgoing)
+            self.world.gateway.from_shard(self.index, wire.from_shard.decode(data))
+
+    def reset(self) -> None:
+        """The link breaks, and a new session begins."""
+        self.attached.clear()
+        self._outgoing.clear()
+        self.connected = True
+        self.world.gateway.shard_reset(self.index)
+
+    # -- records -----------------------------------------------------------------------------------------------------------
+    def post(self, post: wire.Post) -> None:
+        version = self.owns(post.key)
+        if version:
+            self.say(wire.Moved(post.ref, -1, version))
+            return
+        known = self.ids.get((post.key, post.id))
+        if known is not None:
+            status = wire.DUPLICATE if known[1] == post.digest else wire.CONFLICT
+            self.say(wire.Posted(post.ref, status, known[0]))
+            return
+        if self.quiet_until_ms:
+            self.say(wire.Posted(post.ref, wire.DEFERRED, 0, "quiet_hours: it is night", 0, self.quiet_until_ms))
+            return
+        if self.status != wire.ACCEPTED:
+            self.say(wire.Posted(post.ref, self.status, 0, self.detail))
+            return
+        seq = self.heads[post.key] = self.heads.get(post.key, 0) + 1
+        self.ids[post.key, post.id] = (seq, post.digest)
+        self.mailboxes.setdefault(post.key, {})[seq] = post.body
+        self.say(wire.Posted(post.ref, wire.ACCEPTED, seq))
+        for conn, attach in self.attached.items():
+            if attach.key == post.key:
+                self.say(wire.Deliver(conn, [(seq, 1, post.body)]))
+
+    def attach(self, attach: wire.Attach) -> None:
+        version = self.owns(attach.key)
+        if version:
+            self.say(wire.Moved(-1, attach.conn, version))
+            return
+        self.attached[attach.conn] = attach
+        head = self.heads.get(attach.key, 0)
+        if attach.resume:
+            sent = attach.sent
+        else:
+            resumed = "new"
+            if attach.cursor_epoch:
+                resumed = "ok" if attach.cursor_epoch == EPOCH and attach.cursor_seq <= head else "gap"
+            if resumed == "ok":
+                self._acked(attach.key, attach.cursor_seq)
+            sent = self.acked.get(attach.key, 0)
+            self.say(wire.Welcome(attach.conn, head, self.resumed or resumed, sent + 1, EPOCH))
+        pending = [(seq, 1, body) for seq, body in sorted(self.mailboxes.get(attach.key, {}).items()) if seq > sent]
+        if pending:
+            self.say(wire.Deliver(attach.conn, pending))
+
+    def detach(self, detach: wire.Detach) -> None:
+        self.attached.pop(detach.conn, None)
+
+    def ack(self, ack: wire.Ack) -> None:
+        self._acked(self.attached[ack.conn].key, ack.seq)
+
+    def _acked(self, key: str, seq: int) -> None:
+        self.acked[key] = max(seq, self.acked.get(key, 0))
+        mailbox = self.mailboxes.get(key, {})
+        for number in [number for number in mailbox if number <= seq]:
+            del mailbox[number]
+
+    def ackids(self, ack: wire.AckIds) -> None:
+        pass
+
+    def nack(self, nack: wire.Nack) -> None:
+        pass
+
+    def written(self, written: wire.Written) -> None:
+        pass
+
+    def settle(self, settle: wire.Settle) -> None:
+        if settle.seq > self.heads.get(settle.key, 0):
+            self.say(wire.Settled(settle.ref, "nothing beyond exists"))
+            return
+        self._acked(settle.key, settle.seq)
+        self.say(wire.Settled(settle.ref))
+
+    def subscribe(self, subscribe: wire.Subscribe) -> None:
+        topics = self.topics.setdefault(subscribe.key, set())
+        if self.subscribe_status == wire.OK:
+            topics |= set(subscribe.add)
+            topics -= set(subscribe.remove)
+        self.say(wire.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
+
+    def setprofile(self, record: wire.SetProfile) -> None:
+        if self.profile_status == wire.OK:
+            self.profiles[record.key] = record.profile
+        self.say(wire.ProfileIs(record.ref, self.profile_status, record.profile))
+
+    def getprofile(self, record: wire.GetProfile) -> None:
+        self.say(wire.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key), self.active_ms))
+
+    def happened(self, record: wire.Happened) -> None:
+        person = self.people.setdefault(record.key, UserState())
+        if self.profile_status == wire.OK:
+            person.follow(record.follow, record.ended)
+        self.say(wire.Followed(record.ref, self.profile_status, {rule: person.follows[rule] for rule in record.follow}))
+
+    def explain(self, record: wire.Explain) -> None:
+        self.say(wire.Explained(record.ref, *self.explained))
+
+    def trace(self, record: wire.Trace) -> None:
+        traced = self.traced.get((record.key, record.id), wire.Traced(0, "", 0, []))
+        self.say(msgspec.structs.replace(traced, ref=record.ref))
+
+    def probe(self, probe: wire.Probe) -> None:
+        online = any(attach.key == probe.key for attach in self.attached.values())
+        self.say(wire.Probed(probe.ref, online, self.heads.get(probe.key, 0)))
+
+    # -- what tests ask ----------------------------------------------------------------------------------------------------
+    def of(self, kind: type) -> list[Any]:
+        """The records of one kind it received."""
+        return [record for record in self.received if type(record) is kind]
+
+    def deliver(self, key: str, *messages: tuple[int, int, bytes]) -> None:
+        """Deliver to every connection of a user."""
+        for conn, attach in list(self.attached.items()):
+            if attach.key == key:
+                self.say(wire.Deliver(conn, list(messages)))
+
+
+class FakeScheduler:
+    """Keeps timers in a dict; fires none."""
+
+    def __init__(self, world: EdgeWorld) -> None:
+        self.world = world
+        self.timers: dict[str, wire.Timer] = {}
+        self.fired: set[str] = set()
+        self.known: dict[tuple[str, str], wire.Timer] = {}  # ids that were given before
+        self.status = 0
+        self.connected = True
+        self.received: list[Any] = []
+
+    def take(self, record: Any) -> None:
+        if self.connected:
+            self.received.append(record)
+            answer = self._answer(record)
+            asyncio.get_running_loop().call_soon(self.world.gateway.from_scheduler, 0, [answer])
+
+    def _answer(self, record: Any) -> wire.TimerAnswer:
+        if self.status:
+            return wire.TimerAnswer(record.ref, self.status)
+        if isinstance(record, wire.Schedule):
+            known = self.known.get((record.timer.key, record.timer.id))
+            if known is not None:
+                return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])
+            if record.timer.sid in self.fired:
+                return wire.TimerAnswer(record.ref, wire.SCHEDULED, [], wire.GONE)
+            return wire.TimerAnswer(record.ref, wire.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])
+        if isinstance(record, wire.ListTimers | wire.CancelAll):
+            chosen = [timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.collapse)]
+            if isinstance(record, wire.ListTimers):
+                return wire.TimerAnswer(record.ref, wire.OK, chosen)
+            for timer in chosen:
+                del self.timers[timer.sid]
+                self.fired.add(timer.sid)
+            return wire.TimerAnswer(record.ref, wire.OK, count=len(chosen))
+        if record.sid in self.fired:
+            return wire.TimerAnswer(record.ref, wire.ALREADY_FIRED)
+        timer = self.timers.get(record.sid)
+        if timer is None or not timer.key.startswith(f"{record.tenant}:"):
+            return wire.TimerAnswer(record.ref, wire.NOT_FOUND)
+        if isinstance(record, wire.Cancel):
+            del self.timers[record.sid]
+        elif isinstance(record, wire.Reschedule):
+            timer = self.timers[record.sid] = msgspec.structs.replace(timer, due_ms=record.due_ms)
+        return wire.TimerAnswer(record.ref, wire.OK, [timer])
+
+
+class FakeLog:
+    """The broadcast log as a list, with the ids of `engine.store.broadcast_stream`; `failures` appends fail first, applied or not."""
+
+    def __init__(self) -> None:
+        self.entries: list[BroadcastEntry] = []
+        self.known: dict[tuple[str, str, str], tuple[bytes, int]] = {}
+        self.failures = 0
+        self.applies = True
+        self.attempts = 0
+
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        self.attempts += 1
+        failing = self.failures > 0
+        self.failures -= failing
+        made = [self._append(*entry, repeated) for entry in entries] if self.applies or not failing else []
+        if failing:
+            raise StorageUnavailable("no answer")
+        return made
+
+    def _append(self, entry: BroadcastEntry, digest: bytes, id: str, repeated: bool) -> Appended:
+        known = self.known.get((entry.tenant, entry.topic, id))
+        if known is not None:
+            if known[0] != digest:
+                return Appended(wire.CONFLICT)
+            return Appended(wire.ACCEPTED if repeated else wire.DUPLICATE, known[1])
+        self.entries.append(entry)
+        self.known[entry.tenant, entry.topic, id] = digest, len(self.entries)
+        return Appended(wire.ACCEPTED, len(self.entries))
+
+
+class FakeSums:
+    """The sums of signals as a dict; `failures` batches fail first, applied or not."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        self.numbers: list[int] = []
+        self.failures = 0
+
+    async def add(self, writer: str, batch: CounterBatch) -> None:
+        if batch.number not in self.numbers:
+            self.numbers.append(batch.number)
+            for name, amount in batch.sums.items():
+                self.sums[name] = self.sums.get(name, 0) + amount
+        self.failures -= 1
+        if self.failures >= 0:
+            raise StorageUnavailable("no answer")
+
+    async def read(self, tenant: str, names: Sequence[str]) -> list[int]:
+        if self.failures > 0:
+            raise StorageUnavailable("no answer")
+        return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
+
+
+class NoLog:
+    """Where nothing is broadcast."""
+
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+        raise AssertionError("nothing is broadcast here")
+
+
+class EdgeWorld:
+    """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
+
+    def __init__(self, config: Config, shards: int) -> None:
+        self.config = config
+        self.slots_wanted: list[int] = []
+        self.shards = [FakeShard(index, self) for index in range(shards)]
+        self.scheduler = FakeScheduler(self)
+        self.log = FakeLog()
+        self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
+        self.status: dict[str, Any] = {"version": "test"}
+        self.gateway = Gateway(
+            config,
+            spread(1),
+            incarnation="e0-test",
+            wall_ms=wall_ms,
+            clock=clock,
+            send_shard=lambda index, record, _eager: self.shards[index].take(record),
+            send_scheduler=lambda _index, record: self.scheduler.take(record),
+            need_slots=self.slots_wanted.append,
+            new_id=MessageIds(),
+            metrics=EdgeMetrics("edge-0"),
+            broadcasts=self.log,
+        )
+        self.sums = FakeSums()
+        self.signals = CounterSignals(config, self.sums, "e0-test", clock, self.gateway.metrics)
+        self.port = 0
+        self.server: http_server.EdgeServer
+
+    @property
+    def shard(self) -> FakeShard:
+        return self.shards[0]
+
+    def move_all_to(self, shard: int, version: int) -> None:
+        """A newer slot map arrives: every slot belongs to `shard`."""
+        self.gateway.set_slots(SlotMap(version, (shard,) * 1024))
+
+    # -- clients -----------------------------------------------------------------------------------------------------------
+    def token(self, user: str = "u1", scopes: str = "connect publish admin", ttl_s: float = 600, **claims: Any) -> str:
+        return mint(SECRET, user, scopes.split(), ttl_s, now_s=time.time(), **claims)
+
+    def url(self, path: str = "", scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self.port}{path}"
+
+    def connect(self, user: str = "u1", query: str = "", **options: Any) -> connect:
+        """An independent WebSocket client, of the websockets library."""
+        headers = {"Authorization": f"Bearer {options.pop('token', None) or self.token(user)}"}
+        options.setdefault("additional_headers", headers)
+        options.setdefault("ping_interval", None)
+        options.setdefault("compression", None)
+        options.setdefault("max_size", None)
+        options.setdefault("proxy", None)
+        return connect(self.url(f"/v1/ws{query}", "ws"), **options)
+
+    def http(self, user: str = "u1", **claims: Any) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.token(user, **claims)}"}
+        return httpx.AsyncClient(base_url=self.url(), headers=headers, timeout=DEADLINE_S, trust_env=False, verify=False)
+
+    async def publish(self, user: str = "u1", count: int = 1, **fields: Any) -> list[int]:
+        """Publish messages for a user; their sequence numbers."""
+        async with self.http("publisher") as client:
+            items = [{"user": user, "type": "test.event", "data": {"n": n}, **fields} for n in range(count)]
+            answer = await client.post("/v1/notifications", json=items)
+        assert answer.status_code == 202, answer.text
+        return [result["seq"] for result in answer.json()["results"]]
+
+    async def raw_unasked(self) -> RawClient:
+        """A TCP connection that has sent nothing yet."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        return RawClient(sock)
+
+    async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0) -> RawClient:
+        """A WebSocket client that sends whatever bytes it is told, and reads only when it is told."""
+        sock = socket.socket()
+        if receive_buffer_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        client = RawClient(sock)
+        await client.ask(self.token(user))
+        await client.accepted()
+        return client
+
+
+class RawClient:
+    """RFC 6455 by hand."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = b""
+
+    async def ask(self, token: str) -> None:
+        """Send the handshake."""
+        head = (
+            "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+            f"Authorization: Bearer {token}\r\n\r\n"
+        )
+        await self.send(head.encode())
+
+    async def accepted(self) -> None:
+        """Read the answer to the handshake."""
+        while b"\r\n\r\n" not in self._buffer:
+            await self._more()
+        answer, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 101"), answer
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._sock, data)
+
+    async def _more(self) -> None:
+        data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._sock, 1 << 16), DEADLINE_S)
+        if not data:
+            raise EOFError
+        self._buffer += data
+
+    async def read(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            await self._more()
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
+
+    async def frame(self) -> tuple[int, bytes]:
+        """The next frame: its opcode and payload."""
+        first, second = await self.read(2)
+        size = second & 0x7F
+        if size == 126:
+            (size,) = struct.unpack("!H", await self.read(2))
+        elif size == 127:
+            (size,) = struct.unpack("!Q", await self.read(8))
+        return first & 0x0F, await self.read(size)
+
+    async def close_code(self) -> int:
+        """Read until the close frame; its code."""
+        while True:
+            opcode, payload = await self.frame()
+            if opcode == 8:
+                return int(struct.unpack("!H", payload[:2])[0])
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: bytes = b"\x01\x02\x03\x04") -> bytes:
+    """A masked frame."""
+    head = bytes([opcode | (0x80 if fin else 0)])
+    size = len(payload)
+    if size < 126:
+        head += bytes([0x80 | size])
+    elif size < 1 << 16:
+        head += b"\xfe" + struct.pack("!H", size)
+    else:
+        head += b"\xff" + struct.pack("!Q", size)
+    return head + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+
+
+@contextlib.asynccontextmanager
+async def edge_world(
+    shards: int = 1,
+    websocket_protocol: Any = None,
+    wrap: Callable[[Any], Any] = lambda application: application,
+    short: bool = True,
+    **settings: Any,
+) -> AsyncIterator[EdgeWorld]:
+    """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's;
+    `wrap`: put something around the application; `short`: let plain requests pass it by, as an edge does."""
+    config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
+    world = EdgeWorld(config, shards)
+
+    async def status() -> dict[str, Any]:
+        await until(lambda: world.status is not None)
+        return world.status
+
+    async def ready() -> dict[str, bool]:
+        return world.ready
+
+    listener = http_server.bind(config, 0)
+    world.port = listener.getsockname()[1]
+    application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
+    short_ways = application.state.short_ways if short and websocket_protocol is None else None
+    world.server = http_server.build(wrap(application), config, short_ways)
+    if websocket_protocol is not None:
+        world.server.config.ws = websocket_protocol
+    ticker = asyncio.gather(world.gateway.run(), world.signals.run())
+    serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
+    try:
+        await until(lambda: world.server.started)
+        yield world
+    finally:
+        world.server.should_exit = True
+        await asyncio.wait((serving,), timeout=3)
+        world.server.force_exit = True  # a failed test may have left clients behind
+        await asyncio.wait_for(serving, DEADLINE_S)
+        ticker.cancel()
+        await asyncio.gather(ticker, return_exceptions=True)
+
+
+async def frame_of(socket: ClientConnection, kind: str = "messages") -> dict[str, Any]:
+    """The next frame of a type; others are skipped."""
+    while True:
+        frame: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S))
+        if frame["type"] == kind:
+            return frame
+
+
+async def closed_with(socket: ClientConnection) -> tuple[int, str]:
+    """Read until the server closes; its code and reason."""
+    while True:
+        try:
+            await asyncio.wait_for(socket.recv(), DEADLINE_S)
+        except ConnectionClosed as closed:
+            if closed.rcvd is None:
+                raise  # the transport ended without a close frame
+            return closed.rcvd.code, closed.rcvd.reason

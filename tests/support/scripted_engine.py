@@ -1,0 +1,276 @@
+"""A mailbox of one user that speaks PROTOCOL.md from the server's side, and misbehaves on demand.
+
+The client's answer to a fault is only provable when the fault can be had at will: a frame sent twice, a socket cut between
+two messages, a proxy that refuses upgrades, an epoch that changes. A real engine does none of these on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+STATIC = Path(__file__).parents[2] / "engine" / "http" / "static"
+TICK_S = 0.01
+BEGIN_S = int(time.time())
+
+
+def token(user: str = "demo", *, ttl_s: float = 3600, **claims: Any) -> str:
+    """Shaped like a JWT, the same for the same arguments; the scripted engine compares tokens, it does not verify them."""
+    parts = ({"alg": "none"}, {"sub": user, "exp": int(BEGIN_S + ttl_s), "scope": "connect publish admin", **claims})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + ".c2ln"
+
+
+class ScriptedEngine:
+    """Its state is open: tests read what the client said and set what shall go wrong."""
+
+    def __init__(self) -> None:
+        self.epoch = "7"
+        self.head = 0
+        self.pending: dict[int, dict[str, Any]] = {}
+        self.gaps: list[dict[str, int]] = []  # to be told to a polling client
+        self.queues: list[asyncio.Queue[dict[str, Any]]] = []  # one per open connection
+        # What the client said.
+        self.connects: list[tuple[str, str | None]] = []  # (transport, cursor)
+        self.frames: list[dict[str, Any]] = []  # over WebSocket
+        self.acks: list[dict[str, Any]] = []  # over any transport
+        self.tokens: list[str] = []
+        self.urls: list[str] = []
+        # What shall go wrong.
+        self.refuse: dict[str, int] = {}  # transport -> HTTP status of its requests
+        self.token: str | None = None  # the only good one; None takes any
+        self.confirms = True  # refusals
+        self.mute = False  # nothing is said any more, the socket stays open
+        self.status_code = 200
+        # How it is tuned.
+        self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
+        self.url = ""
+
+    # -- the mailbox ---------------------------------------------------------------------------------------------------
+    def publish(self, title: str = "", /, **fields: Any) -> dict[str, Any]:
+        """A new message, sent on every open connection."""
+        self.head += 1
+        message = {
+            "seq": self.head, "id": f"m{self.head}", "event_id": f"{self.epoch}-{self.head}", "type": "post.liked", "priority": "normal",
+            "ts": int(time.time() * 1000), "attempt": 1, "data": {"title": title}, **fields,
+        }  # fmt: skip
+        self.pending[self.head] = message
+        self.say({"type": "messages", "messages": [message]})
+        return message
+
+    def say(self, frame: dict[str, Any]) -> None:
+        """Send a frame on every open connection."""
+        for queue in self.queues:
+            queue.put_nowait(frame)
+
+    def again(self, seq: int) -> None:
+        """Send a message once more, as a retry does."""
+        message = self.pending[seq]
+        message["attempt"] += 1
+        self.say({"type": "messages", "messages": [dict(message)]})
+
+    def acknowledge(self, ack: dict[str, Any]) -> None:
+        self.acks.append(ack)
+        for seq, message in list(self.pending.items()):
+            if seq <= ack.get("seq", 0) or message["id"] in ack.get("ids", ()):
+                del self.pending[seq]
+
+    def resume(self, transport: str, cursor: str | None) -> str:
+        """Take a cursor; says how delivery goes on."""
+        self.connects.append((transport, cursor))
+        if not cursor:
+            return "new"
+        epoch, _, seq = cursor.rpartition("-")
+        if epoch != self.epoch or int(seq) > self.head:
+            return "gap"
+        self.acknowledge({"seq": int(seq), "cursor": True})
+        return "ok"
+
+    def cut(self, code: int = 1012, reason: str = "") -> None:
+        """End every connection, after what has been said."""
+        self.say({"type": "cut", "code": code, "reason": reason})
+
+    async def until(self, condition: Any, within_s: float = 8) -> None:
+        """Wait until `condition()` holds; fails with the state otherwise."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{self.connects=} {self.acks=} {self.pending=} {self.frames=}"
+            await asyncio.sleep(TICK_S)
+
+    # -- the transports ------------------------------------------------------------------------------------------------
+    def _refusal(self, transport: str, given: str) -> Response | None:
+        self.tokens.append(given)
+        if transport in self.refuse:
+            return Response("no", self.refuse[transport], {"Retry-After": "0"} if self.refuse[transport] in (429, 503) else None)
+        if self.token is not None and given != self.token:
+            return JSONResponse({"title": "Unauthorized", "status": 401}, 401, media_type="application/problem+json")
+        return None
+
+    def _first_frames(self, transport: str, cursor: str | None) -> list[dict[str, Any]]:
+        resumed = self.resume(transport, cursor)
+        pending = [dict(self.pending[seq]) for seq in sorted(self.pending)]
+        start = pending[0]["seq"] if pending else self.head + 1
+        about = {"connection": f"c{len(self.connects)}", "user": "demo", "epoch": self.epoch, "seq": self.head, "resumed": resumed}
+        welcome = {"type": "welcome", **about, "from": start, "window": 256, **self.welcome}
+        return [welcome, {"type": "messages", "messages": pending}] if pending else [welcome]
+
+    async def websocket(self, ws: WebSocket) -> None:
+        protocols = ws.scope["subprotocols"]
+        given = next((name.removeprefix("bearer.") for name in protocols if name.startswith("bearer.")), "")
+        self.urls.append(str(ws.url))
+        refusal = self._refusal("websocket", given)
+        if refusal is not None:
+            await ws.send_denial_response(refusal)
+            return
+        assert "notify.v1.json" in protocols
+        await ws.accept("notify.v1.json")
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for frame in self._first_frames("websocket", ws.query_params.get("last_event_id")):
+            queue.put_nowait(frame)
+        self.queues.append(queue)
+        writer = asyncio.create_task(self._write(ws, queue))
+        try:
+            while True:
+                self._heard(json.loads(await ws.receive_text()))
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the client has gone, or `cut` ended it
+        finally:
+            writer.cancel()
+            self.queues.remove(queue)
+
+    async def _write(self, ws: WebSocket, queue: asyncio.Queue[dict[str, Any]]) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                frame = await queue.get()
+                if frame["type"] == "cut":
+                    await ws.close(frame["code"], frame["reason"])
+                elif not self.mute:
+                    await ws.send_text(json.dumps(frame))
+
+    def _heard(self, frame: dict[str, Any]) -> None:
+        self.frames.append(frame)
+        if frame["type"] == "ack":
+            self.acknowledge(frame)
+        elif frame["type"] == "nack" and self.confirms:
+            self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in frame["ids"]}
+            self.say({"type": "nacked", "ids": frame["ids"]})
+        elif frame["type"] == "ping":
+            self.say({"type": "pong", "ts": frame["ts"]})
+
+    async def sse(self, request: Request) -> Response:
+        refusal = self._refusal("sse", request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if refusal is not None:
+            return refusal
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for frame in self._first_frames("sse", request.query_params.get("last_event_id")):
+            queue.put_nowait(frame)
+        self.queues.append(queue)
+
+        async def body() -> AsyncIterator[str]:
+            try:
+                yield "retry: 1000\n: hello\n\n"
+                while True:
+                    frame = await queue.get()
+                    if frame["type"] == "cut":
+                        if frame["code"] != 1012:
+                            yield f"event: close\ndata: {json.dumps(frame)}\n\n"
+                        return
+                    for message in frame["messages"] if frame["type"] == "messages" else []:
+                        yield f"id: {message['event_id']}\nevent: message\ndata: {json.dumps(message)}\n\n"
+                    if frame["type"] != "messages":
+                        yield f"event: {frame['type']}\ndata: {json.dumps(frame)}\n\n"
+            finally:
+                self.queues.remove(queue)
+
+        return StreamingResponse(body(), media_type="text/event-stream")
+
+    async def poll(self, request: Request) -> Response:
+        refusal = self._refusal("poll", request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if refusal is not None:
+            return refusal
+        resumed = self.resume("poll", request.query_params.get("last_event_id"))
+        deadline = time.monotonic() + float(request.query_params["wait"])
+        while not (self.pending or self.gaps) and time.monotonic() < deadline and not await request.is_disconnected():
+            await asyncio.sleep(TICK_S)
+        messages = [dict(self.pending[seq]) for seq in sorted(self.pending)]
+        answer = {"messages": messages, "last_event_id": f"{self.epoch}-{self.head}", "resumed": resumed}
+        gaps, self.gaps = self.gaps, []
+        return JSONResponse(answer | ({"gaps": gaps} if gaps else {}))
+
+    async def ack(self, request: Request) -> Response:
+        self.acknowledge(await request.json() | {"post": True})
+        return JSONResponse({})
+
+    # -- what the demo page asks for -----------------------------------------------------------------------------------
+    async def post(self, request: Request) -> Response:
+        body = await request.json()
+        items = body if isinstance(body, list) else [body]
+        return JSONResponse({"accepted": len(items), "results": [self._take(item) for item in items]}, 202)
+
+    def _take(self, item: dict[str, Any]) -> dict[str, Any]:
+        if item.get("delay"):
+            at = int(time.time() * 1000 + item["delay"] * 1000)
+            return {"id": "x", "user": item["user"], "status": "scheduled", "scheduled_id": "3-abc", "scheduled_at": at}
+        seq = self.publish(**{name: value for name, value in item.items() if name != "user"})["seq"]
+        return {"id": f"m{seq}", "user": item["user"], "status": "accepted", "seq": seq}
+
+    async def scheduled(self, request: Request) -> Response:
+        return Response(status_code=204)
+
+    async def status(self, request: Request) -> Response:
+        totals = {
+            "connections": len(self.queues), "published": self.head, "acknowledged": self.head - len(self.pending),
+            "pending": len(self.pending), "p50_ms": 2.4, "p95_ms": 7.9, "p99_ms": 18.0,
+        }  # fmt: skip
+        return JSONResponse({"version": "0.1.0", "totals": totals}, self.status_code)
+
+    # -- serving -------------------------------------------------------------------------------------------------------
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                WebSocketRoute("/v1/ws", self.websocket),
+                Route("/v1/sse", self.sse),
+                Route("/v1/poll", self.poll),
+                Route("/v1/ack", self.ack, methods=["POST"]),
+                Route("/v1/notifications", self.post, methods=["POST"]),
+                Route("/v1/scheduled/{sid}", self.scheduled, methods=["DELETE"]),
+                Route("/v1/status", self.status),
+                Route("/blank", lambda request: HTMLResponse("<!doctype html><link rel=icon href=data:,><title>blank</title>")),
+                Mount("/", StaticFiles(directory=STATIC, html=True)),
+            ]
+        )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # Ctrl-C belongs to pytest
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: ScriptedEngine, port: int = 0) -> AsyncIterator[ScriptedEngine]:
+    """Serve it on a loopback port; `engine.url` says where."""
+    listener = socket.create_server(("127.0.0.1", port))
+    engine.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = _Server(uvicorn.Config(engine.app(), log_level="critical", access_log=False, ws="websockets-sansio", lifespan="off"))
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield engine
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+        listener.close()

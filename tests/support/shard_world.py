@@ -1,0 +1,311 @@
+"""A shard core with a storage of plain dictionaries, and one edge: what the tests of the core drive.
+
+Storage is as honest as Redis is: a group is durable or not, pages and stream entries are written as given, and a crash
+leaves exactly what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.api.time_zones import zone
+from engine.core.commit.group import Group
+from engine.core.journal.journal_records import MailboxPage, decode_journal, decode_page, decode_stored, keys_of
+from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry, read_entry
+from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.constants import LOW, NORMAL
+from engine.core.model.message import timer_effect_id
+from engine.core.model.routing import spread
+from engine.core.shard.limits import ShardLimits
+from engine.core.shard.shard import ShardCore
+from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe
+
+EDGE = "edge-0/1"
+RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
+
+
+def policy(**changes: Any) -> ShardLimits:
+    values: dict[str, Any] = {
+        "retry": RETRY,
+        "window": 8,
+        "window_bytes": 1 << 20,
+        "deliver_bytes_max": 1 << 18,
+        "connections_per_user_max": 3,
+        "offline_max": 100,
+        "recent_ids": 64,
+        "hot_messages_max": 16,
+        "mailbox_idle_ms": 1000,
+        "commit_records_max": 100,
+        "commit_bytes_max": 1 << 20,
+        "ack_journal_ms": 200,
+        "posts_pending_max": 1000,
+        "memory_messages_max": 100_000,
+        "adopt_max": 3,
+        "topics_per_user_max": 4,
+        "shared_bytes_max": 64,
+        "memory_bytes_max": 1 << 30,
+        "hot_bytes_max": 1 << 20,
+        "pressure_lag_ms": 250,
+        "pressure_calm_ms": 1000,
+        "conflate_offline_min": 3,
+        "collapse_keys_max": 4,
+        "gaps_max": 8,
+        "windows_max": 2,
+        "windows_close_max": 2,
+        "postponed_max": 3,
+    }
+    return ShardLimits(**(values | changes))
+
+
+class World:
+    """The core, its storage, and the clock of the test."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.policy = policy(**changes)
+        self.journal: list[tuple[int, bytes]] = []
+        self.pages: dict[str, bytes] = {}
+        self.streams: dict[str, dict[int, bytes]] = {}
+        self.ids: dict[tuple[str, str], bytes] = {}
+        self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
+        self.dead: list[Any] = []
+        self.events: list[Any] = []
+        self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
+        self.log_end = 0
+        self.log_ids: set[str] = set()
+        self.now_ms = 1_000_000
+        self.refs = 0
+        self._new_core()
+
+    def _new_core(self) -> None:
+        self.core = ShardCore(0, self.policy, spread(1), "e1", zone)
+        self.core.opened(EDGE)
+        self.shelf = BodyCache(self.policy.shared_bytes_max)  # the edge's
+
+    # -- what an edge says ------------------------------------------------------------------------------------------------
+
+    def post(self, user: str = "u", id: str | None = None, *, digest: bytes = b"d" * 8, ttl_ms: int = 60_000, **fields: Any) -> int:
+        self.refs += 1
+        id = id or f"m{self.refs}"
+        record = Post(
+            self.refs,
+            f"t:{user}",
+            id,
+            fields.pop("idempotent", True),
+            digest,
+            fields.pop("priority", NORMAL),
+            self.now_ms + ttl_ms,
+            fields.pop("retain", True),
+            b'"id":"%b"' % id.encode() + fields.pop("more", b""),
+            fields.pop("collapse", ""),
+            fields.pop("merge", None),
+            fields.pop("judging", None),
+        )
+        assert not fields, f"unknown: {fields}"
+        self.tell(record)
+        return self.refs
+
+    def attach(self, conn: int, user: str = "u", cursor: int | None = None, *, epoch: str = "e1", **fields: Any) -> None:
+        epoch = "" if cursor is None else epoch
+        kind = fields.pop("kind", WEBSOCKET)
+        self.tell(Attach(conn, f"t:{user}", kind, epoch, cursor or 0, f"s{conn}", "", **fields))
+
+    def ack(self, conn: int, seq: int) -> None:
+        self.tell(Ack(conn, seq))
+
+    def ack_ids(self, conn: int, *ids: str) -> None:
+        self.tell(AckIds(conn, list(ids)))
+
+    def nack(self, conn: int, *ids: str) -> None:
+        self.tell(Nack(conn, list(ids), "cannot"))
+
+    def detach(self, conn: int) -> None:
+        self.tell(Detach(conn, 1006))
+
+    def tell(self, *records: Any) -> None:
+        self.core.handle(EDGE, records, self.now_ms)
+
+    def subscribe(self, *topics: str, user: str = "u", remove: Sequence[str] = ()) -> int:
+        self.refs += 1
+        self.tell(Subscribe(self.refs, f"t:{user}", list(topics), list(remove)))
+        return self.refs
+
+    def broadcast(
+        self,
+        id: str,
+        topic: str = "",
+        *,
+        tenant: str = "t",
+        ttl_ms: int = 60_000,
+        priority: int = LOW,
+        retain: bool = True,
+        more: bytes = b"",
+    ) -> int:
+        """Publish into the log; the shard does not know yet. Returns the position."""
+        pos = self._next_position()
+        body = b'"id":"%b"' % id.encode() + more
+        entry = BroadcastEntry(tenant, topic, id, priority, self.now_ms + ttl_ms, retain, self.now_ms, body)
+        self.log.append((pos, encode_entry(entry)))
+        return pos
+
+    def _next_position(self) -> int:
+        """Positions only grow, also when the log was emptied meanwhile."""
+        self.log_end += 10
+        return self.log_end
+
+    # -- what the shell does ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> list[Any]:
+        """Serve everything the core wants until it wants nothing; returns what it said to the edge."""
+        while self.follow() or self.fetch() or self.commit():
+            pass
+        return self.said()
+
+    def said(self) -> list[Any]:
+        """What the shard says, with the broadcasts as the edge hands them to each connection."""
+        said: list[Any] = []
+        for record in self.raw():
+            if isinstance(record, Shared):
+                self.shelf.put(record.pos, record.body)
+            elif isinstance(record, DeliverShared):
+                body = self.shelf[record.pos]
+                said.extend(Deliver(conn, [(seq, attempt, body)]) for conn, seq, attempt in record.deliveries)
+            else:
+                said.append(record)
+        return said
+
+    def raw(self) -> list[Any]:
+        said = [record for _, record in self.core.output]
+        self.core.output.clear()
+        return said
+
+    def follow(self) -> bool:
+        """Read the broadcast log from where the shard is; append what its timers made due."""
+        audience = self.core.audience
+        for announcement in audience.take_announcements():
+            if announcement.sid not in self.log_ids:
+                self.log_ids.add(announcement.sid)
+                self.log.append((self._next_position(), encode_entry(announcement.entry)))
+            self.core.announced([announcement.sid], done=True)
+        fresh = [(pos, blob) for pos, blob in self.log if pos > audience.log.head]
+        if fresh:
+            audience.read([read_entry(pos, blob) for pos, blob in fresh], fresh[-1][0], self.log[0][0])
+        return bool(fresh)
+
+    def drop(self, *positions: int) -> None:
+        """These leave the log: expired, or pushed out."""
+        self.log = [(pos, blob) for pos, blob in self.log if pos not in positions]
+        self.core.audience.log.drop(positions)
+
+    def fetch(self) -> bool:
+        core = self.core
+        keys, reads = core.take_pages_wanted(), core.cabinet.take_reads_wanted()
+        core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
+        for read in reads:
+            stream = self.streams.get(read.key, {})
+            core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
+        if doubts := core.fired.take_doubted():
+            core.fired.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
+        if letters := core.cabinet.take_dead_letters():
+            self.dead.extend(letters)
+            core.dead_lettered(letters, self.now_ms)
+        self.events.extend(core.take_session_events(1000))
+        return bool(keys or reads or letters or doubts)
+
+    def page(self, key: str) -> MailboxPage | None:
+        return decode_page(self.pages[key]) if key in self.pages else None
+
+    def commit(self) -> bool:
+        group = self.core.take_group(self.now_ms)
+        while group is not None:
+            known = {index: self.ids[pair] for index, pair in enumerate(group.ids) if pair in self.ids}
+            if not known:
+                self.append(group)
+                self.core.group_committed(self.now_ms)
+                return True
+            group = self.core.group_known(known, self.now_ms)
+        return False
+
+    def append(self, group: Group) -> None:
+        self.journal.append((group.number, group.payload))
+        self.ids.update(zip(group.ids, group.values, strict=True))
+
+    def calm_down(self) -> list[Any]:
+        """Time enough passes without load for every level to end; returns what is said meanwhile."""
+        said = self.settle()
+        for _ in range(8):
+            self.now_ms += self.policy.pressure_calm_ms
+            self.core.tick(self.now_ms)
+            self.checkpoint()
+            said += self.settle()
+        return said
+
+    def checkpoint(self, *, full: bool = True) -> None:
+        checkpoint = self.core.cabinet.take_checkpoint(full, 1000)
+        if checkpoint is None:
+            return
+        while self.core.cabinet.fill_checkpoint(2):
+            self.commit()  # life goes on
+        for spill in checkpoint.spills:
+            stream = self.streams.setdefault(spill.key, {})
+            stream.update(spill.entries)
+            for seq in [seq for seq in stream if seq < spill.trim_below]:
+                del stream[seq]
+            self.pages[spill.key] = spill.page
+            if spill.closes_ms > 0:
+                self.windows[spill.key] = spill.closes_ms
+            else:
+                self.windows.pop(spill.key, None)
+        if checkpoint.through_commit is not None:
+            self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
+        self.core.cabinet.checkpoint_done()
+
+    def crash(self) -> None:
+        """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
+        self._new_core()
+        self.follow()
+        entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
+        for _, payload in entries:
+            records = decode_journal(payload)
+            unseen = keys_of(records) - self.core.mailboxes.keys()
+            self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
+            self.core.cabinet.replay(records, self.now_ms)
+        self.core.replayed()
+        self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
+
+    def wait(self, ms: int) -> list[Any]:
+        """Time passes; retry timers fire when they are due."""
+        end_ms = self.now_ms + ms
+        armed: dict[str, int] = {}
+        while self.now_ms < end_ms:
+            self.now_ms = min(self.now_ms + 50, end_ms)
+            due = [key for key, at_ms in armed.items() if at_ms <= self.now_ms]
+            for key in due:
+                del armed[key]
+            self.core.courier.due(due, self.now_ms)
+            armed.update(self.core.courier.arms(self.now_ms))
+            if not armed and not self.core.courier.wants_timers:
+                self.now_ms = end_ms
+        self.core.courier.scheduler_reset(lambda _: True)
+        return self.settle()
+
+
+class Client:
+    """One connection as its user sees it, for the stateful tests."""
+
+    def __init__(self, user: str, topics: tuple[str, ...] = ()) -> None:
+        self.user = user
+        self.topics = topics
+        self.newest = 0  # highest number seen or announced
+        self.unacked: set[int] = set()
+
+
+def delivered(records: list[Any], conn: int = 1) -> list[tuple[int, int]]:
+    """(seq, attempt) of everything delivered to the connection."""
+    return [
+        (seq, attempt) for record in records if isinstance(record, Deliver) and record.conn == conn for seq, attempt, _ in record.messages
+    ]
+
+
+def of(records: list[Any], kind: type) -> list[Any]:
+    return [record for record in records if isinstance(record, kind)]

@@ -1,0 +1,131 @@
+"""Timer storage in memory, for the core's tests: the contract of `StoreWork` in the plainest way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from engine.core.model.routing import partition_of_timer, split_key
+from engine.core.scheduler.scheduler_events import StoreDone, StoreRequest, StoreWork, TimersRead
+from engine.core.wire.records import (
+    ALREADY_FIRED,
+    CONFLICT,
+    DUPLICATE,
+    GONE,
+    NOT_FOUND,
+    OK,
+    SCHEDULED,
+    Cancel,
+    CancelAll,
+    Inspect,
+    ListTimers,
+    Reschedule,
+    Schedule,
+    Timer,
+    TimerAnswer,
+)
+
+
+class TimerStorage:
+    """What is durable."""
+
+    def __init__(self) -> None:
+        self.timers: dict[str, Timer] = {}
+        self.fired: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.full = False  # refuses to move what is to come again
+        self.ids: dict[tuple[str, str], Timer] = {}
+        self.claimed: dict[int, int] = {}
+        self.young: set[str] = set()
+
+    def take_over(self) -> dict[int, int]:
+        self.young.clear()
+        return dict(self.claimed)
+
+    def apply(self, work: Sequence[StoreWork]) -> list[StoreDone]:
+        return [self._apply(part) for part in work]
+
+    def _apply(self, part: StoreWork) -> StoreDone:
+        for sid, key in part.fired.items():
+            assert partition_of_timer(sid) == part.partition
+            timer = self.timers.pop(sid, None)
+            if timer is not None:
+                assert key in ("", timer.key)
+                self.fired.add(sid)
+        moved = {} if self.full else {sid: sid in self.timers for sid in part.moved}
+        for sid, (due_ms, key) in part.moved.items():
+            if moved.get(sid):
+                assert key == self.timers[sid].key
+                self.timers[sid] = replace(self.timers[sid], due_ms=due_ms)
+                self.young.add(sid)
+        if part.claim_ms:
+            self.claimed[part.partition] = max(part.claim_ms, self.claimed.get(part.partition, 0))
+        answers = [self._answer(item, part.claimed_ms) for item in part.requests]
+        ours = sorted((timer.due_ms, timer.sid) for timer in self.timers.values() if partition_of_timer(timer.sid) == part.partition)
+        read = None
+        if part.page is not None:
+            page = part.page
+            found = [position for position in ours if position > page.after and position[0] <= page.until_ms]
+            taken = found[: page.limit]
+            reached = taken[-1] if len(found) > page.limit else None
+            read = TimersRead([replace(self.timers[sid]) for _, sid in taken], reached)
+        returned = [timer for answer in answers for timer in answer.timers] + (read.timers if read else [])
+        young = [timer.sid for timer in returned if timer.sid in self.young] + list(part.moved)
+        claimed_ms = self.claimed[part.partition] if part.claim_ms else 0
+        return StoreDone(part.partition, answers, read, len(ours), [], moved, claimed_ms, young)
+
+    def is_claimed(self, timer: Timer, claimed_ms: int) -> bool:
+        return timer.due_ms <= claimed_ms and timer.sid not in self.young
+
+    def _answer(self, item: StoreRequest, claimed_ms: int) -> TimerAnswer:
+        request = item.request
+        if isinstance(request, Schedule):
+            return self._schedule(request)
+        if isinstance(request, ListTimers):
+            found = sorted(self._of(request), key=lambda timer: timer.due_ms)
+            return TimerAnswer(request.ref, OK, [replace(timer) for timer in found[: request.limit]])
+        if isinstance(request, CancelAll):
+            chosen = [timer.sid for timer in self._of(request) if not self.is_claimed(timer, claimed_ms) and timer.sid not in item.spared]
+            for sid in chosen:
+                del self.timers[sid]
+            self.cancelled.update(chosen)
+            return TimerAnswer(request.ref, OK, count=len(chosen))
+        timer = self.timers.get(request.sid)
+        if timer is None:
+            if request.sid in self.fired:
+                return TimerAnswer(request.ref, ALREADY_FIRED)
+            again = isinstance(request, Cancel) and item.repeat and request.sid in self.cancelled
+            return TimerAnswer(request.ref, OK if again else NOT_FOUND)
+        if split_key(timer.key)[0] != request.tenant:
+            return TimerAnswer(request.ref, NOT_FOUND)
+        if self.is_claimed(timer, claimed_ms):
+            return TimerAnswer(request.ref, ALREADY_FIRED)
+        if isinstance(request, Cancel):
+            del self.timers[request.sid]
+            self.cancelled.add(request.sid)
+        elif isinstance(request, Reschedule):
+            timer = self.timers[request.sid] = replace(timer, due_ms=request.due_ms)
+            self.young.add(timer.sid)
+        else:
+            assert isinstance(request, Inspect)
+        return TimerAnswer(request.ref, OK, [replace(timer)])
+
+    def _of(self, request: ListTimers | CancelAll) -> list[Timer]:
+        return [timer for timer in self.timers.values() if timer.key == request.key and request.collapse in ("", timer.collapse)]
+
+    def _schedule(self, request: Schedule) -> TimerAnswer:
+        timer = request.timer
+        if request.idempotent:
+            first = self.ids.setdefault((timer.key, timer.id), timer)
+            if first.digest != timer.digest:
+                return TimerAnswer(request.ref, CONFLICT)
+            if first.sid != timer.sid:
+                known = self.timers.get(first.sid)
+                return TimerAnswer(request.ref, DUPLICATE, [replace(known)] if known else [], first.sid)
+        if timer.sid not in self.timers and timer.sid not in self.fired and timer.sid not in self.cancelled:
+            self.timers[timer.sid] = timer
+            self.young.add(timer.sid)
+            return TimerAnswer(request.ref, SCHEDULED, [timer])
+        kept = self.timers.get(timer.sid)
+        return TimerAnswer(request.ref, SCHEDULED, [replace(kept)], "") if kept else TimerAnswer(request.ref, SCHEDULED, [], GONE)

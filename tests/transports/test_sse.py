@@ -1,0 +1,261 @@
+"""SSE and long polling over a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.core.wire import records as wire
+from tests.support.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of
+from tests.support.waiting import until
+
+
+class Event(dict[str, str]):
+    """One server-sent event: its fields; `data` as JSON by `body`."""
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self["data"])
+
+
+async def events(response: httpx.Response) -> AsyncIterator[Event]:
+    """As a browser reads them."""
+    event = Event()
+    async for line in response.aiter_lines():
+        if line:
+            name, _, value = line.partition(":")
+            event[name or "comment"] = value.removeprefix(" ")
+        elif event:
+            yield event
+            event = Event()
+
+
+async def next_event(stream: AsyncIterator[Event], name: str = "message") -> Event:
+    while True:
+        event = await asyncio.wait_for(anext(stream), DEADLINE_S)
+        if event.get("event") == name:
+            return event
+
+
+async def test_a_stream_says_retry_and_welcome_and_then_every_message_with_its_cursor() -> None:
+    async with edge_world() as world, world.http() as client, client.stream("GET", "/v1/sse") as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert "no-cache" in response.headers["cache-control"]
+        stream = events(response)
+        assert (await asyncio.wait_for(anext(stream), DEADLINE_S)) == {"retry": "1000"}
+        welcome = await next_event(stream, "welcome")
+        assert welcome.body["resumed"] == "new"
+        assert "id" not in welcome
+        await world.publish(count=2)
+        first, second = await next_event(stream), await next_event(stream)
+        assert (first["id"], second["id"]) == (f"{EPOCH}-1", f"{EPOCH}-2")
+        assert first.body["seq"] == 1
+        assert first.body["data"] == {"n": 0}
+        assert world.shard.of(wire.Attach)[0].kind == wire.SSE
+        await until(lambda: [written.seq for written in world.shard.of(wire.Written)][-1:] == [2])
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "first"),
+    [
+        (f"?last_event_id={EPOCH}-2", {}, 3),
+        ("", {"Last-Event-ID": f"{EPOCH}-2"}, 3),
+        (f"?last_event_id={EPOCH}-1", {"Last-Event-ID": f"{EPOCH}-2"}, 3),
+        ("", {}, 1),
+    ],
+)
+async def test_a_stream_goes_on_behind_the_cursor_and_the_header_wins(query: str, headers: dict[str, str], first: int) -> None:
+    async with edge_world() as world:
+        await world.publish(count=3)
+        async with world.http() as client, client.stream("GET", f"/v1/sse{query}", headers=headers) as response:
+            assert (await next_event(events(response))).body["seq"] == first
+
+
+async def test_gap_revoke_and_drain_are_events_without_an_id() -> None:
+    async with edge_world() as world, world.http() as client, client.stream("GET", "/v1/sse?ack=explicit") as response:
+        stream = events(response)
+        await next_event(stream, "welcome")
+        conn, attach = next(iter(world.shard.attached.items()))
+        assert attach.kind == wire.SSE_EXPLICIT
+        world.shard.say(wire.GapRange(conn, 1, 4), wire.Deliver(conn, [(5, 1, b'"id":"a",\n"data":1')]), wire.Revoke(conn, ["a"]))
+        gap = await next_event(stream, "gap")
+        assert gap.body == {"type": "gap", "from": 1, "to": 4}
+        message = await next_event(stream)
+        assert message["id"] == f"{EPOCH}-5"
+        assert message.body["data"] == 1
+        revoke = await next_event(stream, "revoke")
+        assert revoke.body["ids"] == ["a"]
+        assert not {"id"} & (gap.keys() | revoke.keys())
+        draining = asyncio.ensure_future(world.gateway.drain())
+        assert "after_ms" in (await next_event(stream, "drain")).body
+        assert (await next_event(stream, "close")).body["code"] == 1012
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(anext(stream), DEADLINE_S)
+        await draining
+
+
+async def test_a_silent_stream_is_kept_awake_by_comments() -> None:
+    async with edge_world(heartbeat_ms=100) as world, world.http() as client, client.stream("GET", "/v1/sse") as response:
+        stream = events(response)
+        beats = 0
+        while beats < 2:
+            beats += "comment" in await asyncio.wait_for(anext(stream), DEADLINE_S)
+
+
+async def test_an_expired_token_ends_the_stream() -> None:
+    async with edge_world() as world, world.http(ttl_s=1) as client, client.stream("GET", "/v1/sse") as response:
+        assert (await next_event(events(response), "close")).body["code"] == 4401
+
+
+async def test_the_end_of_a_stream_is_told_to_the_shard() -> None:
+    async with edge_world() as world:
+        async with world.http() as client, client.stream("GET", "/v1/sse") as response:
+            await next_event(events(response), "welcome")
+        await until(lambda: len(world.shard.of(wire.Detach)) == 1)
+        await until(lambda: not world.server.server_state.tasks)
+        assert not world.gateway.connections
+
+
+async def test_a_stream_that_is_not_read_is_ended_and_its_transport_with_it() -> None:
+    async with edge_world(send_stall_ms=300, socket_send_buffer_bytes=16384) as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+        writer.write(f"GET /v1/sse HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.token()}\r\n\r\n".encode())
+        await until(lambda: world.shard.attached)
+        body = b'"id":"big","data":"%b"' % (b"x" * 60_000)
+        world.shard.deliver("default:u1", *[(seq, 1, body) for seq in range(1, 60)])
+        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [4413])
+        await until(lambda: not world.server.server_state.connections)
+        writer.transport.abort()
+        del reader
+
+
+async def test_a_link_reset_tells_the_shard_what_a_plain_stream_has_written() -> None:
+    async with edge_world() as world, world.http() as client, client.stream("GET", "/v1/sse") as response:
+        stream = events(response)
+        await next_event(stream, "welcome")
+        await world.publish(count=2)
+        assert (await next_event(stream)).body["seq"] == 1
+        assert (await next_event(stream)).body["seq"] == 2
+        await until(lambda: world.shard.of(wire.Written))
+        world.shard.received.clear()
+        world.shard.reset()
+        assert [type(record) for record in world.shard.received] == [wire.Attach, wire.Written]
+        assert world.shard.received[1].seq == 2
+
+
+# -- long polling ----------------------------------------------------------------------------------------------------------
+async def poll(world: EdgeWorld, cursor: str = "", wait: float = 0) -> dict[str, Any]:
+    async with world.http() as client:
+        answer = await client.get("/v1/poll", params={"last_event_id": cursor, "wait": wait})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def test_a_poll_answers_at_once_when_something_is_pending() -> None:
+    async with edge_world() as world:
+        await world.publish(count=2)
+        answer = await poll(world, wait=30)
+        assert [message["seq"] for message in answer["messages"]] == [1, 2]
+        assert answer["last_event_id"] == f"{EPOCH}-2"
+        assert answer["resumed"] == "new"
+        assert not world.gateway.connections
+        await until(lambda: world.shard.of(wire.Detach))
+
+
+async def test_the_next_poll_acknowledges_and_waits_for_what_comes() -> None:
+    async with edge_world() as world:
+        await world.publish(count=2)
+        waiting = asyncio.ensure_future(poll(world, f"{EPOCH}-2", 30))
+        await until(lambda: world.shard.attached)
+        assert world.shard.acked["default:u1"] == 2
+        await world.publish()
+        answer = await waiting
+        assert [message["seq"] for message in answer["messages"]] == [3]
+        assert answer["resumed"] == "ok"
+
+
+async def test_a_poll_without_news_gives_the_cursor_back() -> None:
+    async with edge_world() as world:
+        await world.publish(count=2)
+        assert await poll(world, f"{EPOCH}-2", 0.1) == {"messages": [], "last_event_id": f"{EPOCH}-2", "resumed": "ok"}
+
+
+async def test_a_poll_that_is_not_to_wait_answers_as_soon_as_the_shard_has_spoken() -> None:
+    async with edge_world(poll_grace_ms=60_000) as world, asyncio.timeout(20):
+        world.shard.connected = False
+        asked = asyncio.ensure_future(poll(world, wait=0))
+        await until(lambda: world.gateway.connections)
+        await asyncio.sleep(0.05)  # the wait is over, and the shard has not spoken
+        world.shard.reset()
+        assert (await asked)["messages"] == []
+
+
+async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
+    async with edge_world() as world:
+        waiting = asyncio.ensure_future(poll(world, "other-9", 30))
+        await until(lambda: world.shard.attached)
+        conn = next(iter(world.shard.attached))
+        world.shard.say(wire.GapRange(conn, 1, 4), wire.Deliver(conn, [(5, 1, b'"id":"a"')]))
+        answer = await waiting
+        assert answer["gaps"] == [{"from": 1, "to": 4}]
+        assert [message["seq"] for message in answer["messages"]] == [5]
+        assert answer["last_event_id"] == f"{EPOCH}-5"
+        assert answer["resumed"] == "gap"
+
+
+async def test_a_client_that_leaves_ends_its_poll() -> None:
+    async with edge_world() as world:
+        with pytest.raises(httpx.ReadTimeout):
+            async with world.http() as client:
+                await client.get("/v1/poll?wait=30", timeout=0.3)
+        await until(lambda: world.shard.of(wire.Detach))
+        assert not world.gateway.connections
+
+
+async def test_a_poll_that_is_one_too_many_is_told_so() -> None:
+    async with edge_world() as world, world.http() as client:
+        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
+        await until(lambda: world.shard.attached)
+        world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
+        answer = await waiting
+        assert answer.status_code == 429
+        assert "retry-after" in answer.headers
+
+
+async def test_a_shard_that_does_not_answer_makes_a_poll_fail_not_lie() -> None:
+    async with edge_world(poll_grace_ms=200) as world, world.http() as client:
+        world.shard.connected = False
+        assert (await client.get("/v1/poll?wait=0")).status_code == 503
+
+
+async def test_a_drain_answers_polls_at_once() -> None:
+    async with edge_world() as world, world.http() as client:
+        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
+        await until(lambda: world.shard.attached)
+        await world.gateway.drain()
+        assert (await asyncio.wait_for(waiting, DEADLINE_S)).status_code == 503
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan", "soon"])
+async def test_a_wait_that_is_no_time_is_refused(wait: str) -> None:
+    async with edge_world() as world, world.http() as client:
+        assert (await client.get(f"/v1/poll?wait={wait}")).status_code == 400
+
+
+async def test_switching_transports_loses_and_repeats_nothing() -> None:
+    async with edge_world() as world:
+        await world.publish(count=1)
+        async with world.connect() as socket:
+            assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
+        await world.publish(count=1)
+        async with world.http() as client, client.stream("GET", "/v1/sse", headers={"Last-Event-ID": f"{EPOCH}-1"}) as response:
+            assert (await next_event(events(response))).body["seq"] == 2
+        await world.publish(count=1)
+        assert [message["seq"] for message in (await poll(world, f"{EPOCH}-2"))["messages"]] == [3]

@@ -1,0 +1,252 @@
+"""The short way of the handshake grants what the long way grants, and says nothing of its own about the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from engine.core.wire import records as wire
+from engine.transports import websocket_handshake
+from tests.support.edge_world import EdgeWorld, client_frame, edge_world
+from tests.support.waiting import until
+
+PLAIN = {
+    "Host": "127.0.0.1",
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Protocol": "notify.v1.json",
+}
+
+
+def asked(token: str, target: str = "/v1/ws", line: str = "", method: str = "GET", version: str = "1.1", **fields: str | None) -> bytes:
+    """A request for a WebSocket: the plain one with fields changed, left out (None) or a line added."""
+    changed = PLAIN | {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): value for name, value in fields.items()}
+    lines = [f"{name}: {value}" for name, value in changed.items() if value is not None]
+    return "\r\n".join([f"{method} {target} HTTP/{version}", *lines, *filter(None, [line]), "", ""]).encode("latin-1")
+
+
+async def told(world: EdgeWorld, request: bytes) -> bytes:
+    """What a client reads until it is welcomed, or until the server ends the connection; without the time and the connection's name."""
+    client = await world.raw_unasked()
+    await client.send(request)
+    read = b""
+    try:
+        while b'"welcome"' not in read or not read.endswith(b"}"):
+            read += await client.read(1)
+    except (EOFError, ConnectionResetError):
+        read += b"<end>"
+    client.close()
+    return re.sub(rb'(?im)^date: .*?\r\n|"connection":"[^"]*"', b"", read)
+
+
+def heads(answer: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """Its first line, its headers in whatever order and case, and the rest."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    return first, sorted(line.lower() for line in lines), rest
+
+
+@contextlib.asynccontextmanager
+async def both_ways() -> AsyncIterator[tuple[EdgeWorld, EdgeWorld]]:
+    """An edge that goes the short way where it can, and one that never does."""
+    async with edge_world() as short, edge_world(short=False) as long:
+        yield short, long
+
+
+# -- What is granted. ------------------------------------------------------------------------------------------------------
+GRANTED: list[dict[str, Any]] = [
+    {},
+    {"Sec_WebSocket_Protocol": None},
+    {"Sec_WebSocket_Protocol": "other, notify.v1.json"},
+    {"Sec_WebSocket_Protocol": "other"},
+    {"Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"},
+    {"Sec_WebSocket_Extensions": "permessage-deflate; client_max_window_bits", "Cookie": "a=b", "User_Agent": "x"},
+    {"target": "/v1/ws?last_event_id=e7-0&device=tv%20set"},
+    {"target": "/v1/ws?last_event_id=what&last_event_id=e7-0&device"},
+]
+
+
+async def test_a_plain_request_is_answered_as_the_long_way_answers_it() -> None:
+    async with both_ways() as (short, long):
+        for options in GRANTED:
+            answers = [heads(await told(world, asked(world.token(), **options))) for world in (short, long)]
+            assert answers[0] == answers[1], options
+            assert answers[0][0] == b"HTTP/1.1 101 Switching Protocols"
+            devices = [world.shard.of(wire.Attach)[-1].device for world in (short, long)]
+            assert devices == ["tv set" if "tv" in options.get("target", "") else ""] * 2
+
+
+async def test_a_plain_request_does_not_reach_the_application() -> None:
+    seen: list[str] = []
+
+    def watched(application: Any) -> Any:
+        async def watch(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope["type"])
+            await application(scope, receive, send)
+
+        return watch
+
+    async with edge_world(wrap=watched) as world:
+        client = await world.raw()
+        await client.send(client_frame(b'{"type":"ping","ts":1}'))
+        assert b"welcome" in (await client.frame())[1]
+        assert b"pong" in (await client.frame())[1]
+        assert seen == []
+        client.close()
+        await told(world, asked("nonsense"))
+        assert seen == ["websocket"]
+        await until(lambda: not world.gateway.connections)
+        await until(lambda: not world.server.server_state.connections)
+
+
+async def test_a_socket_follows_an_answered_request_on_the_same_connection() -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b'{"status":"ok"}'):
+            answer += await client.read(1)
+        await client.send(asked(world.token()))
+        await client.accepted()
+        assert b"welcome" in (await client.frame())[1]
+        client.close()
+
+
+async def test_a_request_in_pieces_is_granted_all_the_same() -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        request = asked(world.token())
+        for start in range(0, len(request), 50):
+            await client.send(request[start : start + 50])
+            await asyncio.sleep(0.002)
+        await client.accepted()
+        assert b"welcome" in (await client.frame())[1]
+        client.close()
+
+
+# -- What is not. ----------------------------------------------------------------------------------------------------------
+OTHERS: list[dict[str, Any]] = [
+    {"method": "POST"},
+    {"version": "1.0"},
+    {"target": "/v1/w%73"},
+    {"target": "/v1/ws/"},
+    {"target": "/v1/sse"},
+    {"target": "/nowhere"},
+    {"Sec_WebSocket_Version": "12"},
+    {"Sec_WebSocket_Version": None},
+    {"Sec_WebSocket_Key": None},
+    {"Sec_WebSocket_Key": "c2hvcnQ="},
+    {"Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25j?Q=="},
+    {"Connection": "Upgrade, @@"},
+    {"Sec_WebSocket_Protocol": "notify.v1.json,,x y"},
+    {"line": "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="},
+    {"line": "Sec-WebSocket-Version: 13"},
+    {"line": "Sec-WebSocket-Protocol: other"},
+    {"line": "Upgrade: websocket"},
+    {"line": "Connection: close"},
+    {"line": "Cookie: a=b\r\nCookie: c=d"},
+    {"line": "Content-Length: 1"},
+    {"line": "Transfer-Encoding: chunked"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "http://127.0.0.1"},
+    {"line": "Origin: http://127.0.0.1\r\nOrigin: https://evil.example"},
+    {"Authorization": "Bearer nonsense"},
+    {"Authorization": None},
+    {"Authorization": None, "target": "/v1/ws?token=nonsense"},
+]
+
+
+async def test_any_other_request_gets_the_answer_of_the_long_way() -> None:
+    async with both_ways() as (short, long):
+        for options in OTHERS:
+            answers = [heads(await told(world, asked(world.token(), **options))) for world in (short, long)]
+            assert answers[0] == answers[1], options
+        assert short.gateway.metrics.refused == long.gateway.metrics.refused
+        assert len(short.shard.of(wire.Attach)) == len(long.shard.of(wire.Attach)) < len(OTHERS) / 2
+
+
+async def test_what_the_library_cannot_read_is_refused_and_does_not_stay() -> None:
+    async with edge_world() as world:
+        assert (await told(world, asked(world.token(), line="Content-Length: 1"))).startswith(b"HTTP/1.1 400 ")
+        assert (await told(world, asked(world.token(), Cookie="a" * 9000, Upgrade="WebSocket", line="X: 1\r\nX: 2"))).startswith(
+            b"HTTP/1.1 431 "
+        )
+        await until(lambda: not world.server.server_state.connections)
+
+
+async def test_a_plain_request_may_have_lines_as_long_as_any_other() -> None:
+    async with edge_world() as world:
+        assert (await told(world, asked(world.token(), Cookie="a" * 9000))).startswith(b"HTTP/1.1 101 ")
+
+
+async def test_a_refusal_is_counted_once() -> None:
+    async with edge_world() as world:
+        assert b" 401 " in await told(world, asked("nonsense"))
+        assert b" 403 " in await told(world, asked(world.token(scopes="publish")))
+        assert b" 403 " in await told(world, asked(world.token(), Origin="https://evil.example"))
+        world.gateway.draining = True
+        assert b" 503 " in await told(world, asked(world.token()))
+        assert dict(world.gateway.metrics.refused) == {401: 1, 403: 2, 503: 1}
+        assert not world.shard.of(wire.Attach)
+
+
+words = st.text("abcXYZ019-_. ,;@=+/?\xe9", max_size=30).map(str.strip)
+keys = st.binary(min_size=15, max_size=17).map(lambda raw: b64encode(raw).decode())
+other_values = {
+    "Connection": st.sampled_from(["upgrade", "keep-alive, Upgrade", "close"]) | words,
+    "Upgrade": st.sampled_from(["WebSocket", "h2c"]) | words,
+    "Sec-WebSocket-Key": keys | words,
+    "Sec-WebSocket-Version": st.sampled_from(["8", "13, 13"]) | words,
+    "Sec-WebSocket-Protocol": st.sampled_from(["a, b", "a,b", "a ,b", "a,,b", "bearer.x.y.z"]) | words,
+    "Sec-WebSocket-Extensions": words,
+    "Origin": words,
+    "Content-Length": st.sampled_from(["0", "1"]),
+    "Transfer-Encoding": st.just("chunked"),
+}
+changes = st.lists(st.sampled_from(sorted(other_values)).flatmap(lambda name: st.tuples(st.just(name), other_values[name])), max_size=3)
+
+
+@example("GET", "1.1", [("Sec-WebSocket-Protocol", "a b")], [])
+@given(st.sampled_from(["GET"] * 4 + ["POST"]), st.sampled_from(["1.1"] * 4 + ["1.0"]), changes, changes)
+def test_what_is_plain_is_what_the_library_grants(
+    method: str, version: str, changed: list[tuple[str, str]], added: list[tuple[str, str]]
+) -> None:
+    lines = [*(PLAIN | dict(changed)).items(), *added[2:]]
+    opening = websocket_handshake.plain(
+        method, version, b"/v1/ws?x=1", [(name.lower().encode(), value.encode("latin-1")) for name, value in lines]
+    )
+    if opening is None:
+        return
+    library = ServerProtocol()
+    library.receive_data(f"{method} /v1/ws?x=1 HTTP/{version}\r\n".encode())
+    library.receive_data("".join(f"{name}: {value}\r\n" for name, value in lines).encode("latin-1") + b"\r\n")
+    assert library.parser_exc is None
+    (request,) = library.events_received()
+    assert isinstance(request, Request)
+    response = library.accept(request)
+    assert response.status_code == 101
+    assert opening.query_string == b"x=1"
+    accept = response.headers["Sec-WebSocket-Accept"]
+    assert f"Sec-WebSocket-Accept: {accept}\r\n".encode() in websocket_handshake.answer(opening, [])
+    offered = request.headers["Sec-WebSocket-Protocol"]
+    assert opening.subprotocols == [token.strip() for token in offered.split(",")]
+
+
+def test_the_plainest_request_is_plain() -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in PLAIN.items()]
+    assert websocket_handshake.plain("GET", "1.1", b"/v1/ws?token=x", headers) == (
+        "dGhlIHNhbXBsZSBub25jZQ==",
+        b"token=x",
+        ["notify.v1.json"],
+    )

@@ -1,0 +1,524 @@
+"""WebSockets on a real server, seen by an independent client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from engine.core.wire import records as wire
+from tests.support.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of
+from tests.support.waiting import until
+
+
+async def test_a_client_is_welcomed_and_gets_what_is_published_in_one_frame_per_batch() -> None:
+    async with edge_world() as world, world.connect("u1") as socket:
+        welcome = await frame_of(socket, "welcome")
+        assert welcome["user"] == "u1"
+        assert welcome["resumed"] == "new"
+        assert welcome["epoch"] == EPOCH
+        assert (welcome["seq"], welcome["from"]) == (0, 1)
+        assert welcome["reconnect"] == {"delays_ms": [1000, 2000, 5000, 10_000], "jitter": 0.3}
+        assert await world.publish("u1", 3) == [1, 2, 3]
+        frame = await frame_of(socket)
+        assert [message["seq"] for message in frame["messages"]] == [1, 2, 3]
+        message = frame["messages"][0]
+        assert message["event_id"] == f"{EPOCH}-1"
+        assert message["type"] == "test.event"
+        assert message["attempt"] == 1
+        assert message["data"] == {"n": 0}
+
+
+async def test_acks_reach_the_shard_only_when_they_grow() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await world.publish(count=3)
+        await frame_of(socket)
+        for seq in (2, 1, 2, 3):
+            await socket.send(json.dumps({"type": "ack", "seq": seq}))
+        await until(lambda: world.shard.acked.get("default:u1") == 3)
+        assert [ack.seq for ack in world.shard.of(wire.Ack)] == [2, 3]
+
+
+async def test_selective_acks_and_nacks_reach_the_shard() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        await socket.send('{"type":"ack","ids":["a","b"],"ts":1700000000000}')
+        await socket.send('{"type":"nack","ids":["c"],"reason":"no"}')
+        await until(lambda: world.shard.of(wire.Nack))
+        assert [ack.ids for ack in world.shard.of(wire.AckIds)] == [["a", "b"]]
+        assert [(nack.ids, nack.reason) for nack in world.shard.of(wire.Nack)] == [(["c"], "no")]
+
+
+async def test_a_ping_is_answered_with_its_ts_and_unknown_types_are_ignored() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await socket.send('{"type":"subscribe","topics":[1]}')
+        await socket.send('{"type":"ping","ts":1234.5}')
+        assert (await frame_of(socket, "pong"))["ts"] == 1234.5
+
+
+async def test_malformed_frames_get_an_error_and_the_tenth_closes() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        bad: list[str | bytes] = ["nonsense", "[]", '{"type":5}', '{"type":"ack"}', b"binary", "{", "{}", '{"type":"ack","seq":-1}', '""']
+        for frame in bad:
+            await socket.send(frame)
+            error = await frame_of(socket, "error")
+            assert error["code"] == "malformed"
+            assert error["detail"]
+        await socket.send("once more")
+        assert (await closed_with(socket))[0] == 1008
+        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [1008])
+
+
+async def test_a_frame_over_the_limit_closes_1009_whether_it_arrives_whole_or_not() -> None:
+    async with edge_world() as world:
+        async with world.connect() as socket:
+            await socket.send("x" * (world.config.frame_bytes_max + 1))
+            assert (await closed_with(socket))[0] == 1009
+        client = await world.raw()
+        await client.send(b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask")
+        assert await client.close_code() == 1009
+        client.close()
+        client = await world.raw()
+        half = b"y" * (world.config.frame_bytes_max // 2 + 1)
+        await client.send(client_frame(half, fin=False) + client_frame(half, 0)[:8])
+        assert await client.close_code() == 1009
+        client.close()
+        await until(lambda: not world.gateway.connections)
+
+
+async def test_the_reason_reaches_a_client_that_is_still_sending() -> None:
+    async with edge_world() as world:
+        client = await world.raw()
+        sending = asyncio.ensure_future(client.send(client_frame(b"x" * 8_000_000)))
+        await until(lambda: world.shard.of(wire.Detach))
+        await sending
+        assert await client.close_code() == 1009
+        client.close()
+
+
+async def test_a_frame_at_the_limit_is_read() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        text = '{"type":"ping","ts":1,"pad":"%s"}'
+        await socket.send(text % ("x" * (world.config.frame_bytes_max - len(text) + 2)))
+        assert (await frame_of(socket, "pong"))["ts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x81\x05hello", 1002),  # not masked
+        (b"\x83\x80mask", 1002),  # opcode 3
+        (b"\xc1\x80mask", 1002),  # RSV1 without an extension
+        (client_frame(b"", 0), 1002),  # a continuation of nothing
+        (client_frame(b"a", fin=False) + client_frame(b"b"), 1002),  # a message inside a message
+        (client_frame(b"\xff\xfe"), 1007),
+        (client_frame(b"\xff", fin=False) + client_frame(b"\xfe", 0), 1007),
+        (client_frame(b"x" * 126, 9), 1002),  # a long ping
+        (client_frame(b"\x03\xe8", 8), 1000),
+        (client_frame(b"", 8), None),
+    ],
+)
+async def test_what_breaks_the_protocol_fails_the_connection_as_rfc_6455_wants(data: bytes, code: int | None) -> None:
+    async with edge_world() as world:
+        client = await world.raw()
+        for byte in data:
+            await client.send(bytes([byte]))
+        while True:
+            opcode, payload = await client.frame()
+            if opcode == 8:
+                break
+        assert (int.from_bytes(payload[:2], "big") if payload else None) == code
+        client.close()
+        await until(lambda: not world.gateway.connections)
+
+
+async def test_fragments_pings_and_split_frames_are_understood() -> None:
+    async with edge_world() as world:
+        client = await world.raw()
+        stream = (
+            client_frame(b'{"type":"pi', fin=False)
+            + client_frame(b"are you there", 9)
+            + client_frame(b'ng","ts":7}', 0)
+            + client_frame(b'{"type":"ping","ts":8}')
+        )
+        for index in range(0, len(stream), 3):
+            await client.send(stream[index : index + 3])
+        seen = []
+        while len(seen) < 3:
+            opcode, payload = await client.frame()
+            if opcode == 10:
+                seen.append(payload.decode())
+            elif b"pong" in payload:
+                seen.append(json.loads(payload)["ts"])
+        assert seen == ["are you there", 7, 8]
+        client.close()
+
+
+async def test_frames_sent_before_the_answer_to_the_handshake_are_not_lost() -> None:
+    begun, may_accept = asyncio.Event(), asyncio.Event()
+
+    def hesitant(application: Any) -> Any:
+        async def hesitate(scope: Any, receive: Any, send: Any) -> None:
+            begun.set()
+            await may_accept.wait()
+            await application(scope, receive, send)
+
+        return hesitate
+
+    async with edge_world(wrap=hesitant, short=False) as world:
+        client = await world.raw_unasked()
+        await client.ask(world.token())
+        await begun.wait()
+        await client.send(client_frame(b'{"type":"ping","ts":1}') + client_frame(b'{"type":"ping","ts":2}')[:9])
+        await asyncio.sleep(0)
+        may_accept.set()
+        await client.accepted()
+        await client.send(client_frame(b'{"type":"ping","ts":2}')[9:])
+        seen = [json.loads((await client.frame())[1]) for _ in range(3)]
+        assert [frame.get("ts") for frame in seen if frame["type"] == "pong"] == [1, 2]
+        client.close()
+
+
+# -- before the upgrade ----------------------------------------------------------------------------------------------------
+async def refusal(world: object, **options: object) -> InvalidStatus:
+    with pytest.raises(InvalidStatus) as refused:
+        async with world.connect(**options):  # type: ignore[attr-defined]
+            pass
+    return refused.value
+
+
+async def test_a_bad_token_is_a_plain_http_answer_before_the_upgrade() -> None:
+    async with edge_world() as world:
+        for options in ({"additional_headers": {}}, {"token": "nonsense"}, {"token": world.token(ttl_s=1, tenant="a")[:-2] + "xx"}):
+            response = (await refusal(world, **options)).response
+            assert response.status_code == 401
+            assert response.headers["content-type"] == "application/problem+json"
+            assert json.loads(response.body or b"")["status"] == 401
+        response = (await refusal(world, token=world.token(scopes="publish"))).response
+        assert response.status_code == 403
+        assert not world.shard.of(wire.Attach)
+
+
+async def test_the_token_is_taken_from_query_cookie_and_subprotocol_too() -> None:
+    async with edge_world() as world:
+        token = world.token("u2")
+        for options in (
+            {"query": f"?token={token}", "additional_headers": {}},
+            {"additional_headers": {"Cookie": f"notify_token={token}"}},
+            {"additional_headers": {}, "subprotocols": ["notify.v1.json", f"bearer.{token}"]},
+        ):
+            async with world.connect(**options) as socket:  # type: ignore[arg-type]
+                assert (await frame_of(socket, "welcome"))["user"] == "u2"
+
+
+async def test_only_the_offered_protocol_is_echoed_and_never_the_token() -> None:
+    async with edge_world() as world:
+        async with world.connect(subprotocols=["notify.v1.json", f"bearer.{world.token()}"]) as socket:
+            assert socket.subprotocol == "notify.v1.json"
+        async with world.connect(subprotocols=[f"bearer.{world.token()}"], additional_headers={}) as socket:
+            assert socket.subprotocol is None
+        async with world.connect() as socket:
+            assert socket.subprotocol is None
+
+
+async def test_a_foreign_origin_is_refused_before_the_upgrade() -> None:
+    async with edge_world(allowed_origins=("https://app.example",)) as world:
+        assert (await refusal(world, origin="https://evil.example")).response.status_code == 403
+        async with world.connect(origin="https://app.example") as socket:
+            await frame_of(socket, "welcome")
+
+
+async def test_a_full_edge_refuses_with_503_and_a_time_to_retry() -> None:
+    async with edge_world(connections_max=1) as world, world.connect():
+        response = (await refusal(world, user="u2")).response
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+
+
+async def test_no_log_line_ever_contains_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with edge_world() as world:
+        for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "websockets"):
+            caplog.set_level(logging.DEBUG, name)
+        token = world.token()
+        async with world.connect(query=f"?token={token}", additional_headers={}) as socket:
+            await frame_of(socket, "welcome")
+        async with world.http() as client:
+            await client.get(f"/v1/poll?token={token}&wait=0")
+        bad = token[:-3]
+        await refusal(world, query=f"?token={bad}", additional_headers={})
+    mine = [record for record in caplog.records if not record.name.startswith(("websockets.client", "httpx", "httpcore"))]
+    assert not [record for record in mine if bad in record.getMessage()]
+
+
+# -- cursors and links -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("cursor", "resumed"),
+    [
+        ("", "new"),
+        (f"{EPOCH}-1", "ok"),
+        ("other-1", "gap"),
+        (f"{EPOCH}-99", "gap"),
+        ("rubbish", "gap"),
+        (f"{EPOCH}-x", "gap"),
+        ("-5", "gap"),
+    ],
+)
+async def test_any_cursor_is_answered_never_an_error(cursor: str, resumed: str) -> None:
+    async with edge_world() as world:
+        await world.publish(count=2)
+        async with world.connect(query=f"?last_event_id={cursor}") as socket:
+            welcome = await frame_of(socket, "welcome")
+            assert welcome["resumed"] == resumed
+            frame = await frame_of(socket)
+            assert [message["seq"] for message in frame["messages"]] == ([2] if resumed == "ok" else [1, 2])
+
+
+async def test_a_new_link_session_is_told_every_connection_and_every_unanswered_post() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await world.publish(count=2)
+        await frame_of(socket)
+        await socket.send('{"type":"ack","seq":1}')
+        await until(lambda: world.shard.of(wire.Ack))
+        world.shard.connected = False
+        posting = asyncio.ensure_future(world.publish(id="k1"))
+        await until(lambda: len(world.gateway.calls) == 1)
+        world.shard.received.clear()
+        world.shard.reset()
+        assert await posting == [3]
+        attach = world.shard.of(wire.Attach)[0]
+        assert attach.resume
+        assert (attach.cursor_epoch, attach.cursor_seq, attach.sent) == (EPOCH, 1, 2)
+        assert len(world.shard.of(wire.Post)) == 1
+        frame = await frame_of(socket)
+        assert [message["seq"] for message in frame["messages"]] == [3]
+
+
+async def test_a_refusal_is_repeated_to_a_new_link_session_before_the_acknowledgement_that_covers_it_until_it_is_confirmed() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await world.publish(count=4)
+        await frame_of(socket)
+        await socket.send('{"type":"ack","seq":1}')
+        await until(lambda: world.shard.of(wire.Ack))
+        world.shard.connected = False
+        await socket.send('{"type":"nack","ids":["x","y"],"reason":"no"}')
+        await socket.send('{"type":"ack","seq":4}')
+        (connection,) = world.gateway.connections.values()
+        await until(lambda: connection.refusals is not None and connection.refusals.acked == 4)
+        world.shard.received.clear()
+        world.shard.reset()
+        attach, nack, ack = world.shard.received
+        assert attach.cursor_seq == 1, "an announcement that covers the refusal would settle it"
+        assert (nack.ids, nack.reason, ack.seq) == (["x", "y"], "no", 4)
+
+        world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["x"])])
+        assert (await frame_of(socket, "nacked"))["ids"] == ["x"]
+        world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["y"])])
+        assert (await frame_of(socket, "nacked"))["ids"] == ["y"]
+        world.shard.received.clear()
+        world.shard.reset()
+        (attach,) = world.shard.received
+        assert attach.cursor_seq == 4
+
+
+async def test_unconfirmed_refusals_of_a_connection_take_no_more_than_a_window() -> None:
+    async with edge_world(window=3) as world, world.connect() as socket:
+        await socket.send(json.dumps({"type": "nack", "ids": [f"m{n}" for n in range(5)]}))
+        (connection,) = world.gateway.connections.values()
+        await until(lambda: connection.refusals)
+        assert list(connection.refusals.reasons) == ["m2", "m3", "m4"]
+
+
+async def test_a_connection_that_was_not_welcomed_yet_is_announced_as_new_again() -> None:
+    async with edge_world() as world:
+        world.shard.connected = False
+        async with world.connect(query=f"?last_event_id={EPOCH}-0") as socket:
+            await until(lambda: world.gateway.connections)
+            world.shard.reset()
+            assert (await frame_of(socket, "welcome"))["resumed"] == "ok"
+        assert not world.shard.of(wire.Attach)[0].resume
+
+
+async def test_what_has_moved_is_routed_again_by_the_newer_map() -> None:
+    async with edge_world(shards=2) as world:
+        world.shard.owns = lambda _key: 5
+        async with world.connect() as socket:
+            posting = asyncio.ensure_future(world.publish())
+            await until(lambda: 5 in world.slots_wanted and world.shard.of(wire.Post))
+            world.move_all_to(1, 5)
+            assert await posting == [1]
+            await frame_of(socket, "welcome")
+            assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
+
+
+async def test_connections_follow_their_slot_when_the_map_changes_under_them() -> None:
+    async with edge_world(shards=2) as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        world.move_all_to(1, 2)
+        await until(lambda: world.shards[1].of(wire.Attach))
+        assert world.shards[1].of(wire.Attach)[0].resume
+        await until(lambda: world.shards[0].of(wire.Detach))
+        await world.publish()
+        assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
+
+
+async def test_gap_revoke_and_faults_are_told_in_the_order_they_came() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        conn = next(iter(world.shard.attached))
+        world.shard.say(
+            wire.Deliver(conn, [(1, 1, b'"id":"a"')]),
+            wire.Deliver(conn, [(2, 1, b'"id":"b"')]),
+            wire.GapRange(conn, 3, 5),
+            wire.Deliver(conn, [(6, 1, b'"id":"c"')]),
+            wire.Revoke(conn, ["a"]),
+            wire.Fault(conn, "unknown_seq", "no such number"),
+        )
+        frames = [json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S)) for _ in range(5)]
+        assert [[message["seq"] for message in frames[0]["messages"]], frames[1]] == [[1, 2], {"type": "gap", "from": 3, "to": 5}]
+        assert [message["seq"] for message in frames[2]["messages"]] == [6]
+        assert frames[3] == {"type": "revoke", "ids": ["a"]}
+        assert frames[4] == {"type": "error", "code": "unknown_seq", "detail": "no such number"}
+
+
+async def test_the_shard_can_hang_up() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
+        assert await closed_with(socket) == (4409, "too many connections of this user")
+        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [4409])
+
+
+async def test_the_end_of_a_client_is_told_with_its_code() -> None:
+    async with edge_world() as world:
+        async with world.connect() as socket:
+            await frame_of(socket, "welcome")
+            await socket.close(1001, "bye")
+        client = await world.raw()
+        await client.frame()
+        client.close()
+        await until(lambda: len(world.shard.of(wire.Detach)) == 2)
+        assert [detach.code for detach in world.shard.of(wire.Detach)] == [1001, 1006]
+        assert not world.gateway.connections
+
+
+# -- time ------------------------------------------------------------------------------------------------------------------
+async def test_an_expired_token_closes_4401_and_a_fresh_one_extends() -> None:
+    async with (
+        edge_world() as world,
+        world.connect(token=world.token(ttl_s=1)) as keeps,
+        world.connect(token=world.token(ttl_s=1)) as socket,
+    ):
+        await keeps.send(json.dumps({"type": "auth", "token": world.token()}))
+        assert (await closed_with(socket))[0] == 4401
+        await keeps.send('{"type":"ping","ts":1}')
+        assert (await frame_of(keeps, "pong"))["ts"] == 1
+
+
+async def test_a_fresh_token_must_be_good_and_the_same_users() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await socket.send('{"type":"auth","token":"nonsense"}')
+        assert (await frame_of(socket, "error"))["code"] == "unauthorized"
+        await socket.send(json.dumps({"type": "auth", "token": world.token("somebody-else")}))
+        assert (await closed_with(socket))[0] == 4403
+
+
+async def test_a_peer_that_answers_no_ping_is_closed_4408_and_one_that_does_is_not() -> None:
+    async with edge_world(heartbeat_ms=200, pong_timeout_ms=200) as world, world.connect("alive") as alive:
+        client = await world.raw("dead")
+        assert await client.close_code() == 4408
+        client.close()
+        await alive.send('{"type":"ping","ts":1}')
+        assert (await frame_of(alive, "pong"))["ts"] == 1
+
+
+async def test_text_pings_are_life_enough() -> None:
+    async with edge_world(heartbeat_ms=200, pong_timeout_ms=300) as world:
+        client = await world.raw()
+        pings = 0
+        while pings < 4:
+            opcode, _ = await client.frame()
+            if opcode == 9:
+                pings += 1
+                await client.send(client_frame(b'{"type":"ping","ts":1}'))
+        assert world.gateway.connections
+        client.close()
+
+
+# -- slow clients ----------------------------------------------------------------------------------------------------------
+BIG = b'"id":"big","data":"%b"' % (b"x" * 60_000)
+
+
+async def test_a_client_that_takes_nothing_is_closed_4413_and_costs_its_neighbour_nothing() -> None:
+    async with edge_world(send_stall_ms=500, close_timeout_ms=300, socket_send_buffer_bytes=16384) as world:
+        slow = await world.raw("slow", receive_buffer_bytes=4096)
+        async with world.connect("quick") as quick:
+            await frame_of(quick, "welcome")
+            await until(lambda: len(world.shard.attached) == 2)
+            world.shard.deliver("default:slow", *[(seq, 1, BIG) for seq in range(1, 11)])
+            await until(lambda: world.gateway.backlog)
+            while world.gateway.backlog:
+                await world.publish("quick")
+                await asyncio.wait_for(frame_of(quick), 1)
+            assert [detach.code for detach in world.shard.of(wire.Detach)] == [4413]
+        await until(lambda: not world.server.server_state.connections - {None} or len(world.server.server_state.connections) <= 1)
+        slow.close()
+
+
+async def test_too_many_unsent_bytes_close_4413_at_once() -> None:
+    async with edge_world(send_buffer_bytes_max=500_000, socket_send_buffer_bytes=16384) as world:
+        slow = await world.raw("slow", receive_buffer_bytes=4096)
+        await until(lambda: world.shard.attached)
+        for first in range(1, 31, 3):
+            world.shard.deliver("default:slow", *[(seq, 1, BIG) for seq in range(first, first + 3)])
+            await asyncio.sleep(0)
+        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [4413])
+        assert await slow.close_code() == 4413  # it reads again: everything, and the reason at the end
+        slow.close()
+
+
+async def test_a_client_that_reads_slowly_but_does_read_is_kept() -> None:
+    async with edge_world(send_stall_ms=400, socket_send_buffer_bytes=16384) as world:
+        slow = await world.raw("slow", receive_buffer_bytes=4096)
+        await until(lambda: world.shard.attached)
+        world.shard.deliver("default:slow", *[(seq, 1, BIG) for seq in range(1, 11)])
+        await until(lambda: world.gateway.backlog)
+        total = 0
+        while world.gateway.backlog:
+            total += len(await slow.read(20_000))
+            await asyncio.sleep(0.02)
+        assert total > 100_000
+        assert world.gateway.connections
+        slow.close()
+
+
+async def test_nothing_is_repeated_to_a_client_that_has_not_taken_the_first_time() -> None:
+    async with edge_world(socket_send_buffer_bytes=16384) as world:
+        slow = await world.raw("slow", receive_buffer_bytes=4096)
+        await until(lambda: world.shard.attached)
+        world.shard.deliver("default:slow", *[(seq, 1, BIG) for seq in range(1, 11)])
+        await until(lambda: world.gateway.backlog)
+        world.shard.deliver("default:slow", (1, 2, BIG), (2, 2, BIG), (11, 1, b'"id":"new"'))
+        seen: list[tuple[int, int]] = []
+        while (11, 1) not in seen:
+            opcode, payload = await slow.frame()
+            if opcode == 1 and b'"messages"' in payload:
+                seen += [(message["seq"], message["attempt"]) for message in json.loads(payload)["messages"]]
+        assert seen == [(seq, 1) for seq in range(1, 12)]
+        slow.close()
+
+
+# -- going away ------------------------------------------------------------------------------------------------------------
+async def test_a_drain_tells_everybody_when_to_come_back_and_closes_1012() -> None:
+    async with edge_world(drain_spread_ms=3000) as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        draining = asyncio.ensure_future(world.gateway.drain())
+        assert 0 <= (await frame_of(socket, "drain"))["after_ms"] < 3000
+        assert (await closed_with(socket))[0] == 1012
+        await draining
+        assert (await refusal(world)).response.status_code == 503
