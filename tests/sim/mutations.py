@@ -526,7 +526,7 @@ def what_is_delivered_does_not_count() -> Any:
 
 @mutation
 def a_page_forgets_what_counted() -> Any:
-    return restored_without(person=None)
+    return restored_without(user_state=None)
 
 
 # -- Quiet hours. ------------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class BroadcastStep:
 
     def _quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         """When the user's quiet hours end, ms; 0 when there are none now."""
-        profile = None if mailbox.person is None else mailbox.person.profile
+        profile = None if mailbox.user_state is None else mailbox.user_state.profile
         return 0 if profile is None or not profile.quiet else quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms)
 
     def settled(self, mailbox: Mailbox) -> None:
@@ -212,7 +212,7 @@ class BroadcastStep:
         of_everyone = log.after(tenant, EVERYONE, cursor)
         found: Iterable[Broadcast] = of_everyone
         topics = self._topics.get(mailbox.key)
-        if topics is None and len(of_everyone) == 1 and mailbox.person is None:  # nearly always
+        if topics is None and len(of_everyone) == 1 and mailbox.user_state is None:  # nearly always
             return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else []
         if topics:
             claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
@@ -222,7 +222,7 @@ class BroadcastStep:
                 channels.append(log.after(tenant, topic, since))
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
-        profile = None if mailbox.person is None else mailbox.person.profile
+        profile = None if mailbox.user_state is None else mailbox.user_state.profile
         for broadcast in found:
             if profile is not None and _is_muted(broadcast, profile):
                 continue
@@ -269,7 +269,7 @@ class BroadcastStep:
                 mailbox.log_pos = self._log.head
                 continue
             cursor = self._log.head
-            until_ms = 0 if mailbox.person is None else self._quiet_until(mailbox, now_ms)
+            until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)
             if until_ms and due[-1].priority != HIGH:
                 self._sleep(mailbox, until_ms)
                 due = _through_high(due)

@@ -207,7 +207,7 @@ class PostQueue:
             if not post.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
                 continue
-            if post.merge is None and post.judging is None and mailbox.person is None:  # nearly always
+            if post.merge is None and post.judging is None and mailbox.user_state is None:  # nearly always
                 seq = heads[key] = heads.get(key, mailbox.head) + 1
             else:
                 seq = particular.take(pending, mailbox, given)
@@ -338,7 +338,7 @@ class _Particular:
         if pending.unmet is not None:
             self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)), given)
             return 0
-        if post.judging is not None or mailbox.person is not None:
+        if post.judging is not None or mailbox.user_state is not None:
             facts = facts_of(post.body, post.priority, post.judging)
             verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, post))
             if verdict is not None and verdict.decision is Decision.DIGEST:
@@ -393,8 +393,8 @@ def apply_stored(
     mailbox.append(message_of(stored), stored.digest, recent_max)
     if stored.timer:
         mailbox.remember(timer_effect_id(stored.timer), stored.seq, stored.digest, recent_max)
-        if mailbox.person is not None:
-            mailbox.person.took_effect(stored.timer)
+        if mailbox.user_state is not None:
+            mailbox.user_state.took_effect(stored.timer)
     if stored.judging is not None:
         count(mailbox, stored, counted_max)
     if not stored.collapse:

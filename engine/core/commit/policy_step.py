@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from engine.core.commit.user_step import person_of
+from engine.core.commit.user_step import user_state_of
 from engine.core.journal.journal_records import Decided, StoredMessage
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH
@@ -124,8 +124,8 @@ class PolicyStep:
         counters = self._counters.get(mailbox.key)
         if counters is not None:
             return counters
-        person = mailbox.person
-        return NONE_YET if person is None or person.counters is None else person.counters
+        user_state = mailbox.user_state
+        return NONE_YET if user_state is None or user_state.counters is None else user_state.counters
 
     def _zone(self, profile: Profile) -> tzinfo:
         return self._zone_of(profile.zone) if profile.quiet else UTC
@@ -152,12 +152,12 @@ def count(mailbox: Mailbox, stored: StoredMessage, counted_max: int) -> None:
     judging = stored.judging
     assert judging is not None, "nobody limits it"
     if counts(judging.limits.cap or judging.limits.same_type_ms, stored.priority):
-        person = person_of(mailbox)
-        if person.counters is None:
-            person.counters = Counters()
-        record(person.counters, facts_of(stored.body, stored.priority, judging), stored.accepted_ms, counted_max)
+        user_state = user_state_of(mailbox)
+        if user_state.counters is None:
+            user_state.counters = Counters()
+        record(user_state.counters, facts_of(stored.body, stored.priority, judging), stored.accepted_ms, counted_max)
 
 
 def _profile_of(mailbox: Mailbox) -> Profile:
-    person = mailbox.person
-    return NO_PROFILE if person is None or person.profile is None else person.profile
+    user_state = mailbox.user_state
+    return NO_PROFILE if user_state is None or user_state.profile is None else user_state.profile

@@ -20,28 +20,28 @@ class UserChange(Struct):
     failed: Struct
 
 
-def person_of(mailbox: Mailbox) -> UserState:
+def user_state_of(mailbox: Mailbox) -> UserState:
     """What is known of the user, to be added to."""
-    if mailbox.person is None:
-        mailbox.person = UserState()
-    return mailbox.person
+    if mailbox.user_state is None:
+        mailbox.user_state = UserState()
+    return mailbox.user_state
 
 
 def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Decided | Remembered, decisions_max: int) -> None:
     """What a journalled record says is so."""
     if isinstance(record, Decided):
-        person_of(mailbox).note(record.entry, decisions_max)
+        user_state_of(mailbox).note(record.entry, decisions_max)
     elif isinstance(record, Remembered):
-        mailbox.person = record.person
+        mailbox.user_state = record.person
         mailbox.seen_ms = max(mailbox.seen_ms, record.seen_ms)
     elif isinstance(record, Noticed):
-        if not record.delivery or person_of(mailbox).is_new(record.delivery):
+        if not record.delivery or user_state_of(mailbox).is_new(record.delivery):
             mailbox.seen_ms = max(mailbox.seen_ms, record.at_ms)
             if record.event:
-                person_of(mailbox).notice(record.event, record.at_ms)
+                user_state_of(mailbox).notice(record.event, record.at_ms)
         if record.follow:
-            person_of(mailbox).follow(record.follow, record.ended)
+            user_state_of(mailbox).follow(record.follow, record.ended)
     elif record.profile is not None:
-        person_of(mailbox).profile = record.profile
-    elif mailbox.person is not None:
-        mailbox.person.profile = None
+        user_state_of(mailbox).profile = record.profile
+    elif mailbox.user_state is not None:
+        mailbox.user_state.profile = None

@@ -134,7 +134,7 @@ class WindowStep:
         sent, ended = windows.close(mailbox.key, collapse)
         if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.retain or mailbox.connections)):
             sent = None
-        if sent is not None and (sent.judging is not None or mailbox.person is not None):
+        if sent is not None and (sent.judging is not None or mailbox.user_state is not None):
             facts = facts_of(sent.body, sent.priority, sent.judging)
             verdict = self._judge.summary(mailbox, facts)
             if verdict.decision is Decision.DEFER:

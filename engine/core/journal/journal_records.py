@@ -278,7 +278,7 @@ def page_of(mailbox: Mailbox) -> MailboxPage:
         mailbox.log_pos,
         mailbox.topics,
         mailbox.windows,
-        None if mailbox.person is None or mailbox.person.empty else mailbox.person,
+        None if mailbox.user_state is None or mailbox.user_state.empty else mailbox.user_state,
         mailbox.seen_ms,
     )
 
@@ -299,7 +299,7 @@ def restore(key: str, page: MailboxPage | None, now_ms: int) -> Mailbox:
         mailbox.log_pos = page.log_pos
         mailbox.topics = dict(page.topics)
         mailbox.windows = page.windows
-        mailbox.person = page.person
+        mailbox.user_state = page.person
         mailbox.seen_ms = page.seen_ms
         mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
         mailbox.collapsing = dict(page.collapsing)

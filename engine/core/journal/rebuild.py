@@ -75,7 +75,7 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
         )
     if mailbox.topics or mailbox.log_pos:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
-    yield Remembered(mailbox.key, mailbox.person, mailbox.seen_ms)
+    yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms)
     if mailbox.windows is not None:
         yield Kept(mailbox.key, mailbox.windows)  # also with none open: what is left of a page may know of one that was closed
     yield Handled(mailbox.key, floor, acked, mailbox.head)

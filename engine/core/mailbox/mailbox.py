@@ -66,12 +66,12 @@ class Mailbox:
         "memory",
         "newest_above_low",
         "oldest_expires_ms",
-        "person",
         "recent",
         "seen_ms",
         "spilled",
         "timer_ms",
         "topics",
+        "user_state",
         "weight",
         "windows",
     )
@@ -101,7 +101,7 @@ class Mailbox:
         self.live_pos = 0  # the log's head when the user was last found to be connected
         self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
         self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
-        self.person: UserState | None = None  # what is known of the user
+        self.user_state: UserState | None = None  # what is known of the user
         self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
         self.weight = 0  # bytes beside the messages, as `memory` has them
 
@@ -161,8 +161,8 @@ class Mailbox:
         weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
         if self.windows is not None:
             weight += self.windows.size
-        if self.person is not None:
-            weight += self.person.size
+        if self.user_state is not None:
+            weight += self.user_state.size
         self.memory.resize(weight - self.weight)
         self.weight = weight
 

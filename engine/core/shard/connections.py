@@ -167,7 +167,7 @@ class Connections:
         mailbox = self._end(session, record, now_ms)
         if mailbox is None:
             return False
-        if not mailbox.connections and (mailbox.head or mailbox.person is not None):
+        if not mailbox.connections and (mailbox.head or mailbox.user_state is not None):
             self._cabinet.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
         return True
 

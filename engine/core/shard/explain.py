@@ -34,7 +34,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
         reasons.append(("delay", "it is due later; the rest is as things are now, and is judged again then"))
     if not post.retain and not mailbox.connections:
         return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
-    timeline = mailbox.person.timeline if mailbox.person is not None and post.idempotent else ()
+    timeline = mailbox.user_state.timeline if mailbox.user_state is not None and post.idempotent else ()
     suppressed = next((entry.reason for entry in timeline if entry.id == post.id and entry.event == "suppressed"), None)
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
@@ -61,7 +61,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
 
 def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
     """What is known of a message."""
-    entries = [] if mailbox.person is None else [entry for entry in mailbox.person.timeline if entry.id == id]
+    entries = [] if mailbox.user_state is None else [entry for entry in mailbox.user_state.timeline if entry.id == id]
     steps = [Step(entry.at_ms, entry.event, entry.reason, entry.until_ms) for entry in entries]
     known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
     seq = known[0] if known is not None else next((message.seq for message in mailbox.hot.values() if message.id == id), 0)

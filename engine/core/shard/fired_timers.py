@@ -87,7 +87,7 @@ class FiredTimers:
             return _GO
         # Where the clock was set back since, an activity of the future counts like one of now; else its timer would wait for that future.
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
-        events = {} if mailbox.person is None else mailbox.person.events
+        events = {} if mailbox.user_state is None else mailbox.user_state.events
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
     def done(self, sids: Iterable[str]) -> None:

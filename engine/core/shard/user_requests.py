@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from engine.core.commit.policy_step import ZoneOf
-from engine.core.commit.user_step import UserChange, apply_note, person_of
+from engine.core.commit.user_step import UserChange, apply_note, user_state_of
 from engine.core.journal.journal_records import Noticed, Profiled
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -78,7 +78,7 @@ class UserRequests:
         if isinstance(record, Probe):
             self._hub.probe(mailbox, session, record, now_ms)
         elif isinstance(record, GetProfile):
-            profile = None if mailbox.person is None else mailbox.person.profile
+            profile = None if mailbox.user_state is None else mailbox.user_state.profile
             self._output.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
         elif isinstance(record, Explain):
             policy = self._policy
@@ -118,7 +118,7 @@ class UserRequests:
         for note in notes:
             apply_note(note.mailbox, note.record, 0)
             if isinstance(note.done, Followed) and isinstance(note.record, Noticed) and note.record.follow:
-                follows = person_of(note.mailbox).follows
+                follows = user_state_of(note.mailbox).follows
                 note.done.timers = {rule: follows[rule] for rule in note.record.follow if rule in follows}
             self._cabinet.mark(note.mailbox)
             self._audience.adopter.wake(note.mailbox)

@@ -86,7 +86,7 @@ WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
 def test_nobody_has_a_profile_until_one_is_set() -> None:
     world = World()
     assert profile_of(world) == ProfileIs(1, OK, None, 0)
-    assert world.core.mailboxes["t:u"].person is None
+    assert world.core.mailboxes["t:u"].user_state is None
 
 
 def test_a_profile_is_answered_when_it_is_durable_and_not_before() -> None:
@@ -171,13 +171,13 @@ def test_what_counts_survives(how: str) -> None:
     profile_of(world)
     counters = Counters({"touch": Recent(1000, [5, 6])}, {"a": (5, 1005)})
     mailbox = world.core.mailboxes["t:u"]
-    mailbox.person, mailbox.seen_ms = UserState(None, counters), 77
+    mailbox.user_state, mailbox.seen_ms = UserState(None, counters), 77
     world.core.cabinet.mark(mailbox)
     if how == "crash":  # counters alone are not journalled: they come with the messages that they count
         world.checkpoint()
     later_core(world, how)
     assert profile_of(world).active_ms == 77
-    assert world.core.mailboxes["t:u"].person == UserState(None, counters)
+    assert world.core.mailboxes["t:u"].user_state == UserState(None, counters)
 
 
 def test_a_user_is_active_by_connecting_and_acknowledging_and_not_by_getting_messages() -> None:
@@ -270,7 +270,7 @@ def told(world: World, judging: PolicyTerms | None = None, *, type: str = "a.b",
 
 
 def timeline(world: World, user: str = "u") -> list[tuple[str, str, str]]:
-    person = world.core.mailboxes[f"t:{user}"].person
+    person = world.core.mailboxes[f"t:{user}"].user_state
     return [] if person is None else [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline]
 
 

@@ -130,7 +130,7 @@ class CapMachine(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.work()
             for user in USERS:
-                person = getattr(self.world.core.mailboxes.get(f"t:{user}"), "person", None)
+                person = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
                 assert person is None or len(person.timeline) <= self.world.policy.judging.decisions_max
 
 

@@ -80,7 +80,7 @@ def test_a_page_can_be_read_whatever_happened(acts: list[tuple[Callable[[Mailbox
 
 def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_read() -> None:
     mailbox = _mailbox()
-    mailbox.person = UserState(counters=Counters(last={"post.liked": (5, 1000)}))
+    mailbox.user_state = UserState(counters=Counters(last={"post.liked": (5, 1000)}))
     for _ in range(4):
         _append(mailbox, 0)
     _cool(mailbox, 4)
@@ -88,7 +88,7 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     assert (mailbox.floor, mailbox.cold) == (2, (3, 4))
     page = read_page(spill_of(mailbox).page)
     assert page.floor == 2
-    assert page.person == mailbox.person
+    assert page.person == mailbox.user_state
 
 
 @pytest.mark.parametrize(("cold", "read"), [((1, 4), (3, 4)), ((2, 2), None), ((1, 2), None)])

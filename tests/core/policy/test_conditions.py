@@ -76,7 +76,7 @@ def test_an_event_that_was_answered_drops_the_timer_whatever_happens_to_the_shar
     assert fire(world, Conditions(armed_ms, unless_events=("paid",))) == FireDone(["3-a"])
     assert fire(world, Conditions(armed_ms, unless_active=True), "3-b") == FireDone(["3-b"])
     assert head(world) == 1
-    person = world.core.mailboxes["t:u"].person
+    person = world.core.mailboxes["t:u"].user_state
     assert person is not None
     assert [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline] == [
         ("m-3-a", "suppressed", "opposite_event"),
@@ -312,4 +312,4 @@ def test_a_record_applied_twice_is_applied_once() -> None:
     apply_note(once, record, 1)
     for _ in range(2):
         apply_note(twice, record, 1)
-    assert (once.seen_ms, once.person) == (twice.seen_ms, twice.person)
+    assert (once.seen_ms, once.user_state) == (twice.seen_ms, twice.user_state)
