@@ -125,7 +125,7 @@ class _Api:
         self.sockets = Sockets(gateway, authenticator, config)
         book = RuleBook(config, gateway.clock)
         self.publisher = PublishEndpoint(gateway, authenticator, config, book)
-        self._events = EventEndpoint(config, gateway.requests, book, gateway.wall_ms)
+        self._events = EventEndpoint(config, gateway.shard_client, book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
@@ -142,12 +142,12 @@ class _Api:
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
         """`GET /v1/scheduled?user=&collapse=`."""
-        answer = scheduled.good(await self.gateway.requests.list_timers(*self._timers_of(request)))
+        answer = scheduled.good(await self.gateway.shard_client.list_timers(*self._timers_of(request)))
         return _json({"scheduled": [scheduled.shown(timer) for timer in answer.timers]})
 
     async def cancel_all(self, request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""
-        answer = scheduled.good(await self.gateway.requests.cancel_all(*self._timers_of(request)))
+        answer = scheduled.good(await self.gateway.shard_client.cancel_all(*self._timers_of(request)))
         return _json({"cancelled": answer.count})
 
     def _timers_of(self, request: Request) -> tuple[str, str]:
@@ -164,7 +164,7 @@ class _Api:
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
-        answer = scheduled.good(await self.gateway.requests.inspect(principal.tenant, request.path_params["sid"]))
+        answer = scheduled.good(await self.gateway.shard_client.inspect(principal.tenant, request.path_params["sid"]))
         return _json(scheduled.shown(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
@@ -172,14 +172,14 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         due_ms = ack_and_patch.parse_patch(body, self.config, self.gateway.wall_ms())
-        answer = scheduled.good(await self.gateway.requests.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        answer = scheduled.good(await self.gateway.shard_client.reschedule(principal.tenant, request.path_params["sid"], due_ms))
         return _json(scheduled.shown(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         sid = request.path_params["sid"]
-        scheduled.good(await self.gateway.requests.cancel(principal.tenant, sid))
+        scheduled.good(await self.gateway.shard_client.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
 
     async def event(self, request: Request) -> Response:
@@ -202,7 +202,7 @@ class _Api:
     async def list_subscriptions(self, request: Request) -> Response:
         """`GET /v1/subscriptions?user=`."""
         principal, key, _ = self._subscriber(request)
-        return _json(_subscriptions(await subscriptions.change(self.gateway.requests, key), principal, key))
+        return _json(_subscriptions(await subscriptions.change(self.gateway.shard_client, key), principal, key))
 
     async def subscribe(self, request: Request) -> Response:
         """`PUT /v1/subscriptions/{topic}?user=`."""
@@ -210,12 +210,12 @@ class _Api:
         topic = self._topic(request)
         if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
-        return _json(_subscriptions(await subscriptions.change(self.gateway.requests, key, add=[topic]), principal, key))
+        return _json(_subscriptions(await subscriptions.change(self.gateway.shard_client, key, add=[topic]), principal, key))
 
     async def unsubscribe(self, request: Request) -> Response:
         """`DELETE /v1/subscriptions/{topic}?user=`."""
         principal, key, _ = self._subscriber(request)
-        topics = await subscriptions.change(self.gateway.requests, key, remove=[self._topic(request)])
+        topics = await subscriptions.change(self.gateway.shard_client, key, remove=[self._topic(request)])
         return _json(_subscriptions(topics, principal, key))
 
     def _subscriber(self, request: Request) -> tuple[Principal, str, bool]:
@@ -237,17 +237,17 @@ class _Api:
     # -- Profiles. ---------------------------------------------------------------------------------------------------------
     async def get_profile(self, request: Request) -> Response:
         """`GET /v1/users/{user}/profile`."""
-        return _json(profiles.told(await profiles.get(self.gateway.requests, self._user_of(request, own=True))))
+        return _json(profiles.told(await profiles.get(self.gateway.shard_client, self._user_of(request, own=True))))
 
     async def set_profile(self, request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
         key = self._user_of(request, own=False)
         body = await read_body(request.scope, request.receive, self.config)
-        return _json(profiles.told(await profiles.put(self.gateway.requests, key, profiles.read(body, self.config))))
+        return _json(profiles.told(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
 
     async def forget_profile(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""
-        await profiles.put(self.gateway.requests, self._user_of(request, own=False), None)
+        await profiles.put(self.gateway.shard_client, self._user_of(request, own=False), None)
         return Response(status_code=204)
 
     async def explain(self, request: Request) -> Response:
@@ -255,7 +255,9 @@ class _Api:
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         return _json(
-            await explanations.explain(self.gateway.requests, self.publisher.parse(body, request.headers.get("content-type"), principal))
+            await explanations.explain(
+                self.gateway.shard_client, self.publisher.parse(body, request.headers.get("content-type"), principal)
+            )
         )
 
     async def timeline(self, request: Request) -> Response:
@@ -263,7 +265,7 @@ class _Api:
         key, message = self._user_of(request, own=True), request.path_params["message"]
         if not is_id(message, self.config.id_chars_max):
             raise not_found("no message has this id")
-        return _json(await explanations.timeline(self.gateway.requests, key, message))
+        return _json(await explanations.timeline(self.gateway.shard_client, key, message))
 
     def _user_of(self, request: Request, *, own: bool) -> str:
         """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
@@ -279,7 +281,7 @@ class _Api:
         principal = self.authenticate(request, "connect")
         body = await read_body(request.scope, request.receive, self.config)
         seq, ids = ack_and_patch.parse_ack(body, self.config)
-        error = await self.gateway.requests.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
+        error = await self.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
         if error:
             raise Problem(409, error)
         return _json({"acknowledged": True})
@@ -291,7 +293,7 @@ class _Api:
         last = request.headers.get("x-last-seq", "0")
         if not (last.isascii() and last.isdigit() and len(last) <= 18):
             raise bad_request("X-Last-Seq: a sequence number is needed")
-        probed = await self.gateway.requests.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
+        probed = await self.gateway.shard_client.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
         return _json({"online": probed.online, "seq": probed.seq})
 
     async def websocket(self, websocket: WebSocket) -> None:

@@ -72,14 +72,14 @@ async def test_a_publish_without_an_answer_ends_with_503_in_time() -> None:
         world.shard.connected = False
         answer = await client.post("/v1/notifications", json=ITEM)
         assert problem(answer, 503)["results"][0]["status"] == "unavailable"
-        assert not len(world.gateway.calls)
+        assert not len(world.gateway.pending_calls)
 
 
 async def test_too_many_unanswered_items_are_429_and_nothing_is_sent() -> None:
     async with edge_world(publish_inflight_max=3, publish_timeout_ms=2000) as world, world.http() as client:
         world.shard.connected = False
         waiting = asyncio.ensure_future(client.post("/v1/notifications", json=[ITEM, ITEM]))
-        await until(lambda: len(world.gateway.calls) == 2)
+        await until(lambda: len(world.gateway.pending_calls) == 2)
         answer = await client.post("/v1/notifications", json=[ITEM, ITEM])
         problem(answer, 429)
         assert "retry-after" in answer.headers
@@ -197,7 +197,7 @@ async def test_a_cancel_that_had_to_be_repeated_and_finds_nothing_has_worked() -
         sid = (await client.post("/v1/notifications", json={**ITEM, "delay": 60})).json()["results"][0]["scheduled_id"]
         world.scheduler.connected = False
         cancelling = asyncio.ensure_future(client.delete(f"/v1/scheduled/{sid}"))
-        await until(lambda: len(world.gateway.calls))
+        await until(lambda: len(world.gateway.pending_calls))
         del world.scheduler.timers[sid]
         world.scheduler.connected = True
         world.gateway.scheduler_reset(0)

@@ -32,6 +32,7 @@ from engine.core.model.routing import SlotMap
 from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import app
 from engine.store.broadcast_stream import BroadcastLog
@@ -74,7 +75,7 @@ class Edge(Process):
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._redis: Redis
-        self._uplinks: EdgeLinks
+        self._links: EdgeLinks
         self._gateway: Gateway
         self._signals: CounterSignals
         self._server: http_server.EdgeServer
@@ -85,8 +86,8 @@ class Edge(Process):
         base = {**self._vitals(), "port": self._port}
         if not self._ready.is_set():
             return base
-        links_open = all(link.open for link in self._uplinks.links.values())
-        return {**base, "ready": links_open, "link_calls": self._uplinks.calls, **self._gateway.stats()}
+        links_open = all(link.open for link in self._links.links.values())
+        return {**base, "ready": links_open, "link_calls": self._links.calls, **self._gateway.stats()}
 
     async def drain(self) -> None:
         """Take nobody new, send everybody away with a hint when to come back, answer what was asked; within `drain_ms`."""
@@ -106,14 +107,14 @@ class Edge(Process):
         listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
-        self._uplinks = EdgeLinks(self._config, self._index, self._redis)
+        self._links = EdgeLinks(self._config, self._index, self._redis)
         authenticator = Authenticator(self._config)
         await authenticator.prepare()
         self._gateway = self._make_gateway(await self._patiently(lambda: placed(self._redis)))
         application = self._app(authenticator)
         self._server = http_server.build(application, self._config, application.state.short_ways)
         async with asyncio.TaskGroup() as tasks:
-            for task in (*self._uplinks.tasks(self._gateway), self._gateway.run(), self._signals.run(), authenticator.run()):
+            for task in (*self._links.tasks(self._gateway), self._gateway.run(), self._signals.run(), authenticator.run()):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
 
@@ -126,15 +127,10 @@ class Edge(Process):
         return Gateway(
             self._config,
             slots,
-            incarnation=f"e{self._index}-{uuid4().hex[:8]}",
-            wall_ms=wall_ms,
-            clock=clock,
-            send_shard=self._uplinks.send_shard,
-            send_scheduler=self._uplinks.send_scheduler,
-            need_slots=self._uplinks.need_slots,
-            new_id=MessageIds(),
-            metrics=EdgeMetrics(f"edge-{self._index}", lambda: self._uplinks.calls),
-            broadcasts=BroadcastLog(self._redis, self._config),
+            EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, MessageIds()),
+            self._links,
+            BroadcastLog(self._redis, self._config),
+            EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls),
         )
 
     async def _listen(self, listener: socket.socket) -> None:
@@ -163,7 +159,7 @@ class Edge(Process):
             raise Unavailable("the controller does not answer") from error
 
     async def _checks(self) -> Mapping[str, bool]:
-        links = {name: link.open for name, link in self._uplinks.links.items()}
+        links = {name: link.open for name, link in self._links.links.items()}
         return {**links, "storage": await self._cached("storage", self._ping)}
 
     async def _ping(self) -> bool:

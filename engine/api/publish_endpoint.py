@@ -79,7 +79,7 @@ class PublishEndpoint:
         """
         principal = self._authenticator.authenticate(headers, query_string, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "publish")
-        self._gateway.gate.check_unread()
+        self._gateway.request_queue.check_unread()
         return principal
 
     async def publish(self, body: bytes, content_type: str | None, principal: Principal) -> bytes:
@@ -88,10 +88,10 @@ class PublishEndpoint:
         Raises:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
-        await self._gateway.gate.enter(body, content_type)
-        return drafts.results_body(await self._gateway.requests.post(self.parse(body, content_type, principal)))
+        await self._gateway.request_queue.enter(body, content_type)
+        return drafts.results_body(await self._gateway.shard_client.post(self.parse(body, content_type, principal)))
 
     def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[drafts.Draft]:
         """The drafts of a publish request. Raises Problem."""
         gateway, categories = self._gateway, self._book.rules().categories
-        return drafts.parse(body, content_type, principal, self._config, gateway.wall_ms(), gateway.requests.new_id, categories)
+        return drafts.parse(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)

@@ -28,25 +28,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
-
-from msgspec import Struct
 
 from engine.config import Config
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
-from engine.core.model.routing import SlotMap, partition_of, partition_of_timer, scheduler_of
+from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCalls
+from engine.gateway.ports import EdgeContext, PeerLinks
+from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
-from engine.publish.priority_lanes import PriorityLanes
 from engine.publish.request_queue import RequestQueue
 
 log = logging.getLogger(__name__)
@@ -68,19 +66,6 @@ _ANSWERS: Final = frozenset(
         wire.Followed,
     )
 )
-_OF_A_USER: Final = frozenset(
-    (
-        wire.Settle,
-        wire.Probe,
-        wire.Subscribe,
-        wire.SetProfile,
-        wire.GetProfile,
-        wire.Explain,
-        wire.Trace,
-        wire.Happened,
-    )
-)
-
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""
 
@@ -90,50 +75,39 @@ class Gateway:
 
     Args:
         config: the engine's settings.
-        incarnation: unique among all edges and their restarts; connection names start with it.
-        wall_ms: milliseconds since the epoch.
-        clock: milliseconds that never step.
-        send_shard: (shard index, record, eager) to that shard's link; may drop it, `shard_reset` follows then.
-        send_scheduler: (scheduler index, record), likewise.
-        need_slots: a shard speaks of this version of the slot map: get it and call `set_slots`. Called repeatedly.
-        new_id: UUIDs, for messages and timers.
+        slots: the slot map as it was read at the start.
+        context: time, ids and the name of this incarnation.
+        links: carry records to shards and schedulers.
+        broadcast_log: broadcasts are appended to it.
         metrics: counted into.
-        broadcasts: where those are published to.
     """
 
     def __init__(
         self,
         config: Config,
         slots: SlotMap,
-        *,
-        incarnation: str,
-        wall_ms: Callable[[], int],
-        clock: Callable[[], int],
-        send_shard: Callable[[int, Struct, bool], None],
-        send_scheduler: Callable[[int, Struct], None],
-        need_slots: Callable[[int], None],
-        new_id: Callable[[], str],
+        context: EdgeContext,
+        links: PeerLinks,
+        broadcast_log: BroadcastSink,
         metrics: EdgeMetrics,
-        broadcasts: BroadcastSink,
     ) -> None:
         self.config = config
-        self.slots = slots
-        self.incarnation = incarnation
-        self.wall_ms = wall_ms
-        self.clock = clock
-        self._send_shard = send_shard
-        self._send_scheduler = send_scheduler
-        self._need_slots = need_slots
+        self.incarnation = context.incarnation
+        self.wall_ms = wall_ms = context.wall_ms
+        self.clock = clock = context.clock
+        self.metrics = metrics
         self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
-        self.calls = PendingCalls(config.publish_inflight_max, config.publish_timeout_ms, clock, self._route, self._lanes)
-        self.calls.know(set(slots.owners))
-        self.gate = RequestQueue(config, clock, lambda: self.calls.shards_ms, metrics.shed)
-        announcer = BroadcastPublisher(config, broadcasts, wall_ms, clock)
-        self.requests = ShardClient(config, self.calls, metrics, wall_ms, clock, new_id, announcer)
+        self._links = links
+        self._router = router = RecordRouter(config, slots, context, links)
+        self.pending_calls = PendingCalls(config.publish_inflight_max, config.publish_timeout_ms, clock, router.route, router.lanes)
+        self.pending_calls.know(set(slots.owners))
+        self.request_queue = RequestQueue(config, clock, lambda: self.pending_calls.shards_ms, metrics.shed)
+        broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
+        self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
+
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
-        self.metrics = metrics
         self._next_id = 1
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
@@ -145,46 +119,25 @@ class Gateway:
         self._fresh: list[Connection] = []  # welcomed by the batch that is being handled
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
-    def _route(self, record: Any) -> int:
-        kind = type(record)
-        if kind is wire.Post or kind in _OF_A_USER:
-            return self.slots.owner(record.key)
-        if kind is wire.Schedule:
-            partition = partition_of(record.timer.key)
-        elif kind is wire.ListTimers or kind is wire.CancelAll:
-            partition = partition_of(record.key)
-        else:
-            partition = partition_of_timer(record.sid) or 0  # `ShardClient` has looked at the id
-        return ~scheduler_of(partition, self.config.schedulers)
-
-    def _send(self, route: int, record: Struct) -> None:
-        if route >= 0:
-            self._send_shard(route, record, True)
-        else:
-            self._send_scheduler(~route, record)
-
-    def _lanes(self, route: int) -> PriorityLanes:
-        config = self.config
-        rate_per_ms = config.publish_rate_initial_per_s / 1000
-        deliver = partial(self._send, route)
-        return PriorityLanes(
-            config.publish_window_items, config.publish_high_ms, rate_per_ms, config.publish_delay_target_ms, deliver, self.clock
-        )
+    @property
+    def slots(self) -> SlotMap:
+        """The newest slot map that was read."""
+        return self._router.slots
 
     def set_slots(self, slots: SlotMap) -> None:
         """A slot map was read. A newer one re-routes connections and whatever waited for it; an older one is ignored."""
         if slots.version <= self.slots.version:
             return
-        self.slots = slots
-        self.calls.know(set(slots.owners))
+        self._router.slots = slots
+        self.pending_calls.know(set(slots.owners))
         for connection in list(self.connections.values()):
             if connection.shard != slots.owner(connection.key):
-                self._send_shard(connection.shard, wire.Detach(connection.id, 0), True)
+                self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
                 self._announce(connection)
         self._unpark()
 
     def _unpark(self) -> None:
-        self.calls.unpark()
+        self.pending_calls.unpark()
         homeless, self._homeless = self._homeless, []
         for number in homeless:
             connection = self.connections.get(number)
@@ -220,7 +173,7 @@ class Gateway:
         if self.connections.pop(connection.id, None) is not None:
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
-            self._send_shard(connection.shard, wire.Detach(connection.id, code), True)
+            self._links.send_shard(connection.shard, wire.Detach(connection.id, code), True)
 
     def _announce(self, connection: Connection) -> None:
         connection.shard = self.slots.owner(connection.key)
@@ -237,19 +190,19 @@ class Gateway:
             connection.sent,
             connection.memberships,
         )
-        self._send_shard(connection.shard, record, True)
+        self._links.send_shard(connection.shard, record, True)
         refusals = connection.refusals
         if refusals is not None:  # before the acknowledgements that cover them
             for nack in refusals.records(connection.id):
-                self._send_shard(connection.shard, nack, True)
+                self._links.send_shard(connection.shard, nack, True)
             if refusals.acked > connection.acked:
-                self._send_shard(connection.shard, wire.Ack(connection.id, refusals.acked), True)
+                self._links.send_shard(connection.shard, wire.Ack(connection.id, refusals.acked), True)
         if again:
             connection.on_announced()
 
     def written(self, connection: Connection, seq: int) -> None:
         """An SSE stream has written everything up to `seq`, and takes more."""
-        self._send_shard(connection.shard, wire.Written(connection.id, seq), False)
+        self._links.send_shard(connection.shard, wire.Written(connection.id, seq), False)
 
     def ack(self, connection: Connection, seq: int) -> None:
         """The client has handled everything up to `seq`. The link sends the latest number of each connection."""
@@ -260,12 +213,12 @@ class Gateway:
                     connection.acked = seq
                 else:
                     connection.refusals.acked = max(connection.refusals.acked, seq)
-            self._send_shard(connection.shard, wire.Ack(connection.id, seq), False)
+            self._links.send_shard(connection.shard, wire.Ack(connection.id, seq), False)
 
     def ack_ids(self, connection: Connection, ids: list[str]) -> None:
         """The client has handled these messages."""
         self.metrics.acks += 1
-        self._send_shard(connection.shard, wire.AckIds(connection.id, ids), True)
+        self._links.send_shard(connection.shard, wire.AckIds(connection.id, ids), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
         """The client cannot handle these messages. Said again to the shard's next session until it confirms; at most a window of them."""
@@ -273,7 +226,7 @@ class Gateway:
         if refusals is None:
             refusals = connection.refusals = PendingNacks({}, connection.acked)
         refusals.add(ids, reason, self.config.window)
-        self._send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
+        self._links.send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
 
     # -- What links bring. -------------------------------------------------------------------------------------------------
     def from_shard(self, index: int, records: Sequence[Any]) -> None:
@@ -293,7 +246,7 @@ class Gateway:
             elif kind is wire.Shared or kind is wire.DeliverShared:
                 self._broadcast(index, record, frames)
             elif kind in _ANSWERS:
-                self.calls.answer(record.ref, record)
+                self.pending_calls.answer(record.ref, record)
             elif kind is wire.Moved:
                 self._moved(index, record)
             else:
@@ -388,7 +341,7 @@ class Gateway:
         self._slots_wanted = max(self._slots_wanted, record.version)
         known = self.slots.version >= record.version
         if record.ref != -1:
-            self.calls.moved(record.ref, index, known=known)
+            self.pending_calls.moved(record.ref, index, known=known)
         else:
             connection = self.connections.get(record.conn)
             if connection is not None and connection.shard == index:
@@ -397,12 +350,12 @@ class Gateway:
                 else:
                     self._homeless.append(record.conn)
         if not known:
-            self._need_slots(record.version)
+            self._links.need_slots(record.version)
 
     def from_scheduler(self, _index: int, records: Sequence[wire.TimerAnswer]) -> None:
         """A batch of a scheduler's answers."""
         for record in records:
-            self.calls.answer(record.ref, record)
+            self.pending_calls.answer(record.ref, record)
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""
@@ -411,11 +364,11 @@ class Gateway:
         for connection in list(self.connections.values()):
             if connection.shard == index:
                 self._announce(connection)
-        self.calls.repeat(index)
+        self.pending_calls.repeat(index)
 
     def scheduler_reset(self, index: int) -> None:
         """A new session with scheduler `index` begins."""
-        self.calls.repeat(~index)
+        self.pending_calls.repeat(~index)
 
     # -- Time. -------------------------------------------------------------------------------------------------------------
     def _schedule(self, connection: Connection, due_ms: int) -> None:
@@ -426,7 +379,7 @@ class Gateway:
         due_ms = self.clock() + TICK_MS
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self.gate.tick(self.clock(), self.clock() - due_ms)
+            self.request_queue.tick(self.clock(), self.clock() - due_ms)
             self.tick()
             due_ms = self.clock() + TICK_MS
 
@@ -443,9 +396,9 @@ class Gateway:
                         self._schedule(connection, due_ms)
         for connection in list(self.backlog):
             connection.check_backlog(now_ms)
-        self.calls.expire(now_ms)
+        self.pending_calls.expire(now_ms)
         if self._slots_wanted > self.slots.version:
-            self._need_slots(self._slots_wanted)
+            self._links.need_slots(self._slots_wanted)
         self._unpark()
 
     def stats(self) -> dict[str, Any]:
@@ -454,8 +407,8 @@ class Gateway:
             "connections": {transport: self.metrics.connections[transport] for transport in dict.fromkeys(wire.TRANSPORTS)},
             "published": self.metrics.published.total(),
             "refused": self.metrics.refused.total(),
-            "awaiting": len(self.calls),
-            "delay_ms": round(self.gate.delay_ms, 1),
+            "awaiting": len(self.pending_calls),
+            "delay_ms": round(self.request_queue.delay_ms, 1),
             "shed": dict(self.metrics.shed_requests),
             "backlog": len(self.backlog),
         }
@@ -466,5 +419,5 @@ class Gateway:
         for connection in list(self.connections.values()):
             connection.drain(random.randrange(self.config.drain_spread_ms))
         deadline = self.clock() + self.config.drain_ms
-        while len(self.calls) and self.clock() < deadline:
+        while len(self.pending_calls) and self.clock() < deadline:
             await asyncio.sleep(TICK_MS / 1000)

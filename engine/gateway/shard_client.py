@@ -20,6 +20,7 @@ from engine.core.wire import records as wire
 from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
+from engine.gateway.ports import EdgeContext
 from engine.publish import results as publish_results
 from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.drafts import Draft, ItemResult
@@ -30,31 +31,27 @@ class ShardClient:
 
     Args:
         config: the engine's settings.
-        calls: where records await their answers.
+        context: time and ids.
+        pending_calls: records await their answers there.
+        broadcast_publisher: appends broadcasts to their log.
         metrics: counted into.
-        wall_ms: milliseconds since the epoch.
-        clock: milliseconds that never step.
-        new_id: UUIDs, for messages and timers.
-        announcer: takes the broadcasts.
     """
 
     def __init__(
         self,
         config: Config,
-        calls: PendingCalls,
+        context: EdgeContext,
+        pending_calls: PendingCalls,
+        broadcast_publisher: BroadcastPublisher,
         metrics: EdgeMetrics,
-        wall_ms: Callable[[], int],
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        announcer: BroadcastPublisher,
     ) -> None:
         self._config = config
-        self._calls = calls
+        self._wall_ms = context.wall_ms
+        self._clock = context.clock
+        self.new_id = context.new_id
+        self._calls = pending_calls
+        self._broadcast_publisher = broadcast_publisher
         self._metrics = metrics
-        self._wall_ms = wall_ms
-        self._clock = clock
-        self.new_id = new_id
-        self._announcer = announcer
 
     async def post(self, drafts: Sequence[Draft]) -> list[ItemResult]:
         """Publish: immediate drafts to their shards or the broadcast log, delayed ones to their scheduler. One future for all of them.
@@ -70,7 +67,7 @@ class ShardClient:
             lambda base: publish_results.records(others, base, self._wall_ms(), self.new_id),
             [draft.priority for draft in others],
         )
-        appended = await self._announcer.announce(for_log)
+        appended = await self._broadcast_publisher.announce(for_log)
         self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
         announced = map(publish_results.announced, for_log, appended)
         await call.done

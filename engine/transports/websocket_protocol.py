@@ -167,7 +167,7 @@ class WebSocketSession(Connection):
         if forbidden:
             self.write(client_frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
         else:
-            subscriptions.ask(self.gateway.requests, self.key, add, remove, self._on_subscribed)
+            subscriptions.ask(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
 
     def _on_subscribed(self, told: list[str] | str) -> None:
         self.write(

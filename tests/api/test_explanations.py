@@ -134,7 +134,7 @@ async def test_scheduling_is_repeated_under_the_same_scheduled_id_when_the_link_
     async with world.http("app") as client:
         asked = asyncio.ensure_future(client.post("/v1/notifications", json={"user": "u1", "type": "a"}))
         await until(lambda: world.shard.of(wire.Post))
-        await until(lambda: len(world.gateway.calls) == 1)
+        await until(lambda: len(world.gateway.pending_calls) == 1)
         world.scheduler.connected = True
         world.gateway.scheduler_reset(0)
         answer = await asked

@@ -33,11 +33,11 @@ class Case:
         self.now_ms = 0
         self.shards = Shards()
         self.refused: Counter[str] = Counter()
-        self.gate = RequestQueue(Config(), lambda: self.now_ms, self.shards, lambda name: self.refused.update([name]))
+        self.request_queue = RequestQueue(Config(), lambda: self.now_ms, self.shards, lambda name: self.refused.update([name]))
 
     async def outcome(self, body: bytes) -> str:
         try:
-            await self.gate.enter(body, None)
+            await self.request_queue.enter(body, None)
         except Overloaded:
             return "refused"
         return "taken"
@@ -48,7 +48,7 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     order: list[str] = []
 
     async def request(name: str, body: bytes) -> None:
-        await case.gate.enter(body, None)
+        await case.request_queue.enter(body, None)
         order.append(name)
 
     tasks = [asyncio.ensure_future(request(f"low{n}", LOW)) for n in range(3)]
@@ -56,11 +56,11 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     tasks.append(asyncio.ensure_future(request("high", HIGH)))
     await asyncio.sleep(0)
     assert order == ["low0", "high"]
-    assert case.gate.waiting == 3
+    assert case.request_queue.waiting == 3
     await asyncio.gather(*tasks)
     assert order == ["low0", "high", "normal", "low1", "low2"]
-    assert case.gate.waiting == 0
-    assert case.gate.delay_ms == 0
+    assert case.request_queue.waiting == 0
+    assert case.request_queue.delay_ms == 0
 
 
 async def test_between_two_turns_other_work_is_done() -> None:
@@ -74,7 +74,7 @@ async def test_between_two_turns_other_work_is_done() -> None:
         asyncio.get_running_loop().call_soon(other)
 
     async def request() -> None:
-        await case.gate.enter(NORMAL, None)
+        await case.request_queue.enter(NORMAL, None)
         seen.append(others)
 
     other()
@@ -94,7 +94,7 @@ async def test_each_priority_is_refused_at_its_share_of_the_target() -> None:
     assert told == [["taken"] * 3, ["refused", "taken", "taken"], ["refused", "refused", "taken"], ["refused"] * 3]
     assert case.refused == {"low": 3, "normal": 2, "high": 1}
     with pytest.raises(Overloaded):
-        case.gate.check_unread()
+        case.request_queue.check_unread()
 
 
 async def test_a_request_is_as_important_as_its_least_important_item() -> None:
@@ -106,10 +106,10 @@ async def test_a_request_is_as_important_as_its_least_important_item() -> None:
 
 async def test_a_late_event_loop_is_a_delay_that_fades() -> None:
     case = Case()
-    case.gate.tick(100, 260)
+    case.request_queue.tick(100, 260)
     assert await case.outcome(LOW) == "refused"
     for now_ms in range(200, 1000, 100):
-        case.gate.tick(now_ms, 0)
+        case.request_queue.tick(now_ms, 0)
     assert await case.outcome(LOW) == "taken"
 
 
@@ -129,10 +129,10 @@ async def test_a_lane_that_is_passed_all_the_time_closes_and_who_has_waited_for_
     assert await case.outcome(LOW) == "refused"
     assert [task.done() for task in low] == [True, False], "the first had its turn before the others came"
     case.now_ms = 520
-    case.gate.tick(520, 0)
+    case.request_queue.tick(520, 0)
     assert await low[1] == "refused"
     assert await normal[-1] == "refused"
-    assert case.gate.waiting == 0
+    assert case.request_queue.waiting == 0
 
 
 async def test_a_client_that_leaves_gives_its_turn_away() -> None:
@@ -142,7 +142,7 @@ async def test_a_client_that_leaves_gives_its_turn_away() -> None:
     tasks[1].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [result for result in results if result == "taken"] == ["taken"] * 3
-    assert case.gate.delay_ms == 0
+    assert case.request_queue.delay_ms == 0
 
 
 async def test_while_shards_do_not_answer_an_edge_refuses_with_retry_after_and_then_takes_again() -> None:
@@ -157,7 +157,7 @@ async def test_while_shards_do_not_answer_an_edge_refuses_with_retry_after_and_t
                 for _ in range(3)
             )
         )
-        await until(lambda: len(world.gateway.calls) == 3000)
+        await until(lambda: len(world.gateway.pending_calls) == 3000)
         refused = await client.post("/v1/notifications", json={"user": "u1", "type": "t", "priority": "low"})
         assert refused.status_code == 429
         assert refused.headers["content-type"] == "application/problem+json"

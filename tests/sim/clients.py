@@ -450,6 +450,6 @@ class Device:
 
         async def post() -> None:
             with contextlib.suppress(EngineError):  # the next cursor says the same again
-                await link.gateway.requests.settle(self.book.key, seq, ids)
+                await link.gateway.shard_client.settle(self.book.key, seq, ids)
 
         link.wire.to_edge(lambda: self.loop.create_task(post()))

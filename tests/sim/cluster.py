@@ -24,6 +24,7 @@ from engine.core.model.routing import SlotMap, slot_of
 from engine.errors import ClockSetBack, Fenced
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.ports import EdgeContext
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
 from engine.store.slot_map import placed
@@ -61,22 +62,23 @@ class EdgeActor(ActorProcess):
 
     async def _run(self) -> None:
         client = self._surroundings.connect(self._config)
-        uplinks = EdgeLinks(self._config, self._index, client, self._surroundings)
+        links = EdgeLinks(self._config, self._index, client, self._surroundings)
+        surroundings = self._surroundings
         self.gateway = Gateway(
             self._config,
             await self._patiently(lambda: placed(client)),
-            incarnation=self._incarnation,
-            wall_ms=lambda: self._surroundings.wall_ns() // 1_000_000,
-            clock=lambda: int(self._surroundings.monotonic_ms()),
-            send_shard=uplinks.send_shard,
-            send_scheduler=uplinks.send_scheduler,
-            need_slots=uplinks.need_slots,
-            new_id=self._new_id,
-            metrics=EdgeMetrics(f"edge-{self._index}"),
-            broadcasts=BroadcastLog(client, self._config),
+            EdgeContext(
+                self._incarnation,
+                wall_ms=lambda: surroundings.wall_ns() // 1_000_000,
+                clock=lambda: int(surroundings.monotonic_ms()),
+                new_id=self._new_id,
+            ),
+            links,
+            BroadcastLog(client, self._config),
+            EdgeMetrics(f"edge-{self._index}"),
         )
         async with asyncio.TaskGroup() as tasks:
-            for task in (*uplinks.tasks(self.gateway), self.gateway.run()):
+            for task in (*links.tasks(self.gateway), self.gateway.run()):
                 tasks.create_task(task)
 
 

@@ -311,7 +311,7 @@ def a_link_applies_what_arrives_out_of_order() -> Any:
 
 @mutation
 def a_new_link_session_does_not_announce_connections_again() -> Any:
-    return patched(Gateway, "shard_reset", lambda self, index: self.calls.repeat(index))
+    return patched(Gateway, "shard_reset", lambda self, index: self.pending_calls.repeat(index))
 
 
 # -- Timers (invariant 6). ---------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ class Publisher:
         self._tell(item.key, f"{self._name} cancels {item.sid}")
         self._books.cancelling(item.sid)
         try:
-            answer = await gateway.requests.cancel("t", item.sid)
+            answer = await gateway.shard_client.cancel("t", item.sid)
         except EngineError:
             return
         self._tell(item.key, f"{self._name} is told {answer.status} about cancelling {item.sid}")
@@ -259,7 +259,7 @@ class Publisher:
         self._tell(item.key, f"{self._name} moves {item.sid} to {due_ms}")
         self._books.moving(item.sid, due_ms)
         try:
-            answer = await gateway.requests.reschedule("t", item.sid, due_ms)
+            answer = await gateway.shard_client.reschedule("t", item.sid, due_ms)
         except EngineError:
             return
         if answer.status not in {OK, ALREADY_FIRED, OVERLOADED, UNAVAILABLE} and not self._books.timers[item.sid].cancels:
@@ -277,7 +277,7 @@ class Publisher:
 
     async def _set_profile(self, key: str, wishes: Profile, gateway: Any) -> None:
         with contextlib.suppress(EngineError):
-            answer = await gateway.requests.set_profile(key, wishes)
+            answer = await gateway.shard_client.set_profile(key, wishes)
             self._tell(key, f"{self._name} is told {answer.status} about the profile of {key}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)
@@ -295,7 +295,7 @@ class Publisher:
         add, remove = change
         self._tell(key, f"{self._name} subscribes {key} to {add}, not to {remove}")
         with contextlib.suppress(EngineError):
-            answer = await gateway.requests.subscribe(key, add, remove)
+            answer = await gateway.shard_client.subscribe(key, add, remove)
             self._tell(key, f"{self._name} is told that {key} is subscribed to {answer.topics}")
 
     async def _contradict(self, item: Item, gateway: Any) -> None:
@@ -306,7 +306,7 @@ class Publisher:
         if not known:
             return
         try:
-            results = await gateway.requests.post(_drafts(self._cluster, body))
+            results = await gateway.shard_client.post(_drafts(self._cluster, body))
         except Problem as problem:
             if problem.status not in {409, 503, 429}:
                 self._loop.call_soon(self._books.fail, f"{problem.status} for a contradiction", item.key, context=self._loop.outside)
@@ -340,7 +340,7 @@ class Attempt:
 
     async def _run(self, gateway: Any) -> None:
         publisher, item = self._publisher, self._item
-        drafts = _drafts(publisher._cluster, item.body, gateway.requests.new_id)
+        drafts = _drafts(publisher._cluster, item.body, gateway.shard_client.new_id)
         if drafts[0].due_ms and drafts[0].topic is None and crc32(drafts[0].id.encode()) % 3 == 0:
             drafts[0].conditions = _CALM  # the same each time it is sent
         self._asked = drafts[0].id
@@ -348,7 +348,7 @@ class Attempt:
         publisher._tell(item.key, f"{publisher._name} publishes {drafts[0].id}{' delayed' if drafts[0].due_ms else ''} at {self._process}")
         problem: Problem | None = None
         try:
-            results = await gateway.requests.post(drafts)
+            results = await gateway.shard_client.post(drafts)
         except Problem as raised:
             problem = raised
             results = [msgspec.convert(result, publishing.ItemResult) for result in raised.members.get("results", ())]

@@ -30,6 +30,7 @@ from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import app
 from engine.store.broadcast_stream import Appended
@@ -328,6 +329,16 @@ class FakeSums:
         return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
 
 
+class NoLinks:
+    """Links that lose everything."""
+
+    def send_shard(self, index: int, record: Any, eager: bool) -> None: ...
+
+    def send_scheduler(self, index: int, record: Any) -> None: ...
+
+    def need_slots(self, version: int) -> None: ...
+
+
 class NoLog:
     """Where nothing is broadcast."""
 
@@ -347,22 +358,22 @@ class EdgeWorld:
         self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
         self.status: dict[str, Any] = {"version": "test"}
         self.gateway = Gateway(
-            config,
-            spread(1),
-            incarnation="e0-test",
-            wall_ms=wall_ms,
-            clock=clock,
-            send_shard=lambda index, record, _eager: self.shards[index].take(record),
-            send_scheduler=lambda _index, record: self.scheduler.take(record),
-            need_slots=self.slots_wanted.append,
-            new_id=MessageIds(),
-            metrics=EdgeMetrics("edge-0"),
-            broadcasts=self.log,
+            config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
         )
         self.sums = FakeSums()
         self.signals = CounterSignals(config, self.sums, "e0-test", clock, self.gateway.metrics)
         self.port = 0
         self.server: http_server.EdgeServer
+
+    # -- the gateway's links -----------------------------------------------------------------------------------------------
+    def send_shard(self, index: int, record: Any, _eager: bool) -> None:
+        self.shards[index].take(record)
+
+    def send_scheduler(self, _index: int, record: Any) -> None:
+        self.scheduler.take(record)
+
+    def need_slots(self, version: int) -> None:
+        self.slots_wanted.append(version)
 
     @property
     def shard(self) -> FakeShard:

@@ -287,7 +287,7 @@ async def test_a_new_link_session_is_told_every_connection_and_every_unanswered_
         await until(lambda: world.shard.of(wire.Ack))
         world.shard.connected = False
         posting = asyncio.ensure_future(world.publish(id="k1"))
-        await until(lambda: len(world.gateway.calls) == 1)
+        await until(lambda: len(world.gateway.pending_calls) == 1)
         world.shard.received.clear()
         world.shard.reset()
         assert await posting == [3]

@@ -19,8 +19,9 @@ from engine.core.model.routing import spread
 from engine.gateway.connection import NO_CURSOR
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.ports import EdgeContext
 from engine.transports.websocket_transport import DirectWebSocket
-from tests.support.edge_world import NoLog, client_frame
+from tests.support.edge_world import NoLinks, NoLog, client_frame
 
 FRAME_BYTES_MAX = 300
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
@@ -71,19 +72,8 @@ class Recorder(DirectWebSocket):
 
 
 def by_edge(pieces: Sequence[bytes]) -> tuple[list[tuple[str, bytes]], bytes, bool]:
-    gateway = Gateway(
-        CONFIG,
-        spread(1),
-        incarnation="e",
-        wall_ms=lambda: 0,
-        clock=lambda: 0,
-        send_shard=lambda *_: None,
-        send_scheduler=lambda *_: None,
-        need_slots=lambda _: None,
-        new_id=lambda: "id",
-        metrics=EdgeMetrics("e"),
-        broadcasts=NoLog(),
-    )
+    context = EdgeContext("e", lambda: 0, lambda: 0, lambda: "id")
+    gateway = Gateway(CONFIG, spread(1), context, NoLinks(), NoLog(), EdgeMetrics("e"))
     recorder = Recorder(gateway, Principal("t", "u", frozenset(), 1 << 30), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
     recorder.events = []
     transport = Transport()

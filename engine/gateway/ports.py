@@ -1,0 +1,40 @@
+"""What a gateway gets from its process: time, ids and links. An actor passes the real ones, the simulator and tests their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+
+class EdgeContext(NamedTuple):
+    """The identity of one edge process, and its sources of time and ids.
+
+    Args:
+        incarnation: unique among all edges and their restarts; connection names start with it.
+        wall_ms: returns milliseconds since the epoch; may step.
+        clock: returns milliseconds that never step.
+        new_id: returns a new UUID, for messages and timers.
+    """
+
+    incarnation: str
+    wall_ms: Callable[[], int]
+    clock: Callable[[], int]
+    new_id: Callable[[], str]
+
+
+class PeerLinks(Protocol):
+    """The links of one edge to every shard and scheduler (`engine.actors.edge_links.EdgeLinks`).
+
+    A record may be dropped when a link session ends; `Gateway.shard_reset` or `Gateway.scheduler_reset` follows then.
+    """
+
+    def send_shard(self, index: int, record: Struct, eager: bool, /) -> None:
+        """Send a record to shard `index`. Not `eager`: it may wait for the next batch."""
+
+    def send_scheduler(self, index: int, record: Struct, /) -> None:
+        """Send a record to scheduler `index`."""
+
+    def need_slots(self, version: int, /) -> None:
+        """A shard speaks of this version of the slot map: read it and call `Gateway.set_slots`. Called repeatedly until then."""

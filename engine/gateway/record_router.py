@@ -1,0 +1,80 @@
+"""Which shard or scheduler a record belongs to: by the slot of its user, or by the partition of its timer.
+
+A route is one number: shard i is route i, scheduler j is route ~j (that is -1 - j).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from engine.config import Config
+from engine.core.model.routing import SlotMap, partition_of, partition_of_timer, scheduler_of
+from engine.core.wire import records as wire
+from engine.gateway.ports import EdgeContext, PeerLinks
+from engine.publish.priority_lanes import PriorityLanes
+
+_TO_THE_OWNER_OF_THE_SLOT: Final = frozenset(
+    (
+        wire.Post,
+        wire.Settle,
+        wire.Probe,
+        wire.Subscribe,
+        wire.SetProfile,
+        wire.GetProfile,
+        wire.Explain,
+        wire.Trace,
+        wire.Happened,
+    )
+)
+
+
+class RecordRouter:
+    """Routes the records of one edge.
+
+    Args:
+        config: the engine's settings.
+        slots: the slot map; `Gateway.set_slots` replaces it.
+        context: the edge's clock.
+        links: carry the records.
+    """
+
+    def __init__(self, config: Config, slots: SlotMap, context: EdgeContext, links: PeerLinks) -> None:
+        self.slots = slots
+        self._config = config
+        self._clock = context.clock
+        self._links = links
+
+    def route(self, record: Any) -> int:
+        """The route of a record with a `key`, a `timer` or a scheduled id."""
+        kind = type(record)
+        if kind in _TO_THE_OWNER_OF_THE_SLOT:
+            return self.slots.owner(record.key)
+        if kind is wire.Schedule:
+            partition = partition_of(record.timer.key)
+        elif kind is wire.ListTimers or kind is wire.CancelAll:
+            partition = partition_of(record.key)
+        else:
+            partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
+        return ~scheduler_of(partition, self._config.schedulers)
+
+    def send(self, route: int, record: Struct) -> None:
+        """Send a record on a route, at once."""
+        if route >= 0:
+            self._links.send_shard(route, record, True)
+        else:
+            self._links.send_scheduler(~route, record)
+
+    def lanes(self, route: int) -> PriorityLanes:
+        """New lanes in front of a route."""
+        config = self._config
+        return PriorityLanes(
+            config.publish_window_items,
+            config.publish_high_ms,
+            config.publish_rate_initial_per_s / 1000,
+            config.publish_delay_target_ms,
+            partial(self.send, route),
+            self._clock,
+        )
