@@ -42,9 +42,9 @@ from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
 from engine.transports.http_server import FastPaths
-from engine.transports.sse import EventStream, Poll
+from engine.transports.long_poll import Poll
+from engine.transports.sse import EventStream
 from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets
-from engine.transports.websocket_protocol import AsgiWebSocket
 from engine.transports.websocket_transport import EXTENSION, DirectWebSocket
 
 _READY_PATIENCE_S: Final = 0.25
@@ -297,16 +297,12 @@ class _Api:
         return _json({"online": probed.online, "seq": probed.seq})
 
     async def websocket(self, websocket: WebSocket) -> None:
-        """`GET /v1/ws`. On the engine's own server the accepted connection lives on without this call."""
+        """`GET /v1/ws`, where the fast path did not take it. The accepted connection outlives this call."""
         scope = websocket.scope
         arguments = self.sockets.arguments(scope["headers"], scope["query_string"], scope["subprotocols"])
         subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
-        protocol = scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
         await websocket.accept(subprotocol)
-        if protocol is None:
-            await AsgiWebSocket(*arguments).run(websocket.receive, websocket.send)
-        else:
-            protocol.take_over(DirectWebSocket(*arguments))
+        scope["extensions"][EXTENSION]["protocol"].take_over(DirectWebSocket(*arguments))
 
     async def poll(self, request: Request) -> Response:
         """`GET /v1/poll`."""

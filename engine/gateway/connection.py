@@ -4,9 +4,8 @@ A connection is attached to the shard that owns its user. The gateway calls it w
 the shard said it; the connection calls the gateway with what the client says, and with its end. It remembers only what
 a new link session needs: the highest cumulative ACK and the highest sequence number written.
 
-Carriers: `engine.transports.websocket_transport` (a transport of its own), `engine.transports.websocket_protocol` (a WebSocket over plain
-ASGI) and
-`engine.transports.sse` (SSE, long polling). The latter write through an awaited `send`, so they share `Outbox`.
+Carriers: `engine.transports.websocket_transport`, `engine.transports.sse` (which writes through an awaited `send`, hence `Outbox`) and
+`engine.transports.long_poll`.
 """
 
 from __future__ import annotations

@@ -25,11 +25,8 @@ from engine.errors import Overloaded, Unavailable
 from engine.http import error_responses
 from engine.http.problems import Problem
 from engine.transports import websocket_handshake
+from engine.transports.asgi import TRANSPORT
 from engine.transports.websocket_transport import HandshakeProtocol
-
-TRANSPORT: Final = "notify.transport"
-"""Key of `scope["extensions"]` of HTTP requests: `{"transport": asyncio.Transport}`, so that a stream can end a client that
-takes nothing."""
 
 BACKLOG: Final = 4096
 """Connections the kernel holds until they are accepted: a reconnect storm is thousands within a second. Linux's own cap."""

@@ -1,18 +1,16 @@
-"""A client's conversation over a WebSocket: what its frames mean and what it is told. Carriers move the bytes.
+"""The application protocol of a WebSocket, `notify.v1.json`, without its bytes: what client frames do and what the server sends.
 
-    client frame --text/binary-->  Session  --ack, nack, detach-->  Gateway
-    client       <--write/ping---  Session  <--on_messages, ...---  Gateway
+    client frame --text/binary-->  WebSocketSession  --ack, nack, detach-->  Gateway
+    client       <--write/ping---  WebSocketSession  <--on_messages, ...---  Gateway
 
-`WebSocketSession` is carried by `engine.transports.websocket_transport.DirectWebSocket` on the engine's own server, and by
-`AsgiWebSocket` here on
-any other ASGI server, at the price of two tasks and an ASGI event per frame.
+`engine.transports.websocket_transport.DirectWebSocket` implements `write`, `ping` and `close` on a transport; the simulator has an
+implementation of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from engine.api import subscriptions
 from engine.auth.tokens import Principal
@@ -22,7 +20,7 @@ from engine.core.model.message import frame_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.errors import Invalid
-from engine.gateway.connection import Connection, Cursor, Outbox, Progress
+from engine.gateway.connection import Connection, Cursor
 from engine.gateway.gateway import GOING_AWAY, Gateway
 from engine.http.problems import Problem
 
@@ -194,86 +192,3 @@ class WebSocketSession(Connection):
         self.write(client_frames.error("malformed", detail))
         if self.malformed_frames >= self.gateway.config.malformed_frames_max:
             self.close(POLICY_VIOLATION, "too many malformed frames")
-
-
-class AsgiWebSocket(WebSocketSession):
-    """A session over plain ASGI `receive` and `send`, for servers other than the engine's own.
-
-    ASGI has no pings: the server's own keep-alive finds dead peers. Any frame of the client is life here.
-    """
-
-    __slots__ = ("_close", "_outbox", "_progress", "_writer")
-
-    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
-        super().__init__(gateway, owner, cursor, device, verify)
-        self._outbox = Outbox(gateway.config.send_buffer_bytes_max)
-        self._progress = Progress(0, gateway.clock())
-        self._close: tuple[int, str] | None = None
-        self._writer: asyncio.Task[None] | None = None
-
-    async def run(self, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        """Attach, carry frames both ways, return when the connection has ended. The WebSocket is accepted already."""
-        self.gateway.attach(self)
-        self._writer = asyncio.ensure_future(self._write_all(send))
-        reader = asyncio.ensure_future(self._read_all(receive))
-        try:
-            await asyncio.wait((self._writer, reader), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (self._writer, reader):
-                task.cancel()
-            await asyncio.gather(self._writer, reader, return_exceptions=True)
-            self.gateway.detach(self, 1006)
-
-    async def _read_all(self, receive: Callable[[], Any]) -> None:
-        while True:
-            event = await receive()
-            if event["type"] == "websocket.disconnect":
-                self.gateway.detach(self, event.get("code") or 1005)
-                return
-            text = event.get("text")
-            if text is not None:
-                self.text(text.encode())
-            else:
-                self.binary()
-
-    async def _write_all(self, send: Callable[[Any], Any]) -> None:
-        async def frames_out(chunks: list[bytes]) -> None:
-            for chunk in chunks:
-                await send({"type": "websocket.send", "text": chunk.decode()})
-
-        await self._outbox.pump(frames_out)
-        if self._close is not None:
-            code, reason = self._close
-            await send({"type": "websocket.close", "code": code, "reason": reason})
-
-    def write(self, text: bytes) -> None:
-        if self.ended:
-            return
-        if not self._outbox.push(text):
-            self._too_slow()
-        elif self.unsent is False:
-            self.unsent = True
-            self._progress = Progress(self._outbox.passes, self.gateway.clock())
-            self.gateway.backlog.add(self)
-
-    def ping(self, payload: bytes) -> None:
-        self.heartbeat.alive()
-
-    def close(self, code: int, reason: str) -> None:
-        if not self.ended:
-            self.gateway.detach(self, code)
-            self._close = (code, reason)
-            self._outbox.finish()
-
-    def check_backlog(self, now_ms: int) -> None:
-        if not self._outbox.size:
-            self.unsent = False
-            self.gateway.backlog.discard(self)
-        elif self._progress.stalled_ms(self._outbox.passes, now_ms) > self.gateway.config.send_stall_ms:
-            self._too_slow()
-
-    def _too_slow(self) -> None:
-        # A close frame would wait behind what the client does not take: leave it to the server to end the transport.
-        self.close(TOO_SLOW, TOO_SLOW_HINT)
-        if self._writer is not None:
-            self._writer.cancel()

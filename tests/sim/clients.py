@@ -18,7 +18,8 @@ from engine.core.wire.records import POLL, SSE_EXPLICIT, WEBSOCKET
 from engine.errors import EngineError
 from engine.gateway.connection import Connection, Cursor
 from engine.http.problems import Problem
-from engine.transports.sse import EventStream, Poll
+from engine.transports.long_poll import Poll
+from engine.transports.sse import EventStream
 from engine.transports.websocket_protocol import WebSocketSession
 from tests.sim.books import Books
 from tests.sim.cluster import DATA_EPOCH, Cluster

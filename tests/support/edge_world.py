@@ -507,13 +507,12 @@ def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: byt
 @contextlib.asynccontextmanager
 async def edge_world(
     shards: int = 1,
-    websocket_protocol: Any = None,
     wrap: Callable[[Any], Any] = lambda application: application,
     short: bool = True,
     **settings: Any,
 ) -> AsyncIterator[EdgeWorld]:
-    """A running edge; everything it started has ended afterwards. `websocket_protocol`: another one than the edge's;
-    `wrap`: put something around the application; `short`: let plain requests pass it by, as an edge does."""
+    """A running edge; everything it started has ended afterwards. `wrap`: put something around the application; `short`: let
+    plain requests pass it by, as an edge does."""
     config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
     world = EdgeWorld(config, shards)
 
@@ -527,10 +526,8 @@ async def edge_world(
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
     application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
-    short_ways = application.state.short_ways if short and websocket_protocol is None else None
+    short_ways = application.state.short_ways if short else None
     world.server = http_server.build(wrap(application), config, short_ways)
-    if websocket_protocol is not None:
-        world.server.config.ws = websocket_protocol
     ticker = asyncio.gather(world.gateway.run(), world.signals.run())
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:

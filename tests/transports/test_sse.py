@@ -1,4 +1,4 @@
-"""SSE and long polling over a real server."""
+"""Server-sent events over a real server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from engine.core.wire import records as wire
-from tests.support.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of
+from tests.support.edge_world import DEADLINE_S, EPOCH, edge_world, frame_of
 from tests.support.waiting import until
 
 
@@ -149,106 +149,6 @@ async def test_a_link_reset_tells_the_shard_what_a_plain_stream_has_written() ->
         assert world.shard.received[1].seq == 2
 
 
-# -- long polling ----------------------------------------------------------------------------------------------------------
-async def poll(world: EdgeWorld, cursor: str = "", wait: float = 0) -> dict[str, Any]:
-    async with world.http() as client:
-        answer = await client.get("/v1/poll", params={"last_event_id": cursor, "wait": wait})
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
-    return body
-
-
-async def test_a_poll_answers_at_once_when_something_is_pending() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        answer = await poll(world, wait=30)
-        assert [message["seq"] for message in answer["messages"]] == [1, 2]
-        assert answer["last_event_id"] == f"{EPOCH}-2"
-        assert answer["resumed"] == "new"
-        assert not world.gateway.connections
-        await until(lambda: world.shard.of(wire.Detach))
-
-
-async def test_the_next_poll_acknowledges_and_waits_for_what_comes() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        waiting = asyncio.ensure_future(poll(world, f"{EPOCH}-2", 30))
-        await until(lambda: world.shard.attached)
-        assert world.shard.acked["default:u1"] == 2
-        await world.publish()
-        answer = await waiting
-        assert [message["seq"] for message in answer["messages"]] == [3]
-        assert answer["resumed"] == "ok"
-
-
-async def test_a_poll_without_news_gives_the_cursor_back() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        assert await poll(world, f"{EPOCH}-2", 0.1) == {"messages": [], "last_event_id": f"{EPOCH}-2", "resumed": "ok"}
-
-
-async def test_a_poll_that_is_not_to_wait_answers_as_soon_as_the_shard_has_spoken() -> None:
-    async with edge_world(poll_grace_ms=60_000) as world, asyncio.timeout(20):
-        world.shard.connected = False
-        asked = asyncio.ensure_future(poll(world, wait=0))
-        await until(lambda: world.gateway.connections)
-        await asyncio.sleep(0.05)  # the wait is over, and the shard has not spoken
-        world.shard.reset()
-        assert (await asked)["messages"] == []
-
-
-async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
-    async with edge_world() as world:
-        waiting = asyncio.ensure_future(poll(world, "other-9", 30))
-        await until(lambda: world.shard.attached)
-        conn = next(iter(world.shard.attached))
-        world.shard.say(wire.GapRange(conn, 1, 4), wire.Deliver(conn, [(5, 1, b'"id":"a"')]))
-        answer = await waiting
-        assert answer["gaps"] == [{"from": 1, "to": 4}]
-        assert [message["seq"] for message in answer["messages"]] == [5]
-        assert answer["last_event_id"] == f"{EPOCH}-5"
-        assert answer["resumed"] == "gap"
-
-
-async def test_a_client_that_leaves_ends_its_poll() -> None:
-    async with edge_world() as world:
-        with pytest.raises(httpx.ReadTimeout):
-            async with world.http() as client:
-                await client.get("/v1/poll?wait=30", timeout=0.3)
-        await until(lambda: world.shard.of(wire.Detach))
-        assert not world.gateway.connections
-
-
-async def test_a_poll_that_is_one_too_many_is_told_so() -> None:
-    async with edge_world() as world, world.http() as client:
-        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
-        await until(lambda: world.shard.attached)
-        world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
-        answer = await waiting
-        assert answer.status_code == 429
-        assert "retry-after" in answer.headers
-
-
-async def test_a_shard_that_does_not_answer_makes_a_poll_fail_not_lie() -> None:
-    async with edge_world(poll_grace_ms=200) as world, world.http() as client:
-        world.shard.connected = False
-        assert (await client.get("/v1/poll?wait=0")).status_code == 503
-
-
-async def test_a_drain_answers_polls_at_once() -> None:
-    async with edge_world() as world, world.http() as client:
-        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
-        await until(lambda: world.shard.attached)
-        await world.gateway.drain()
-        assert (await asyncio.wait_for(waiting, DEADLINE_S)).status_code == 503
-
-
-@pytest.mark.parametrize("wait", ["-1", "nan", "soon"])
-async def test_a_wait_that_is_no_time_is_refused(wait: str) -> None:
-    async with edge_world() as world, world.http() as client:
-        assert (await client.get(f"/v1/poll?wait={wait}")).status_code == 400
-
-
 async def test_switching_transports_loses_and_repeats_nothing() -> None:
     async with edge_world() as world:
         await world.publish(count=1)
@@ -258,4 +158,6 @@ async def test_switching_transports_loses_and_repeats_nothing() -> None:
         async with world.http() as client, client.stream("GET", "/v1/sse", headers={"Last-Event-ID": f"{EPOCH}-1"}) as response:
             assert (await next_event(events(response))).body["seq"] == 2
         await world.publish(count=1)
-        assert [message["seq"] for message in (await poll(world, f"{EPOCH}-2"))["messages"]] == [3]
+        async with world.http() as client:
+            answer = (await client.get("/v1/poll", params={"last_event_id": f"{EPOCH}-2", "wait": 0})).json()
+        assert [message["seq"] for message in answer["messages"]] == [3]

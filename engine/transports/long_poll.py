@@ -1,0 +1,120 @@
+"""Long polling: one request is one short connection to the gateway, for clients that cannot keep a response open.
+
+A request attaches with its cursor, waits for the first messages or a gap, answers and detaches. What was answered stays pending until
+the next request presents it as its cursor, which acknowledges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from starlette.types import Receive
+
+from engine.auth.tokens import Principal
+from engine.core.model.message import object_bytes
+from engine.core.wire import records as wire
+from engine.gateway.connection import Connection, Cursor
+from engine.gateway.gateway import GOING_AWAY, Gateway
+from engine.http.problems import too_many_requests, unavailable
+from engine.transports.asgi import until_disconnected
+
+_TOO_MANY_CONNECTIONS: Final = 4409
+
+
+class Poll(Connection):
+    """One long-polling request, for as long as it waits."""
+
+    __slots__ = ("_closed", "_expecting", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
+
+    def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
+        super().__init__(gateway, owner, wire.POLL, cursor, device)
+        self._messages: list[bytes] = []
+        self._gaps: list[dict[str, int]] = []
+        self._expecting = True
+        self._waited = False  # the requested time has passed
+        self._resumed = ""
+        self._seq = 0
+        self._closed: tuple[int, str] | None = None
+        self._ready = asyncio.Event()
+
+    async def run(self, receive: Receive, wait_s: float) -> bytes:
+        """Wait up to `wait_s` for messages or a gap, or until the client disconnects; return the body of the response.
+
+        When the shard has not answered by then, or has announced messages that are not here yet, `poll_grace_ms` more are waited: a
+        short `wait` must not make a mailbox look empty.
+
+        Raises:
+            Problem: 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
+        """
+        self.gateway.attach(self)
+        leaving = asyncio.ensure_future(until_disconnected(receive))
+        ready = asyncio.ensure_future(self._ready.wait())
+        try:
+            await asyncio.wait((ready, leaving), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._expecting and not self._ready.is_set() and not leaving.done():
+                self._waited = True
+                grace_s = self.gateway.config.poll_grace_ms / 1000
+                await asyncio.wait((ready, leaving), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            leaving.cancel()
+            self.gateway.detach(self, 0)
+        return self._answer()
+
+    def _answer(self) -> bytes:
+        if self._closed is not None:
+            code, reason = self._closed
+            raise too_many_requests(reason, 1) if code == _TOO_MANY_CONNECTIONS else unavailable(reason, 1)
+        if not self.welcomed:
+            raise unavailable("no answer in time", 1)
+        gaps = b"" if not self._gaps else b',"gaps":%b' % msgspec.json.encode(self._gaps)
+        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b}' % (
+            b",".join(self._messages),
+            self.epoch.encode(),
+            self._seq,
+            self._resumed.encode(),
+            gaps,
+        )
+
+    def on_welcome(self, record: wire.Welcome) -> None:
+        """Take `from_seq - 1` as the cursor of an empty answer: nothing before `from_seq` needs delivery."""
+        self._resumed = record.resumed
+        self._seq = max(record.from_seq - 1, 0)
+        self._expecting = record.head >= record.from_seq
+        if self._waited and not self._expecting:
+            self._ready.set()
+
+    def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        """Answer with these messages."""
+        for seq, attempt, body in messages:
+            self._messages.append(object_bytes(self.epoch, seq, attempt, body))
+            self._seq = max(self._seq, seq)
+        self._ready.set()
+
+    def on_gap(self, first: int, last: int) -> None:
+        """Answer with the gap. Messages after it in the same batch are in the answer too: the waiting task runs after the batch."""
+        self._gaps.append({"from": first, "to": last})
+        self._seq = max(self._seq, last)
+        self._ready.set()
+
+    def on_revoke(self, ids: Sequence[str]) -> None:
+        """Do nothing: the client has no message of this poll yet."""
+
+    def drain(self, after_ms: int) -> None:
+        """Answer with what has arrived, or with 503."""
+        self.close(GOING_AWAY, "going away")
+
+    def close(self, code: int, reason: str) -> None:
+        """Answer with what has arrived, or with the reason."""
+        if not self.ended:
+            if not (self._messages or self._gaps):
+                self._closed = (code, reason)
+            self.gateway.detach(self, code)
+            self._ready.set()
+
+    def check(self, now_ms: int, wall_ms: int) -> int:
+        """Return a time after the end of the request: `run` ends it."""
+        return now_ms + self.gateway.config.heartbeat_max_ms
