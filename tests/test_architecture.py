@@ -52,6 +52,21 @@ PACKAGES = (
 MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 """Modules of `engine.actors` that bear the name of what they are the shell of."""
 
+TESTS = Path(__file__).parent
+
+ACROSS_MODULES = {
+    "actors/test_overload.py": "a whole engine under more than it can do",
+    "store/test_refused_writes.py": "every script against a Redis that refuses writes",
+}
+"""Tests of mirrored folders that belong to no single module, with what they are about."""
+
+NOT_MIRRORED = {"bench", "browser", "chaos", "deploy", "fuzz", "sim", "support"}
+"""Folders of tests that are not those of one package."""
+
+TOP_LEVEL_MAX = 12
+NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "routes.py", "actors", "examples"}
+"""What Python or the project prescribes, and the link to the examples that the package brings along."""
+
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
@@ -115,6 +130,48 @@ def test_no_module_name_is_used_twice() -> None:
         if path.stem != "__init__" and not (path.parent.name == "actors" and path.stem in MIRRORED):
             places.setdefault(path.stem, []).append(module_name(path))
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_public_class_name_is_used_twice() -> None:
+    """The client is a library of its own: its names are those of its users."""
+    places: dict[str, list[str]] = {}
+    for path in (path for path in MODULES if not path.is_relative_to(ROOT / "client")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module_name(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_the_top_level_can_be_taken_in_at_a_glance() -> None:
+    entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} - NOT_COUNTED
+    assert len(entries) <= TOP_LEVEL_MAX, sorted(entries)
+
+
+def test_tests_mirror_the_tree() -> None:
+    """`engine/a/b.py` is tested by `tests/a/test_b.py`; its random histories may have a file of their own, `test_b_stateful.py`."""
+    known = {path.relative_to(ROOT).with_suffix("").as_posix() for path in MODULES}
+    found = {path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")}
+    mirrored = {name for name in found if name.split("/")[0] not in NOT_MIRRORED} - {"test_architecture.py"}
+    stray = [name for name in sorted(mirrored - ACROSS_MODULES.keys()) if module_tested_by(name) not in known]
+    assert not stray, f"of no module: {stray}"
+    assert ACROSS_MODULES.keys() <= mirrored, "take what is gone off the list"
+
+
+def module_tested_by(test: str) -> str:
+    """`core/shard/test_shard_stateful.py` -> `core/shard/shard`."""
+    folder, _, name = test.removesuffix(".py").removesuffix("_stateful").rpartition("test_")
+    return folder + name
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_no_test_module_imports_another(path: Path) -> None:
+    """What tests share lives in tests/support; a conftest holds fixtures, which nobody imports."""
+    wrong = [
+        f"{path}:{line} imports {name}"
+        for line, name in imports(path)
+        if name.startswith("tests.") and any(part == "conftest" or part.startswith("test_") for part in name.split("."))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)

@@ -18,7 +18,7 @@ from engine.core.wire.records import FireDone, FireFailed, Timer
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import broadcast_log_key
 from engine.store.redis_client import connect
-from tests.conftest import RedisServer
+from tests.support.redis_server import RedisServer
 from tests.support.shard_world import policy
 from tests.support.waiting import until
 

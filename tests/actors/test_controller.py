@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine, running_engine
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.conftest import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.engine

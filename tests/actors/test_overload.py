@@ -12,7 +12,7 @@ import pytest
 from bench.books import now_s
 from bench.flood import Wave, pour
 from bench.overload import Reader
-from tests.conftest import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -23,7 +23,7 @@ from engine.core.model.routing import spread, timer_id
 from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.store.keys import slots_key, timer_key
-from tests.conftest import RedisServer, start_redis
+from tests.support.redis_server import RedisServer, start_redis
 from tests.support.waiting import until
 
 KEY = "default:ann"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from tests.support.scripted_engine import ScriptedEngine, serving
 
@@ -52,16 +52,3 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
 async def scripted() -> AsyncIterator[ScriptedEngine]:
     async with serving(ScriptedEngine()) as engine:
         yield engine
-
-
-def complaints(page: Page) -> list[str]:
-    """A list that fills with every warning and error of the page's console."""
-    found: list[str] = []
-
-    def look(message: ConsoleMessage) -> None:
-        if message.type in ("warning", "error"):
-            found.append(f"{message.type}: {message.text}")
-
-    page.on("console", look)
-    page.on("pageerror", lambda error: found.append(f"uncaught: {error}"))
-    return found

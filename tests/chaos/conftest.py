@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.conftest import RedisServer, RunningEngine, running_engine
+from tests.support.redis_server import RedisServer
+from tests.support.running_engine import RunningEngine, running_engine
 
 RULES = """
 [[rule]]

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from bench.movable_clock import MovableClock
-from tests.chaos.test_faults import ask, status_when, victim_of
-from tests.conftest import RunningEngine
+from tests.support.breakable_engine import ask, status_when, victim_of
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import pytest
 
 from bench.chaos import PLACES, SCENARIOS, NotHere, Place, strike
 from bench.traffic import Traffic, now_s
-from bench.victim import Victim
-from tests.conftest import RunningEngine, missing
+from tests.support.breakable_engine import LATE_S, status_when, victim_of
+from tests.support.missing_programs import missing
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
-LATE_S = 60
 
 SHARED = (
     "kill-shard", "kill-edge", "kill-scheduler", "kill-controller", "kill-redis",
@@ -37,33 +36,11 @@ NUISANCES = ("never-reads", "never-acks", "garbage")
 SMALL = {"online": 12, "away": 2, "rate": 300}
 
 
-def victim_of(engine: RunningEngine) -> Victim:
-    assert engine.process is not None
-    return Victim(engine.process.pid, engine.url, engine.token, engine.data_dir)
-
-
 def assert_whole(books: dict[str, Any]) -> None:
     print(books)
     assert books["accepted"] > 0
     assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
     assert books["back_s"] < LATE_S
-
-
-async def status_when(engine: RunningEngine, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    return await asyncio.to_thread(engine.status_when, holds, LATE_S)
-
-
-async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *, scope: str = "publish") -> Any:
-    """Until the engine answers well: parts of it may be dying."""
-
-    async def once() -> Any:
-        async with httpx.AsyncClient(base_url=engine.url, timeout=10, trust_env=False, verify=False) as client:
-            headers = {"Authorization": f"Bearer {engine.token('app', scope)}"}
-            answer = await client.request(method, path, json=body, headers=headers)
-            answer.raise_for_status()
-            return answer.json()
-
-    return await until_done(once, httpx.HTTPError, within_s=LATE_S, look_s=0.1)
 
 
 @pytest.mark.parametrize("name", SHARED)

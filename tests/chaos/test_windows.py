@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.test_faults import victim_of
-from tests.conftest import RunningEngine
+from tests.support.breakable_engine import victim_of
 from tests.support.chaos_listeners import Listener, listening
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from engine.cli.app import app
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
-from tests.conftest import RunningEngine
+from tests.support.running_engine import RunningEngine
 
 STOP_S = 15
 """The aim is 4 s; this machine may be doing anything else."""

@@ -27,8 +27,8 @@ from engine.cli.local_engine import SHIPPED_EXAMPLES
 from engine.cli.replay import LINE_BYTES_MAX, open_recording
 from engine.cli.state_file import EngineState, write_state
 from engine.errors import ConfigError, EngineError, RulesError, Unauthorized, Unreachable
-from tests.client.test_publisher import Engine, refuses, rejects, running
 from tests.support.misbehaving_server import Peer, misbehaving, stay
+from tests.support.publish_server import Engine, refuses, rejects, running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "github"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.store.embedded_redis import find_server
-from tests.conftest import START_TIMEOUT_S, RunningEngine
+from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

@@ -11,12 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from engine import Client, SyncClient
 from engine.client import Connected, Disconnected, Draining, Gap, Revoked
 from engine.client.frames import Message
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
+from engine.store.keys import dead_letter_key
+from tests.support.lossy_wire import wire_to
 from tests.support.misbehaving_server import DEADLINE_S, Peer, misbehaving, stay
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 
@@ -391,3 +395,22 @@ async def test_the_synchronous_client_raises_what_the_engine_said() -> None:
     async with misbehaving((403, {}, "")) as server:
         with pytest.raises(Forbidden):
             await asyncio.to_thread(program, server.url)
+
+
+async def test_a_refusal_that_the_network_lost_ends_among_the_dead_letters_though_a_later_message_was_handled(
+    engine: RunningEngine,
+) -> None:
+    storage = Redis.from_url(engine.state["redis_url"])
+    async with wire_to(engine) as (wire, url), Client(url, engine.token("u", tenant="refusing"), auto_ack=False) as client:
+        await engine.publish({"user": "u", "type": "t", "id": "bad"}, {"user": "u", "type": "t", "id": "good"}, tenant="refusing")
+        bad, good = await anext(client), await anext(client)
+        wire.deaf = True
+        bad.nack("no such post")
+        await until(lambda: wire.swallowed)
+        wire.cut()
+        good.ack()
+        wire.deaf = False
+        await until(lambda: client.cursor == good.event_id)
+    letters = await storage.xrange(dead_letter_key("refusing"))
+    assert [(fields[b"id"], fields[b"reason"]) for _, fields in letters] == [(b"bad", b"no such post")]
+    await storage.aclose()

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 from websockets.exceptions import ConnectionClosed
 
-from tests.conftest import RunningEngine
 from tests.support.edge_world import client_frame
+from tests.support.running_engine import RunningEngine
 
 SEED = 20_311
 REQUESTS = 300

@@ -23,15 +23,12 @@ from engine.core.wire import records as wire
 from engine.core.wire.link import RESET
 from engine.errors import CorruptRecord
 from tests.support.edge_world import EdgeWorld
-from tests.support.hostile_input import texts
+from tests.support.hostile_input import anything, integers
 from tests.support.shard_world import policy
 from tests.support.waiting import until
 
 CONFIG = Config(link_park_ms=20, link_timeout_ms=2000)
 
-integers = st.one_of(st.integers(-2, 5), st.sampled_from([2**31, 2**48, 2**53, 2**62, 2**63 - 1, 2**64 - 1, -(2**63)]))
-scalars = st.one_of(st.none(), st.booleans(), integers, st.floats(), texts, st.binary(max_size=12))
-anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3), max_leaves=6)
 names = st.sampled_from(["default:u1", "default:u2", "", "x", "default:" + "u" * 300, "0-a", "17-a", "e1", "é"])
 by_type: dict[Any, st.SearchStrategy[Any]] = {
     int: integers,

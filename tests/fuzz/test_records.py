@@ -15,7 +15,7 @@ from engine.core.journal.salvage import SEQ_MAX, read_page, salvage_journal, sal
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
-from tests.fuzz.test_links import anything
+from tests.support.hostile_input import anything
 
 pack = msgspec.msgpack.encode
 keys = st.sampled_from(["t:u1", "t:u2", "t:" + "é" * 40])

@@ -25,7 +25,7 @@ from engine.http.problems import unauthorized
 from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import EdgeWorld, client_frame
 from tests.support.hostile_input import encoded, json_tokens, mutated, objects, strict_json, texts, values
-from tests.transports.test_websocket_transport import Transport
+from tests.support.written_bytes import Transport
 
 FRAME_BYTES_MAX = 1000
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)

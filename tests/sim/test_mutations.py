@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.conftest import Background
+from tests.sim.background import Background
 from tests.sim.faults import CLASSES
 from tests.sim.mutations import MUTATIONS
 from tests.sim.world import Options, World

@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from engine.core.wire.records import Timer
 from engine.store import journal, timer_store
-from tests.conftest import RedisServer
 from tests.sim.redis import MiniRedis, Status
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.usefixtures("lua")
 

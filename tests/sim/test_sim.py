@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.conftest import Background
+from tests.sim.background import Background
 from tests.sim.faults import CLASSES
 from tests.sim.many import Totals, run_here
 from tests.sim.shrink import report

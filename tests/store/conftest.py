@@ -11,6 +11,5 @@ import pytest
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis expires by its own clock: a test begins now, not when its file, or the one it borrows from, was read some minutes ago."""
     now_ms = int(time.time() * 1000)
-    monkeypatch.setattr("tests.store.test_pages.NOW_MS", now_ms)
     if hasattr(request.module, "NOW_MS"):
         monkeypatch.setattr(request.module, "NOW_MS", now_ms)

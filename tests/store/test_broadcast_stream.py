@@ -18,7 +18,7 @@ from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE
 from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
-from tests.conftest import start_redis
+from tests.support.redis_server import start_redis
 from tests.support.waiting import until
 
 DIGEST = b"digest.."

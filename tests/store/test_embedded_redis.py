@@ -22,7 +22,7 @@ from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, find_server
 from engine.store.redis_client import connect
-from tests.conftest import missing
+from tests.support.missing_programs import missing
 from tests.support.waiting import until, until_done
 
 pytestmark = pytest.mark.redis

@@ -5,48 +5,10 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.commit.group import Group, Pending, PostQueue
-from engine.core.journal.journal_records import StoredMessage, decode_journal
-from engine.core.mailbox.mailbox import Mailbox
-from engine.core.wire.records import Post
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import journal_key
-
-USER = "t:u"
-
-
-class Writer:
-    """Builds groups as a shard does."""
-
-    def __init__(self, client: Redis, shard: int = 3) -> None:
-        self.mailboxes = {USER: Mailbox(USER, 0)}
-        self.intake = PostQueue(self.mailboxes, 10)
-        self.journal = Journal(client, shard, 60_000)
-
-    def group(self, *ids: str) -> Group:
-        for id in ids:
-            self.intake.add(Pending("e", Post(1, USER, id, True, b"digest..", 1, 9_999, True, b'"x":1')), 0)
-        group, _ = self.intake.build([], 100, 1 << 20, 0)
-        assert group is not None
-        return group
-
-    async def write(self, *ids: str) -> dict[int, bytes]:
-        group = self.group(*ids)
-        known = await self.journal.append(group)
-        if known:
-            self.intake.refused()
-        else:
-            self.intake.committed()
-        return known
-
-    async def stored(self) -> list[str]:
-        return [
-            record.id
-            async for _, payload in self.journal.entries()
-            for record in decode_journal(payload)
-            if isinstance(record, StoredMessage)
-        ]
+from tests.support.journal_writer import USER, Writer
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from engine.store.keys import journal_head_key, journal_key, page_key
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch
-from tests.store.test_journal import Writer
-from tests.store.test_pages import KEY, mailbox
+from tests.support.journal_writer import Writer
+from tests.support.mailboxes import KEY, mailbox
 from tests.support.rewind import Moment
 
 NOW_MS = int(time.time() * 1000)
@@ -103,7 +103,7 @@ async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, red
     witness = writer.journal.witness
     pages, offline = Pages(redis_client, witness, 100), OfflineStreams(redis_client, witness)
     before = await Moment.taken(redis_client)
-    await pages.write([spill_of(mailbox(3))], NOW_MS)
+    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await writer.journal.covered(None)
     assert len((await offline.read([StreamRead(KEY, 1, 3)]))[0]) == 3
     await before.come_back()
@@ -122,12 +122,12 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
     pages = Pages(redis_client, writer.journal.witness, 100)
     await writer.write("a")
     before = await Moment.taken(redis_client)
-    written = await pages.write([spill_of(mailbox(3))], NOW_MS)
+    written = await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await before.come_back()
     with pytest.raises(DataLost):
         await writer.journal.covered(1, written)
     assert await writer.stored() == ["a"]
-    written = await Pages(redis_client, writer.journal.witness, 100).write([spill_of(mailbox(3))], NOW_MS)
+    written = await Pages(redis_client, writer.journal.witness, 100).write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await writer.journal.covered(1, written)
     assert await writer.stored() == []
 
@@ -157,7 +157,7 @@ async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client
     with pytest.raises(DataLost):
         await writer.journal.witness.look(redis_client)
     with pytest.raises(DataLost):
-        await pages.write([spill_of(mailbox(3))], NOW_MS)
+        await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     assert not await redis_client.exists(page_key(slot_of(KEY)), journal_key(3))
 
 

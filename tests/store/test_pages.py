@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import Spill, decode_page, restore, spill_of
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
-from engine.core.mailbox.mailbox import Mailbox, Message
+from engine.core.mailbox.mailbox import Message
 from engine.core.model.routing import slot_of
 from engine.core.shard.delivery import SessionEvent
 from engine.core.shard.mailbox_store import DeadLetter, StreamRead
@@ -20,17 +20,10 @@ from engine.store.keys import dead_letter_key, offline_key, page_key, session_st
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
+from tests.support.mailboxes import KEY, mailbox
 from tests.support.rewind import Moment
 
-KEY = "t:ann"
 NOW_MS = int(time.time() * 1000)
-
-
-def mailbox(count: int, ttl_ms: int = 60_000, key: str = KEY) -> Mailbox:
-    box = Mailbox(key, NOW_MS)
-    for seq in range(1, count + 1):
-        box.append(Message(seq, f"m{seq}", 1, NOW_MS + ttl_ms, True, NOW_MS, b'"id":"m%d"' % seq), b"digest..", 64)
-    return box
 
 
 async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, OfflineStreams]:
@@ -45,7 +38,7 @@ async def pages_of(client: Redis) -> Pages:
 
 async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
     pages = await pages_of(redis_client)
-    box = mailbox(5)
+    box = mailbox(NOW_MS, 5)
     spill = spill_of(box)
     await pages.write([spill], NOW_MS)
     read = await pages.read([KEY, "t:nobody"])
@@ -57,7 +50,7 @@ async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
 
 async def test_spilled_messages_are_read_by_their_numbers(redis_client: Redis) -> None:
     pages, offline = await stores_of(redis_client)
-    await pages.write([spill_of(mailbox(5))], NOW_MS)
+    await pages.write([spill_of(mailbox(NOW_MS, 5))], NOW_MS)
     (entries,) = await offline.read([StreamRead(KEY, 2, 4)])
     assert [(entry.seq, entry.id) for entry in entries] == [(2, "m2"), (3, "m3"), (4, "m4")]
 
@@ -65,27 +58,27 @@ async def test_spilled_messages_are_read_by_their_numbers(redis_client: Redis) -
 async def test_a_repeated_checkpoint_writes_nothing_twice(redis_client: Redis) -> None:
     pages = await pages_of(redis_client)
     for _ in range(2):
-        await pages.write([spill_of(mailbox(3))], NOW_MS)
+        await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     assert await redis_client.xlen(offline_key(KEY)) == 3
 
 
 async def test_acknowledged_messages_leave_the_stream(redis_client: Redis) -> None:
     pages = await pages_of(redis_client)
-    await pages.write([spill_of(mailbox(3))], NOW_MS)
-    page = spill_of(mailbox(3))
+    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
+    page = spill_of(mailbox(NOW_MS, 3))
     await pages.write([Spill(KEY, page.page, 3, [], 0)], NOW_MS)
     assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
 
 
 async def test_a_stream_lives_as_long_as_its_longest_living_message(redis_client: Redis) -> None:
     pages = await pages_of(redis_client)
-    await pages.write([spill_of(mailbox(1, ttl_ms=100_000))], NOW_MS)
+    await pages.write([spill_of(mailbox(NOW_MS, 1, ttl_ms=100_000))], NOW_MS)
     assert 0 < await redis_client.pttl(offline_key(KEY)) <= 100_000
 
 
 async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(redis_client: Redis) -> None:
     pages = await pages_of(redis_client)
-    box = mailbox(1)
+    box = mailbox(NOW_MS, 1)
     slots = [slot_of(KEY)]
     await pages.write([spill_of(box)], NOW_MS)
     assert await pages.with_windows(slots) == []
@@ -109,7 +102,7 @@ async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:
     zombie = await pages_of(redis_client)
     await pages_of(redis_client)
     with pytest.raises(Fenced):
-        await zombie.write([spill_of(mailbox(3))], NOW_MS)
+        await zombie.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     assert not await redis_client.exists(page_key(slot_of(KEY)), offline_key(KEY))
 
 
@@ -117,7 +110,7 @@ async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis
     """It leaves out what the stream has already: on a stream that lost it, the rest would stand alone."""
     pages = await pages_of(redis_client)
     before = await Moment.taken(redis_client)
-    box = mailbox(2)
+    box = mailbox(NOW_MS, 2)
     await pages.write([spill_of(box)], NOW_MS)
     box.spilled = 2
     box.append(Message(3, "m3", 1, NOW_MS + 60_000, True, NOW_MS, b'"id":"m3"'), b"digest..", 64)
@@ -138,8 +131,8 @@ async def test_a_late_copy_of_a_checkpoint_does_not_bring_an_old_page_back(redis
         return await run_many(script, client, calls)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Script, "run_many", copying)
-    await pages.write([spill_of(mailbox(1))], NOW_MS)
-    newer = spill_of(mailbox(2))
+    await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
+    newer = spill_of(mailbox(NOW_MS, 2))
     await pages.write([newer], NOW_MS)
     await run_many(Script("fenced/slot_checkpoint"), redis_client, copies[0])  # type: ignore[arg-type]
     assert await redis_client.hget(page_key(slot_of(KEY)), KEY) == newer.page
@@ -157,7 +150,7 @@ async def test_a_corrupt_page_and_a_corrupt_message_are_reported_not_skipped_sil
 
 async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left(redis_client: Redis) -> None:
     pages, offline = await stores_of(redis_client)
-    box = mailbox(3, ttl_ms=1000)
+    box = mailbox(NOW_MS, 3, ttl_ms=1000)
     box.hot[3].expires_ms = NOW_MS + 50_000
     await pages.write([spill_of(box)], NOW_MS)
     swept = [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)]
@@ -166,7 +159,7 @@ async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left
 
 
 async def test_dead_letters_and_session_events_are_readable_by_others(redis_client: Redis) -> None:
-    message = mailbox(1).hot[1]
+    message = mailbox(NOW_MS, 1).hot[1]
     await write_dead_letters(redis_client, [DeadLetter(KEY, message, "no renderer")], 100)
     ((_, letter),) = await redis_client.xrange(dead_letter_key("t"))
     assert (letter[b"user"], letter[b"reason"], letter[b"body"]) == (b"ann", b"no renderer", b'{"id":"m1"}')

@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.redis_client import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
-from tests.conftest import RedisServer
+from tests.support.redis_server import RedisServer
 
 
 @given(st.integers(min_value=0, max_value=2**63))

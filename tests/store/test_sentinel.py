@@ -22,8 +22,8 @@ from engine.store.lua import NO_REPLICAS, Replicas
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sentinel import parse
 from engine.store.timer_store import TimerStore
-from tests.conftest import RedisServer
-from tests.store.test_journal import Writer
+from tests.support.journal_writer import Writer
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import until, until_done
 
 ONE_REPLICA = Replicas(1, 300)

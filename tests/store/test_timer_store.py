@@ -35,7 +35,7 @@ from engine.core.wire.records import (
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.keys import idempotency_key, timer_due_key, timer_fired_key, timer_key, timer_quarantine_key, timer_user_prefix
 from engine.store.timer_store import TimerStore
-from tests.conftest import start_redis
+from tests.support.redis_server import start_redis
 
 NOW = 1_790_000_000_000
 KEY = "default:ann"

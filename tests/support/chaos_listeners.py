@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from bench.traffic import now_s
-from tests.conftest import RunningEngine
+from tests.support.running_engine import RunningEngine
 
 
 class Listener:

@@ -93,3 +93,8 @@ def strict_json(text: bytes | str) -> Any:
         raise ValueError(f"{name} is no JSON")
 
     return json.loads(text.decode() if isinstance(text, bytes) else text, parse_constant=refuse)
+
+
+integers = st.one_of(st.integers(-2, 5), st.sampled_from([2**31, 2**48, 2**53, 2**62, 2**63 - 1, 2**64 - 1, -(2**63)]))
+scalars = st.one_of(st.none(), st.booleans(), integers, st.floats(), texts, st.binary(max_size=12))
+anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3), max_leaves=6)

@@ -22,38 +22,10 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import NoLinks, NoLog, client_frame
+from tests.support.written_bytes import Transport
 
 FRAME_BYTES_MAX = 300
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
-
-
-class Transport:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.ended = False
-
-    def write(self, data: bytes) -> None:
-        assert not self.ended
-        self.written += data
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    close = abort = write_eof
-
-    def is_closing(self) -> bool:
-        return self.ended
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        assert high == 0
-
-    def set_protocol(self, protocol: Any) -> None:
-        pass
 
 
 class Recorder(DirectWebSocket):

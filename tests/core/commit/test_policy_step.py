@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from engine.core.commit.policy_step import PolicyLimits
-from engine.core.journal import rebuild
 from engine.core.journal.journal_records import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
-from engine.core.model.constants import HIGH, NORMAL
+from engine.core.model.constants import HIGH
 from engine.core.model.routing import SlotMap
 from engine.core.policy.category import DAY_MS, Category, PolicyTerms
 from engine.core.policy.contact_policy import Counters, Recent
 from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
 from engine.core.policy.user_state import UserState
 from engine.core.wire.records import (
     ACCEPTED,
@@ -28,57 +24,34 @@ from engine.core.wire.records import (
     OK,
     SUPPRESSED,
     UNAVAILABLE,
-    Deliver,
     Detach,
     FireAgain,
     FireDone,
-    GetProfile,
     Merge,
     Moved,
     Posted,
     ProfileIs,
-    SetProfile,
     Settle,
-    Timer,
+)
+from tests.support.policy_world import (
+    CAPPED,
+    DIGEST_MS,
+    HOUR_MS,
+    MANDATORY,
+    NIGHT,
+    ONCE,
+    SEVEN_AM,
+    TEN_PM,
+    at,
+    fire,
+    later,
+    later_core,
+    profile_of,
+    put,
+    told,
+    wants,
 )
 from tests.support.shard_world import World, of
-
-NIGHT = Profile(zone="Europe/Berlin", level="vip", quiet=(QuietHours(22 * 60, 7 * 60),), muted_types=("promo.*",))
-
-
-def put(world: World, profile: Profile | None = NIGHT, user: str = "u") -> int:
-    world.refs += 1
-    world.tell(SetProfile(world.refs, f"t:{user}", profile))
-    return world.refs
-
-
-def profile_of(world: World, user: str = "u") -> ProfileIs:
-    world.refs += 1
-    world.tell(GetProfile(world.refs, f"t:{user}"))
-    (answer,) = of(world.settle(), ProfileIs)
-    assert answer.ref == world.refs
-    return answer
-
-
-def later_core(world: World, how: str) -> None:
-    """The shard is another process now, or the mailbox has left memory."""
-    if how == "crash":
-        world.crash()
-    elif how == "checkpoint and crash":
-        world.checkpoint()
-        world.crash()
-    elif how == "eviction":
-        world.now_ms += world.policy.ack_journal_ms
-        world.settle()
-        world.checkpoint()
-        world.now_ms += world.policy.mailbox_idle_ms
-        assert world.core.evict(world.now_ms) == 1
-    else:
-        payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
-        world.journal = [(-1, payload) for payload in payloads]
-        world.pages.clear()
-        world.crash()
-
 
 WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
 
@@ -245,38 +218,9 @@ def page(world: World) -> Any:
 
 
 # -- Messages judged. ----------------------------------------------------------------------------------------------------
-NOON = int(datetime(2026, 6, 6, 10, tzinfo=UTC).timestamp() * 1000)  # in Berlin
-HOUR_MS = 3_600_000
-TEN_PM = NOON + 10 * HOUR_MS
-SEVEN_AM = NOON + 19 * HOUR_MS
-CAPPED = PolicyTerms("touch", Category(cap=2, cap_ms=DAY_MS))
-ONCE = PolicyTerms("news", Category(same_type_ms=DAY_MS))
-MANDATORY = PolicyTerms("law", Category(mandatory=True))
-
-
-def at(now_ms: int, **changes: Any) -> World:
-    world = World(**changes)
-    world.now_ms = now_ms
-    return world
-
-
-def told(world: World, judging: PolicyTerms | None = None, *, type: str = "a.b", **fields: Any) -> Posted:
-    """Post one message; its answer."""
-    target = fields.pop("target", "")
-    more = b',"type":"%b","data":1' % type.encode() + (b',"target":"%b"' % target.encode() if target else b"")
-    ref = world.post(judging=judging, more=more, **fields)
-    (answer,) = [answer for answer in of(world.settle(), Posted) if answer.ref == ref]
-    return answer
-
-
 def timeline(world: World, user: str = "u") -> list[tuple[str, str, str]]:
     person = world.core.mailboxes[f"t:{user}"].user_state
     return [] if person is None else [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline]
-
-
-def wants(world: World, profile: Profile) -> None:
-    put(world, profile)
-    world.settle()
 
 
 def test_a_muted_message_is_suppressed_with_its_reason_and_gets_no_number() -> None:
@@ -374,17 +318,6 @@ def test_quiet_hours_defer_a_publishers_message_and_store_nothing_of_it() -> Non
     assert timeline(world) == [("m1", "deferred", "quiet_hours")]
     world.now_ms = SEVEN_AM
     assert told(world, id="m1").status == ACCEPTED
-
-
-def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, judging: PolicyTerms | None = None, **fields: Any) -> list[Any]:
-    """A timer fires; what the schedulers are told."""
-    due_ms = due_ms or world.now_ms
-    timer = Timer(sid, "t:u", due_ms, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"', judging=judging, **fields)
-    world.core.fire([timer], world.now_ms)
-    world.settle()
-    said = [record for _, record in world.core.to_scheduler]
-    world.core.to_scheduler.clear()
-    return said
 
 
 def test_a_timer_that_fires_in_quiet_hours_comes_again_when_they_end_and_takes_effect_then_once() -> None:
@@ -489,18 +422,6 @@ def test_the_timeline_is_bounded_and_survives_a_crash() -> None:
 WINDOW = {"merge": Merge(300), "collapse": "likes"}
 
 
-def later(world: World, ms: int = 300) -> list[dict[str, Any]]:
-    """Time passes; what is delivered on connection 1."""
-    world.now_ms += ms
-    world.core.tick(world.now_ms)
-    return shown(world.settle())
-
-
-def shown(records: list[Any]) -> list[dict[str, Any]]:
-    deliveries = [record for record in of(records, Deliver) if record.conn == 1]
-    return [json.loads(b'{"seq":%d,%b}' % (seq, body)) for delivery in deliveries for seq, _, body in delivery.messages]
-
-
 def test_a_summary_counts_once_however_many_messages_it_is_of() -> None:
     world = World()
     world.attach(1)
@@ -571,7 +492,6 @@ def test_a_leading_message_is_judged_at_once_and_the_rest_of_its_window_at_its_e
 
 
 # -- The digest. ---------------------------------------------------------------------------------------------------------
-DIGEST_MS = PolicyLimits().digest_ms
 FORUM = Profile(digest_types=("forum.*",))
 
 

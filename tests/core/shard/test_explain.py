@@ -30,7 +30,7 @@ from engine.core.wire.records import (
     Trace,
     Traced,
 )
-from tests.core.commit.test_policy_step import (
+from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
     HOUR_MS,

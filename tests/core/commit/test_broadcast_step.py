@@ -9,7 +9,7 @@ import pytest
 from engine.core.model.constants import HIGH, LOW
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import POLL, Deliver, Detach, Welcome
-from tests.core.commit.test_policy_step import HOUR_MS, NIGHT, SEVEN_AM, TEN_PM, at, later_core, profile_of, put, told, wants
+from tests.support.policy_world import HOUR_MS, NIGHT, SEVEN_AM, TEN_PM, at, later_core, profile_of, put, told, wants
 from tests.support.shard_world import World, of
 
 LONG = 100 * HOUR_MS

@@ -1,4 +1,4 @@
-"""Refusals against a real engine, over a network that loses what it was given."""
+"""A network between a client and an engine that loses what it was given."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import httpx
-from redis.asyncio import Redis
 
-from engine.client import Client
-from engine.store.keys import dead_letter_key
-from tests.conftest import RunningEngine
-from tests.support.waiting import until
-
-TENANT = "refusing"
+from tests.support.running_engine import RunningEngine
 
 
 class Wire:
@@ -52,22 +46,3 @@ async def wire_to(engine: RunningEngine) -> AsyncIterator[tuple[Wire, str]]:
     async with await asyncio.start_server(wire.carry, "127.0.0.1", 0) as listening:
         yield wire, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         wire.cut()
-
-
-async def test_a_refusal_that_the_network_lost_ends_among_the_dead_letters_though_a_later_message_was_handled(
-    engine: RunningEngine,
-) -> None:
-    storage = Redis.from_url(engine.state["redis_url"])
-    async with wire_to(engine) as (wire, url), Client(url, engine.token("u", tenant=TENANT), auto_ack=False) as client:
-        await engine.publish({"user": "u", "type": "t", "id": "bad"}, {"user": "u", "type": "t", "id": "good"}, tenant=TENANT)
-        bad, good = await anext(client), await anext(client)
-        wire.deaf = True
-        bad.nack("no such post")
-        await until(lambda: wire.swallowed)
-        wire.cut()
-        good.ack()
-        wire.deaf = False
-        await until(lambda: client.cursor == good.event_id)
-    letters = await storage.xrange(dead_letter_key(TENANT))
-    assert [(fields[b"id"], fields[b"reason"]) for _, fields in letters] == [(b"bad", b"no such post")]
-    await storage.aclose()

@@ -13,7 +13,7 @@ from engine.errors import CorruptRecord
 from engine.gateway.connection import NO_CURSOR
 from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import EdgeWorld, client_frame
-from tests.transports.test_websocket_transport import Transport
+from tests.support.written_bytes import Transport
 
 
 class Client:

@@ -21,8 +21,8 @@ from engine.core.wire.records import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, 
 from engine.store.keys import journal_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
 from engine.store.slot_map import place
-from tests.conftest import RedisServer
 from tests.support.link_peers import Nobody
+from tests.support.redis_server import RedisServer
 from tests.support.rewind import Moment
 from tests.support.waiting import until
 

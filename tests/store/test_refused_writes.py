@@ -23,9 +23,9 @@ from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch
 from engine.store.timer_store import TimerStore
-from tests.conftest import RedisServer, start_redis
-from tests.store.test_journal import Writer
-from tests.store.test_pages import KEY, mailbox
+from tests.support.journal_writer import Writer
+from tests.support.mailboxes import KEY, mailbox
+from tests.support.redis_server import RedisServer, start_redis
 from tests.support.rewind import Moment
 from tests.support.waiting import until
 
@@ -120,9 +120,9 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     await writer.journal.take_over([slot_of(KEY), slot_of(OTHER)])
     await writer.write("before")
     pages = Pages(client, writer.journal.witness, 100)
-    await pages.write([spill_of(mailbox(1))], NOW_MS)
+    await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
     group = writer.group("a", "b", "c")
-    spills = [spill_of(mailbox(3)), spill_of(mailbox(2, key=OTHER))]
+    spills = [spill_of(mailbox(NOW_MS, 3)), spill_of(mailbox(NOW_MS, 2, key=OTHER))]
     writes: list[Callable[[], Awaitable[object]]] = [
         lambda: writer.journal.append(group),
         lambda: pages.write(spills, NOW_MS),

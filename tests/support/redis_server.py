@@ -1,0 +1,69 @@
+"""A real redis-server of a test's own."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from engine.errors import ConfigError
+from engine.store.embedded_redis import find_server
+from tests.support.missing_programs import missing
+
+REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
+
+
+class RedisServer:
+    """A redis-server on a private unix socket, append-only file on. `kill()` and `start()` for those who test its loss."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.program = program
+        self.folder = folder
+        self.socket = folder / "redis.sock"
+        self.url = f"unix://{self.socket}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.socket.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [self.program, "--unixsocket", self.socket, "--dir", self.folder, *REDIS_OPTIONS.split()],
+            stdout=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 10
+        while not self._answers():
+            assert self.process.poll() is None, "redis-server ended while starting"
+            assert time.monotonic() < deadline, "redis-server does not answer"
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1)
+            try:
+                client.connect(str(self.socket))
+                client.sendall(b"PING\r\n")
+                return client.recv(16).startswith(b"+PONG")
+            except OSError:
+                return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
+
+
+def start_redis(folder: Path) -> RedisServer:
+    """A Redis of one's own, for tests that kill it; the caller stops it."""
+    try:
+        server = RedisServer(find_server(), folder)
+    except ConfigError as error:
+        missing(f"no Redis: {error}")
+        raise AssertionError from error
+    server.start()
+    return server

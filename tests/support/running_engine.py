@@ -1,0 +1,139 @@
+"""A whole engine in processes of its own, started by its command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+from websockets.asyncio.client import ClientConnection, connect
+
+START_TIMEOUT_S = 110
+
+
+class RunningEngine:
+    """`engine up` in a process of its own, as a user starts it."""
+
+    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+        self.data_dir = folder / "data"
+        self.output = folder / "output.txt"
+        self.options = options
+        self.env = env or {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.state: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Start it and wait until it says it is ready; fails with its output when it does not."""
+        with self.output.open("ab") as output:
+            printed = output.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", str(self.data_dir), *self.options],
+                stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            assert self.process.poll() is None, f"engine up ended with {self.process.returncode}:\n{self.output.read_text()}"
+            assert time.monotonic() < deadline, f"engine up is not ready after {START_TIMEOUT_S} s:\n{self.output.read_text()}"
+            if "engine down" in self.output.read_text()[printed:]:  # the last line of the announcement
+                self.state = json.loads((self.data_dir / "engine.json").read_text())
+                return
+            time.sleep(0.05)
+
+    def stop(self, within_s: float = 20) -> int:
+        """SIGTERM, as a service manager does; returns the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"engine up does not stop:\n{self.output.read_text()}") from None
+
+    @property
+    def url(self) -> str:
+        """`http://host:port`."""
+        return str(self.state["url"])
+
+    def token(self, user: str = "app", scopes: str = "connect", *, tenant: str = "default", ttl_s: float = 600, **claims: Any) -> str:
+        """A valid token of this engine."""
+        secret = (self.data_dir / "jwt-secret").read_text().strip()
+        return jwt.encode({"sub": user, "scope": scopes, "tenant": tenant, "exp": time.time() + ttl_s, **claims}, secret, "HS256")
+
+    async def publish(self, *items: dict[str, Any], tenant: str = "default") -> list[dict[str, Any]]:
+        """Publish; returns the results. Fails unless all are taken."""
+        # verify=False: reading the certificates of TLS, which nobody uses here, would cost 20 ms of every publish.
+        async with httpx.AsyncClient(timeout=20, trust_env=False, verify=False) as http:
+            answer = await http.post(
+                f"{self.url}/v1/notifications",
+                json=list(items),
+                headers={"Authorization": f"Bearer {self.token('app', 'publish', tenant=tenant)}"},
+            )
+        assert answer.status_code == 202, answer.text
+        results: list[dict[str, Any]] = answer.json()["results"]
+        return results
+
+    def connect(
+        self, user: str, *, cursor: str | None = None, device: str | None = None, tenant: str = "default", **options: Any
+    ) -> connect:
+        """A WebSocket of a user, to be used with `async with`."""
+        query = {key: value for key, value in (("last_event_id", cursor), ("device", device)) if value is not None}
+        url = httpx.URL(self.url.replace("http", "ws", 1) + "/v1/ws", params=query)
+        headers = {"Authorization": f"Bearer {self.token(user, tenant=tenant)}"}
+        return connect(str(url), subprotocols=["notify.v1.json"], additional_headers=headers, proxy=None, **options)  # type: ignore[list-item]
+
+    async def receive(self, socket: ClientConnection, kind: str, within_s: float = 10) -> dict[str, Any]:
+        """The next frame of this type on the socket; others are passed over."""
+        async with asyncio.timeout(within_s):
+            while True:
+                frame: dict[str, Any] = json.loads(await socket.recv())
+                if frame["type"] == kind:
+                    return frame
+
+    def status(self) -> dict[str, Any]:
+        """`GET /v1/status`."""
+        headers = {"Authorization": f"Bearer {self.token('admin', 'admin')}"}
+        answer = httpx.get(f"{self.url}/v1/status", headers=headers, timeout=20, trust_env=False, verify=False)
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
+    def status_when(self, holds: Callable[[dict[str, Any]], bool], within_s: float = 90) -> dict[str, Any]:
+        """The status once it is as wanted; there is none while the edge is down, or another part does not answer it."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                found = self.status()
+                if holds(found):
+                    return found
+            except (httpx.HTTPError, AssertionError):
+                found = {}
+            assert time.monotonic() < deadline, f"the status stays {found}"
+            time.sleep(0.1)
+
+
+@contextmanager
+def running_engine(*options: str, env: dict[str, str] | None = None) -> Iterator[RunningEngine]:
+    """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
+    running = RunningEngine(folder, *options, env=env)
+    try:
+        running.start()
+        yield running
+        running.stop()
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
