@@ -43,8 +43,9 @@ from engine.core.wire.records import OK
 from engine.errors import Invalid, RulesError
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
-from engine.publish import drafts as publishing
 from engine.publish import media_types
+from engine.publish.drafts import TS_MS_MAX, Draft, parse_drafts
+from engine.publish.results import ItemResult
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class EventEndpoint:
 
     async def _send(
         self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules, followers: Followers
-    ) -> list[publishing.ItemResult]:
+    ) -> list[ItemResult]:
         """Publish and schedule; one result for each notification."""
         if not notifications:
             return []
@@ -182,10 +183,10 @@ class EventEndpoint:
         results |= zip(following, armed, strict=True)
         return [results[place] for place in range(len(drafts))]
 
-    def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules) -> list[publishing.Draft]:
+    def _drafts(self, notifications: list[Notification], principal: Principal, now_ms: int, rules: Rules) -> list[Draft]:
         # When it is sent is no part of what an id stands for: a repeat of the event may find the user more active than the first did.
         body = msgspec.json.encode([{**notification.item(), "delay": 0} for notification in notifications])
-        drafts = publishing.parse(body, None, principal, self._config, now_ms, self._requests.new_id, rules.categories)
+        drafts = parse_drafts(body, None, principal, self._config, now_ms, self._requests.new_id, rules.categories)
         for draft, notification in zip(drafts, notifications, strict=True):
             draft.collapse = notification.collapse
             if notification.delay_ms:
@@ -238,8 +239,8 @@ def _check(event: _Event, config: Config) -> None:
         raise Invalid(f"text of 1 to {chars_max} characters without control characters", "$.user")
     if event.id is not UNSET and not is_id(event.id, chars_max):
         raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
-    if event.ts is not UNSET and not 0 <= event.ts <= publishing.TS_MS_MAX:
-        raise Invalid(f"milliseconds since the epoch, 0 to {publishing.TS_MS_MAX}", "$.ts")
+    if event.ts is not UNSET and not 0 <= event.ts <= TS_MS_MAX:
+        raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
 
 
 def _delivery(event: _Event, payload: dict[str, Any], now_ms: int, bucket_ms: int) -> str:

@@ -26,8 +26,8 @@ from engine.core.rules.rules import Notification, Rules
 from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable
-from engine.publish.drafts import Draft, ItemResult
-from engine.publish.results import blank, timer_of
+from engine.publish.drafts import Draft
+from engine.publish.results import ItemResult, blank_result, timer_of
 
 _TRIES: Final = 3
 """Of arming a timer that follows a user: twice it may turn out that it was cancelled just then."""
@@ -95,7 +95,7 @@ class InactivityTimers:
             if answer.status != SCHEDULED:
                 raise _refused(answer.status, answer.detail)
             if answer.detail != GONE:
-                result = blank(draft)
+                result = blank_result(draft)
                 result.status = "scheduled"
                 result.scheduled_id = sid
                 result.scheduled_at = answer.timers[0].due_ms if answer.timers else draft.due_ms

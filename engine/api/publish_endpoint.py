@@ -20,7 +20,8 @@ from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
 from engine.gateway.gateway import Gateway
-from engine.publish import drafts
+from engine.publish.drafts import Draft, parse_drafts
+from engine.publish.results import results_body
 
 PATH: Final = "/v1/notifications"
 
@@ -89,9 +90,9 @@ class PublishEndpoint:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
         await self._gateway.request_queue.enter(body, content_type)
-        return drafts.results_body(await self._gateway.shard_client.post(self.parse(body, content_type, principal)))
+        return results_body(await self._gateway.shard_client.post(self.parse(body, content_type, principal)))
 
-    def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[drafts.Draft]:
+    def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[Draft]:
         """The drafts of a publish request. Raises Problem."""
         gateway, categories = self._gateway, self._book.rules().categories
-        return drafts.parse(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)
+        return parse_drafts(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)

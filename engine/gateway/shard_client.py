@@ -21,9 +21,17 @@ from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
-from engine.publish import results as publish_results
 from engine.publish.broadcasts import BroadcastPublisher
-from engine.publish.drafts import Draft, ItemResult
+from engine.publish.drafts import Draft
+from engine.publish.results import (
+    PUT_OFF,
+    ItemResult,
+    broadcast_result,
+    explain_records,
+    raise_unless_taken,
+    records_of,
+    results_of,
+)
 
 
 class ShardClient:
@@ -56,57 +64,67 @@ class ShardClient:
     async def post(self, drafts: Sequence[Draft]) -> list[ItemResult]:
         """Publish: immediate drafts to their shards or the broadcast log, delayed ones to their scheduler. One future for all of them.
 
+        Returns one result per draft, in the order of `drafts`.
+
         Raises:
+            Overloaded: nothing was sent.
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
-        for_log = [draft for draft in drafts if draft.topic is not None and not draft.due_ms]
-        others = [draft for draft in drafts if draft.topic is None or draft.due_ms] if for_log else drafts
-        call = self._calls.begin(
-            len(others),
-            lambda base: publish_results.records(others, base, self._wall_ms(), self.new_id),
-            [draft.priority for draft in others],
-        )
-        appended = await self._broadcast_publisher.announce(for_log)
-        self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
-        announced = map(publish_results.announced, for_log, appended)
-        await call.done
-        results = publish_results.results(others, call)
-        if any(result.status == publish_results.PUT_OFF for result in results):
-            await self._schedule(others, call, results)
+        to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
+        if not to_log:  # nearly always
+            call = self._begin_post(drafts)
+            results = await self._await_post(drafts, call)
+        else:
+            to_peers = [place for place, draft in enumerate(drafts) if draft.topic is None or draft.due_ms]
+            broadcasts, others = [drafts[place] for place in to_log], [drafts[place] for place in to_peers]
+            call = self._begin_post(others)
+            appended = await self._broadcast_publisher.announce(broadcasts)
+            self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
+            by_place = dict(zip(to_log, map(broadcast_result, broadcasts, appended), strict=True))
+            by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
+            results = [by_place[place] for place in range(len(drafts))]
         self._metrics.publish_took(self._clock() - started_ms)
-        if for_log:
-            rest = iter(results)
-            results = [next(announced if draft.topic is not None and not draft.due_ms else rest) for draft in drafts]
         self._metrics.published.update([result.status for result in results])
-        publish_results.check(results, drafts, call.answers)
+        raise_unless_taken(results, drafts, call.answers)
         return results
 
-    async def _schedule(self, drafts: Sequence[Draft], call: PendingCall, results: list[ItemResult]) -> None:
-        """What shards put off is scheduled for when it may be delivered, under its id, as if its publisher had asked for that time.
+    def _begin_post(self, drafts: Sequence[Draft]) -> PendingCall:
+        return self._calls.begin(
+            len(drafts),
+            lambda base: records_of(drafts, base, self._wall_ms(), self.new_id),
+            [draft.priority for draft in drafts],
+        )
 
-        Nothing is stored of it before. So whoever dies meanwhile leaves a publisher without an answer, and the repeat is judged anew; a
-        repeat of what is scheduled, or was delivered, is recognised by the scheduler's storage, which knows the ids of both.
+    async def _await_post(self, drafts: Sequence[Draft], call: PendingCall) -> list[ItemResult]:
+        await call.done
+        results = results_of(drafts, call)
+        if any(result.status == PUT_OFF for result in results):
+            await self._schedule_deferred(drafts, call, results)
+        return results
+
+    async def _schedule_deferred(self, drafts: Sequence[Draft], call: PendingCall, results: list[ItemResult]) -> None:
+        """Schedule what shards deferred for when it may be delivered, under its id, as if its publisher had asked for that time.
+
+        Replaces the answers in `call` and `results`. Nothing of a deferred message is stored before. So when a process dies meanwhile, the
+        publisher gets no answer and its repeat is decided anew; a repeat of what is scheduled, or was delivered, is recognised by the
+        scheduler's storage, which has the ids of both.
         """
-        places = [place for place, result in enumerate(results) if result.status == publish_results.PUT_OFF]
-        later = [drafts[place] for place in places]
-        for draft, place in zip(later, places, strict=True):
-            draft.due_ms = call.answers[place].until_ms
+        places = [place for place, result in enumerate(results) if result.status == PUT_OFF]
+        deferred = [drafts[place] for place in places]
+        for place in places:
+            drafts[place].due_ms = call.answers[place].until_ms
         try:
-            scheduling = self._calls.begin(
-                len(later),
-                lambda base: publish_results.records(later, base, self._wall_ms(), self.new_id),
-                [draft.priority for draft in later],
-            )
+            scheduling = self._begin_post(deferred)
         except Overloaded as error:
             for place in places:
                 results[place].status, results[place].reason = wire.PUBLISH_STATUS[wire.OVERLOADED], str(error)
             return
         await scheduling.done
-        for place, answer, result in zip(places, scheduling.answers, publish_results.results(later, scheduling), strict=True):
+        for index, (place, result) in enumerate(zip(places, results_of(deferred, scheduling), strict=True)):
             if result.status == "scheduled":
                 result.reason = results[place].reason
-            results[place], call.answers[place] = result, answer
+            results[place], call.answers[place] = result, scheduling.answers[index]
 
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
@@ -141,7 +159,7 @@ class ShardClient:
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """What would become of these drafts for users, in their order."""
-        call = self._calls.begin(len(drafts), lambda base: publish_results.questions(drafts, base))
+        call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base))
         await call.done
         if None in call.answers:
             raise Unavailable("no answer in time")

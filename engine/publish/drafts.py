@@ -40,7 +40,6 @@ TS_MS_MAX: Final = 253_402_300_799_999
 
 DIGEST_BYTES: Final = 8
 
-_TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
 _PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
@@ -72,30 +71,11 @@ class Draft(Struct, gc=False):
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
-class ItemResult(Struct, omit_defaults=True, gc=False):
-    """What became of one draft. `status` is a word of PUBLISH_STATUS; what does not apply stays at its default."""
-
-    id: str
-    user: str = ""
-    status: str = ""
-    seq: int = 0
-    scheduled_id: str = ""
-    scheduled_at: int = 0  # ms since the epoch
-    reason: str = ""
-    topic: str = ""
-    broadcast: bool = False
-
-
-class _Answer(Struct, gc=False):
-    accepted: int
-    results: Sequence[ItemResult]
-
-
 class TooLarge(Invalid):
     """A field is within its type and beyond its size: 413 where it is the request's only item."""
 
 
-def parse(
+def parse_drafts(
     body: bytes,
     content_type: str | None,
     principal: Principal,
@@ -411,8 +391,3 @@ def _within_depth(text: bytes, depth_max: int) -> bool:
             return True
         brackets = brackets.replace(b"[]", b"")
     return not brackets
-
-
-def results_body(results: Sequence[ItemResult]) -> bytes:
-    """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted."""
-    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.routing import timer_id
@@ -33,12 +34,14 @@ from engine.core.wire.records import (
     TimerAnswer,
 )
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, retry_after_s, too_many_requests, unavailable
-from engine.publish.drafts import Draft, ItemResult
+from engine.publish.drafts import Draft
 from engine.store.broadcast_stream import Appended
 
 PUT_OFF: Final = "put off"
 """The status of a draft that its shard does not take now, until the edge has scheduled it; no publisher sees it."""
 
+_TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
+_encode: Final = msgspec.json.Encoder().encode
 _NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
 _REASONS: Final = {
     UNAVAILABLE: "durable storage did not answer",
@@ -47,10 +50,29 @@ _REASONS: Final = {
 }
 
 
+class ItemResult(Struct, omit_defaults=True, gc=False):
+    """What became of one draft. `status` is a word of PUBLISH_STATUS; what does not apply stays at its default."""
+
+    id: str
+    user: str = ""
+    status: str = ""
+    seq: int = 0
+    scheduled_id: str = ""
+    scheduled_at: int = 0  # ms since the epoch
+    reason: str = ""
+    topic: str = ""
+    broadcast: bool = False
+
+
+class _Answer(Struct, gc=False):
+    accepted: int
+    results: Sequence[ItemResult]
+
+
 class Answered(Protocol):
     """The records of a request and the answers to them, by position; None where none came in time."""
 
-    records: Sequence[msgspec.Struct]
+    records: Sequence[Struct]
     answers: list[Any]
     repeated: bool
     """Sent more than once: the first sending may have taken effect."""
@@ -73,7 +95,7 @@ def _post(ref: int, draft: Draft) -> Post:
     )
 
 
-def records(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
+def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
     """The records of a publish request, numbered from `base`, in the order of the drafts."""
     made: list[Post | Schedule] = []
     for ref, draft in enumerate(drafts, base):
@@ -104,12 +126,12 @@ def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
     )
 
 
-def questions(drafts: Sequence[Draft], base: int) -> list[Explain]:
+def explain_records(drafts: Sequence[Draft], base: int) -> list[Explain]:
     """The records that ask what would become of drafts for users."""
     return [Explain(ref, draft.key, draft.due_ms, _post(ref, draft)) for ref, draft in enumerate(drafts, base)]
 
 
-def results(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
+def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
     """What became of each draft, good or bad."""
     made: list[ItemResult] = []
     for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
@@ -120,7 +142,7 @@ def results(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
     return made
 
 
-def check(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
+def raise_unless_taken(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
     """Were all drafts taken?
 
     Raises:
@@ -132,10 +154,15 @@ def check(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence
             raise _problem(made, status, drafts, answers)
 
 
+def results_body(results: Sequence[ItemResult]) -> bytes:
+    """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted."""
+    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results))
+
+
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemResult:
     if answer is None or (repeated and answer.status in (UNAVAILABLE, OVERLOADED)):  # of a repeat: the first may have been taken
-        return unanswered(draft)
-    result = blank(draft)
+        return unanswered_result(draft)
+    result = blank_result(draft)
     if type(answer) is TimerAnswer:
         status = _timer_result(result, draft, record.timer, answer)
     else:
@@ -152,23 +179,23 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemRe
     return result
 
 
-def blank(draft: Draft) -> ItemResult:
+def blank_result(draft: Draft) -> ItemResult:
     """The result of a draft, without what became of it."""
     return ItemResult(draft.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
 
 
-def unanswered(draft: Draft) -> ItemResult:
+def unanswered_result(draft: Draft) -> ItemResult:
     """What became of the draft is not known."""
-    result = blank(draft)
+    result = blank_result(draft)
     result.status, result.reason = PUBLISH_STATUS[UNAVAILABLE], _NO_ANSWER
     return result
 
 
-def announced(draft: Draft, appended: Appended | None) -> ItemResult:
+def broadcast_result(draft: Draft, appended: Appended | None) -> ItemResult:
     """What became of a broadcast, None: not known."""
     if appended is None:
-        return unanswered(draft)
-    result = blank(draft)
+        return unanswered_result(draft)
+    result = blank_result(draft)
     status = appended.status
     if status == DUPLICATE and not draft.idempotent:
         status = ACCEPTED

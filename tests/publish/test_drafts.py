@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.api.ack_and_patch import SEQ_MAX, parse_ack, parse_patch
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
@@ -20,9 +19,10 @@ from engine.core.model.message import object_bytes
 from engine.core.wire.records import Merge, Post, Schedule
 from engine.http.problems import Problem, problem_response
 from engine.publish import media_types as intake
-from engine.publish import results as publish_results
-from engine.publish.drafts import TS_MS_MAX, Draft, ItemResult, parse, results_body
+from engine.publish.drafts import TS_MS_MAX, Draft, parse_drafts
 from engine.publish.media_types import CloudEvent, Item
+from engine.publish.results import records_of
+from tests.support.json_values import json_values
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -42,7 +42,7 @@ def counter() -> Callable[[], str]:
 
 def publish(body: bytes | str | object, content_type: str | None = JSON, config: Config = CONFIG) -> list[Draft]:
     raw = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    return parse(raw, content_type, PUBLISHER, config, NOW_MS, counter())
+    return parse_drafts(raw, content_type, PUBLISHER, config, NOW_MS, counter())
 
 
 def refused(body: bytes | str | object, content_type: str | None = JSON, config: Config = CONFIG) -> Problem:
@@ -373,7 +373,7 @@ def test_a_window_goes_with_the_draft_and_another_one_is_another_payload() -> No
 
 def test_a_window_reaches_the_shard_also_with_a_delay() -> None:
     now, later = publish([item(collapse={"key": "likes", "window": 5}), item(collapse={"key": "likes", "window": 5}, delay=9)])
-    post, schedule = publish_results.records([now, later], 0, NOW_MS, lambda: "uuid")
+    post, schedule = records_of([now, later], 0, NOW_MS, lambda: "uuid")
     assert isinstance(post, Post)
     assert isinstance(schedule, Schedule)
     assert (post.collapse, post.merge) == (schedule.timer.collapse, schedule.timer.merge) == ("likes", Merge(5000))
@@ -558,8 +558,8 @@ def test_the_digest_depends_on_everything_the_publisher_chose() -> None:
 def test_the_digest_depends_on_nothing_else() -> None:
     body = b'{"user":"ann","type":"x","id":"k","data":{"a":1},"ttl":5,"delay":1,"actor":2}'
     shuffled = b' { "actor":2 , "delay":1.0,"data":{"a":1},\t"ttl":5.0,"id":"k2","type":"x","users":["bob"]}'
-    first = parse(body, JSON, PUBLISHER, CONFIG, NOW_MS, counter())[0]
-    later = parse(shuffled, JSON, PUBLISHER, CONFIG, NOW_MS + 99_999, counter())[0]
+    first = parse_drafts(body, JSON, PUBLISHER, CONFIG, NOW_MS, counter())[0]
+    later = parse_drafts(shuffled, JSON, PUBLISHER, CONFIG, NOW_MS + 99_999, counter())[0]
     assert first.digest == later.digest
     assert digest(at="2031-05-17T09:30:00Z") == digest(at="2031-05-17T11:30:00+02:00")
 
@@ -570,101 +570,7 @@ def test_the_digest_stays_what_it_was() -> None:
     assert digest(data={"a": 1}, delay=1, ttl=5, actor=2, priority="low").hex() == "22903a0a82f04110"
 
 
-# -- Answers and small bodies. -----------------------------------------------------------------------------------------
-def test_the_answer_is_written_byte_for_byte() -> None:
-    assert results_body(
-        [
-            ItemResult("k1", "ann", "accepted", seq=7),
-            ItemResult("k2", "ann", "scheduled", scheduled_id="3-abc", scheduled_at=NOW_MS),
-            ItemResult("k3", 'b"b', "duplicate", seq=5),
-            ItemResult("k4", "ann", "suppressed", reason="cap"),
-            ItemResult("k5", "ann", "merged"),
-        ]
-    ) == (
-        b'{"accepted":3,"results":[{"id":"k1","user":"ann","status":"accepted","seq":7},'
-        b'{"id":"k2","user":"ann","status":"scheduled","scheduled_id":"3-abc","scheduled_at":1700000000000},'
-        b'{"id":"k3","user":"b\\"b","status":"duplicate","seq":5},{"id":"k4","user":"ann","status":"suppressed","reason":"cap"},'
-        b'{"id":"k5","user":"ann","status":"merged"}]}'
-    )
-
-
-@pytest.mark.parametrize(
-    ("body", "due_ms"),
-    [
-        (b'{"delay":1.5}', NOW_MS + 1500),
-        (b'{"delay":0}', NOW_MS),
-        (b'{"at":1}', NOW_MS),
-        (b'{"at":"2023-11-14T22:13:21Z"}', NOW_MS + 1000),
-    ],
-)
-def test_a_patch_says_when(body: bytes, due_ms: int) -> None:
-    assert parse_patch(body, CONFIG, NOW_MS) == due_ms
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"{}", 422),
-        (b'{"delay":1,"at":1}', 422),
-        (b'{"delay":-1}', 422),
-        (b'{"dealy":1}', 422),
-        (b"[]", 422),
-        (b'{"delay":1e999}', 422),
-        (b"", 400),
-        (b'{"at":"\xff"}', 400),
-        (b'{"at":' + b"[" * 100_000, 422),
-        (b" " * ((1 << 20) + 1), 413),
-    ],
-)
-def test_a_patch_that_says_anything_else_is_a_problem(body: bytes, status: int) -> None:
-    with pytest.raises(Problem) as caught:
-        parse_patch(body, CONFIG, NOW_MS)
-    assert caught.value.status == status
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"seq":0}', (0, [])),
-        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [])),
-        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"])),
-        (b'{"ids":[],"seq":3}', (3, [])),
-        (b'{"ids":["a"],"seq":3}', (3, ["a"])),
-    ],
-)
-def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str]]) -> None:
-    assert parse_ack(body, CONFIG) == expected
-
-
-@pytest.mark.parametrize(
-    ("body", "path"),
-    [
-        (b"{}", "$"),
-        (b'{"ids":[]}', "$"),
-        (b'{"seq":-1}', "$.seq"),
-        (b'{"seq":%d}' % (SEQ_MAX + 1), "$.seq"),
-        (b'{"seq":"1"}', "$.seq"),
-        (b'{"seq":true}', "$.seq"),
-        (b'{"ids":["a",""]}', "$.ids[1]"),
-        (b'{"ids":["a",5]}', "$.ids[1]"),
-        (b'{"ids":"a"}', "$.ids"),
-        (b'{"ids":[%b]}' % b",".join([b'"a"'] * 1001), "$.ids"),
-        (b'{"sqe":1}', "$.sqe"),
-    ],
-)
-def test_an_acknowledgement_of_anything_else_is_a_problem(body: bytes, path: str) -> None:
-    with pytest.raises(Problem) as caught:
-        parse_ack(body, CONFIG)
-    assert caught.value.status == 422
-    assert caught.value.members["errors"][0]["path"] == path
-
-
 # -- Whatever comes. ---------------------------------------------------------------------------------------------------
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=8,
-)
 field_names = st.sampled_from((*Item.__struct_fields__, *CloudEvent.__struct_fields__, "x"))
 near_items = st.dictionaries(field_names, json_values | st.sampled_from(["ann", "a.b", "high", "1.0", 5, 0.5, "2031-05-17T09:30:00Z"]))
 media_types = st.sampled_from([JSON, LINES, EVENT, EVENTS, None])
@@ -728,15 +634,3 @@ def test_the_body_holds_exactly_what_was_published(
     expected = {"id": id_ or "made-1", "ts": NOW_MS, "type": "a.b", "priority": priority, "data": data, **around}
     assert json.loads(b"{%b}" % draft.body) == expected
     assert b"\n" not in draft.body
-
-
-@given(
-    st.binary(max_size=200)
-    | st.dictionaries(st.sampled_from(["seq", "ids", "ts", "at", "delay"]), json_values).map(lambda v: json.dumps(v).encode())
-)
-def test_arbitrary_small_bodies_are_read_or_a_problem(body: bytes) -> None:
-    for read in (lambda: parse_patch(body, CONFIG, NOW_MS), lambda: parse_ack(body, CONFIG)):
-        try:
-            read()
-        except Problem as problem:
-            problem_response(problem)

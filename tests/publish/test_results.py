@@ -9,8 +9,8 @@ from engine.core.model.routing import partition_of
 from engine.core.wire import records as wire
 from engine.gateway.pending_calls import PendingCall
 from engine.http.problems import Problem
-from engine.publish import results as publish_results
-from engine.publish.drafts import Draft, ItemResult
+from engine.publish.drafts import Draft
+from engine.publish.results import ItemResult, raise_unless_taken, records_of, results_body, results_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -22,12 +22,12 @@ def draft(*, due_ms: int = 0, idempotent: bool = True, user: str = "u1", item: i
 async def result(answer: object, *, repeated: bool = False, **fields: object) -> ItemResult:
     """What is told of one draft with this answer."""
     drafts = [draft(**fields)]  # type: ignore[arg-type]
-    records = publish_results.records(drafts, 7, NOW_MS, lambda: "uuid")
+    records = records_of(drafts, 7, NOW_MS, lambda: "uuid")
     call = PendingCall(7, records, [0], 0)
     call.repeated = repeated
     if answer is not None:
         call.answer(7, answer)
-    (told,) = publish_results.results(drafts, call)
+    (told,) = results_of(drafts, call)
     return told
 
 
@@ -98,7 +98,7 @@ async def test_a_delayed_draft(answer: object, idempotent: bool, told: tuple[str
 def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[str], status: int) -> None:
     made = [ItemResult("id", "u", word, reason="why") for word in statuses]
     with pytest.raises(Problem) as raised:
-        publish_results.check(made, [draft(item=index) for index, _ in enumerate(statuses)], [None] * len(statuses))
+        raise_unless_taken(made, [draft(item=index) for index, _ in enumerate(statuses)], [None] * len(statuses))
     assert raised.value.status == status
     assert ("Retry-After" in raised.value.headers) == (status != 409)
     assert [told["status"] for told in raised.value.members["results"]] == statuses
@@ -107,7 +107,7 @@ def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[st
 
 def test_good_results_raise_nothing() -> None:
     words = ("accepted", "scheduled", "merged", "duplicate", "suppressed")
-    publish_results.check([ItemResult("id", "u", word) for word in words], [draft() for _ in words], [None] * len(words))
+    raise_unless_taken([ItemResult("id", "u", word) for word in words], [draft() for _ in words], [None] * len(words))
 
 
 def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> None:
@@ -116,7 +116,7 @@ def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> No
         ItemResult("id", user, word, reason="why") for user, word in (("ann", "accepted"), ("bob", "overloaded"), ("cat", "overloaded"))
     ]
     with pytest.raises(Problem) as raised:
-        publish_results.check(made, drafts, [None] * 3)
+        raise_unless_taken(made, drafts, [None] * 3)
     told = [{"index": 0, "user": "bob", "detail": "why"}, {"index": 1, "user": "cat", "detail": "why"}]
     assert raised.value.members["errors"] == told
 
@@ -124,5 +124,23 @@ def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> No
 def test_retry_after_is_what_the_most_pressed_says() -> None:
     answers = [wire.TimerAnswer(1, wire.OVERLOADED, retry_ms=20_000), wire.Posted(2, wire.OVERLOADED, 0, "full", 3000)]
     with pytest.raises(Problem) as raised:
-        publish_results.check([ItemResult("id", "u", "overloaded")] * 2, [draft(), draft()], answers)
+        raise_unless_taken([ItemResult("id", "u", "overloaded")] * 2, [draft(), draft()], answers)
     assert 20 <= int(raised.value.headers["Retry-After"]) <= 30
+
+
+# -- Answers and small bodies. -----------------------------------------------------------------------------------------
+def test_the_answer_is_written_byte_for_byte() -> None:
+    assert results_body(
+        [
+            ItemResult("k1", "ann", "accepted", seq=7),
+            ItemResult("k2", "ann", "scheduled", scheduled_id="3-abc", scheduled_at=NOW_MS),
+            ItemResult("k3", 'b"b', "duplicate", seq=5),
+            ItemResult("k4", "ann", "suppressed", reason="cap"),
+            ItemResult("k5", "ann", "merged"),
+        ]
+    ) == (
+        b'{"accepted":3,"results":[{"id":"k1","user":"ann","status":"accepted","seq":7},'
+        b'{"id":"k2","user":"ann","status":"scheduled","scheduled_id":"3-abc","scheduled_at":1700000000000},'
+        b'{"id":"k3","user":"b\\"b","status":"duplicate","seq":5},{"id":"k4","user":"ann","status":"suppressed","reason":"cap"},'
+        b'{"id":"k5","user":"ann","status":"merged"}]}'
+    )

@@ -40,7 +40,7 @@ from engine.core.wire import link
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
-from engine.publish import results as publish_results
+from engine.publish import results
 from engine.store import journal, pages, timer_store
 from engine.store.journal import Journal
 from engine.store.lua import Script
@@ -495,8 +495,8 @@ def what_is_refused_is_taken_all_the_same() -> Any:
 
 @mutation
 def a_repeat_of_the_edge_is_refused_as_if_it_came_first() -> Any:
-    original = publish_results._result
-    return patched(publish_results, "_result", lambda *args, repeated: original(*args, repeated=False))
+    original = results._result
+    return patched(results, "_result", lambda *args, repeated: original(*args, repeated=False))
 
 
 @mutation
@@ -532,12 +532,12 @@ def a_page_forgets_what_counted() -> Any:
 # -- Quiet hours. ------------------------------------------------------------------------------------------------------
 @mutation
 def what_is_put_off_is_not_scheduled() -> Any:
-    async def schedule(self: ShardClient, drafts: Any, call: Any, results: list[Any]) -> None:
-        for draft, result in zip(drafts, results, strict=True):
-            if result.status == publish_results.PUT_OFF:
+    async def schedule(self: ShardClient, drafts: Any, call: Any, made: list[Any]) -> None:
+        for draft, result in zip(drafts, made, strict=True):
+            if result.status == results.PUT_OFF:
                 result.status, result.scheduled_id, result.scheduled_at = "scheduled", timer_id(draft.key, draft.id), draft.expires_ms
 
-    return patched(ShardClient, "_schedule", schedule)
+    return patched(ShardClient, "_schedule_deferred", schedule)
 
 
 @mutation

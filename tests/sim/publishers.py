@@ -20,7 +20,8 @@ from engine.core.policy.profile import Profile
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
 from engine.errors import EngineError, Unavailable
 from engine.http.problems import Problem
-from engine.publish import drafts as publishing
+from engine.publish.drafts import Draft, parse_drafts
+from engine.publish.results import ItemResult
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
 from tests.sim.limitbook import CATEGORIES
@@ -176,7 +177,7 @@ class Publisher:
             else:
                 self._later(again_s, self._publish, item)
 
-    def answered(self, item: Item, result: publishing.ItemResult) -> float | None:
+    def answered(self, item: Item, result: ItemResult) -> float | None:
         """One item's result; returns after how many seconds to try again, None when it is settled."""
         books, key = self._books, item.key
         self._tell(
@@ -206,7 +207,7 @@ class Publisher:
             books.answered_suppressed(key, result.id, item.category, result.reason)
         return None
 
-    def _answered_broadcast(self, topic: str, item: Item, result: publishing.ItemResult) -> float | None:
+    def _answered_broadcast(self, topic: str, item: Item, result: ItemResult) -> float | None:
         if result.status == "unavailable":
             return 0.05 + self._rng.random() * 0.2
         if result.status not in {"accepted", "duplicate"}:
@@ -351,7 +352,7 @@ class Attempt:
             results = await gateway.shard_client.post(drafts)
         except Problem as raised:
             problem = raised
-            results = [msgspec.convert(result, publishing.ItemResult) for result in raised.members.get("results", ())]
+            results = [msgspec.convert(result, ItemResult) for result in raised.members.get("results", ())]
         except EngineError:  # Overloaded: not even tried
             results = []
         loop = publisher._loop
@@ -359,7 +360,7 @@ class Attempt:
             return
         loop.call_later(_WIRE_S * (0.3 + publisher._rng.random()), self._answered, results, problem, context=loop.outside)
 
-    def _answered(self, results: list[publishing.ItemResult], problem: Problem | None) -> None:
+    def _answered(self, results: list[ItemResult], problem: Problem | None) -> None:
         if self._over:
             return  # the publisher has given up waiting: it does not know
         self._over = True
@@ -379,5 +380,5 @@ class Attempt:
             self._publisher.ended(self._item, 0.02)
 
 
-def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[publishing.Draft]:
-    return publishing.parse(body, "application/json", _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)
+def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[Draft]:
+    return parse_drafts(body, "application/json", _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)

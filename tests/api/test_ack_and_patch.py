@@ -1,0 +1,100 @@
+"""The small bodies of `PATCH /v1/scheduled/{id}` and `POST /v1/ack`: read, or refused with the path of what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api.ack_and_patch import SEQ_MAX, parse_ack, parse_patch
+from engine.config import Config
+from engine.http.problems import Problem, problem_response
+from tests.support.json_values import json_values
+
+NOW_MS = 1_700_000_000_000
+CONFIG = Config()
+
+
+@pytest.mark.parametrize(
+    ("body", "due_ms"),
+    [
+        (b'{"delay":1.5}', NOW_MS + 1500),
+        (b'{"delay":0}', NOW_MS),
+        (b'{"at":1}', NOW_MS),
+        (b'{"at":"2023-11-14T22:13:21Z"}', NOW_MS + 1000),
+    ],
+)
+def test_a_patch_says_when(body: bytes, due_ms: int) -> None:
+    assert parse_patch(body, CONFIG, NOW_MS) == due_ms
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{}", 422),
+        (b'{"delay":1,"at":1}', 422),
+        (b'{"delay":-1}', 422),
+        (b'{"dealy":1}', 422),
+        (b"[]", 422),
+        (b'{"delay":1e999}', 422),
+        (b"", 400),
+        (b'{"at":"\xff"}', 400),
+        (b'{"at":' + b"[" * 100_000, 422),
+        (b" " * ((1 << 20) + 1), 413),
+    ],
+)
+def test_a_patch_that_says_anything_else_is_a_problem(body: bytes, status: int) -> None:
+    with pytest.raises(Problem) as caught:
+        parse_patch(body, CONFIG, NOW_MS)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"seq":0}', (0, [])),
+        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [])),
+        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"])),
+        (b'{"ids":[],"seq":3}', (3, [])),
+        (b'{"ids":["a"],"seq":3}', (3, ["a"])),
+    ],
+)
+def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str]]) -> None:
+    assert parse_ack(body, CONFIG) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b"{}", "$"),
+        (b'{"ids":[]}', "$"),
+        (b'{"seq":-1}', "$.seq"),
+        (b'{"seq":%d}' % (SEQ_MAX + 1), "$.seq"),
+        (b'{"seq":"1"}', "$.seq"),
+        (b'{"seq":true}', "$.seq"),
+        (b'{"ids":["a",""]}', "$.ids[1]"),
+        (b'{"ids":["a",5]}', "$.ids[1]"),
+        (b'{"ids":"a"}', "$.ids"),
+        (b'{"ids":[%b]}' % b",".join([b'"a"'] * 1001), "$.ids"),
+        (b'{"sqe":1}', "$.sqe"),
+    ],
+)
+def test_an_acknowledgement_of_anything_else_is_a_problem(body: bytes, path: str) -> None:
+    with pytest.raises(Problem) as caught:
+        parse_ack(body, CONFIG)
+    assert caught.value.status == 422
+    assert caught.value.members["errors"][0]["path"] == path
+
+
+@given(
+    st.binary(max_size=200)
+    | st.dictionaries(st.sampled_from(["seq", "ids", "ts", "at", "delay"]), json_values).map(lambda v: json.dumps(v).encode())
+)
+def test_arbitrary_small_bodies_are_read_or_a_problem(body: bytes) -> None:
+    for read in (lambda: parse_patch(body, CONFIG, NOW_MS), lambda: parse_ack(body, CONFIG)):
+        try:
+            read()
+        except Problem as problem:
+            problem_response(problem)
