@@ -29,14 +29,14 @@ class BroadcastFollower:
     def __init__(self, broadcasts: BroadcastLog, core: ShardCore) -> None:
         self._broadcasts = broadcasts
         self._core = core
-        self._audience = core.audience
+        self._broadcast_audience = core.broadcast_audience
 
     async def catch_up(self, *, wait: bool = False) -> None:
         """Read all there is behind the mirror's head; with `wait`, wait a while for something. Raises StorageUnavailable."""
         more = True
         while more:
-            broadcasts, reached = await self._broadcasts.read(self._audience.log.head, wait=wait)
-            self._audience.read(broadcasts, reached, await self._broadcasts.first() if broadcasts else 0)
+            broadcasts, reached = await self._broadcasts.read(self._broadcast_audience.log.head, wait=wait)
+            self._broadcast_audience.read(broadcasts, reached, await self._broadcasts.first() if broadcasts else 0)
             more, wait = bool(broadcasts), False
 
     async def run(self, on_read: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class BroadcastFollower:
 
     async def announce(self) -> None:
         """Append the broadcasts that timers made due, each once however often it is tried. Raises StorageUnavailable."""
-        announcements = self._audience.take_announcements()
+        announcements = self._broadcast_audience.take_announcements()
         if not announcements:
             return
         sids = [announcement.sid for announcement in announcements]
@@ -70,6 +70,6 @@ class BroadcastFollower:
 
     async def sweep(self, now_ms: int) -> None:
         """Take what has expired out of the log and the mirror, as every shard does. Raises StorageUnavailable."""
-        expired = self._audience.log.expired(now_ms)
+        expired = self._broadcast_audience.log.expired(now_ms)
         await self._broadcasts.drop(expired)
-        self._audience.log.drop(expired)
+        self._broadcast_audience.log.drop(expired)

@@ -70,7 +70,7 @@ class Recovery:
             unseen = keys_of(records) - core.mailboxes.keys()
             if unseen:
                 await self.read_pages(list(unseen))
-            core.cabinet.replay(records, self._now_ms())
+            core.mailbox_store.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
         core.replayed()
@@ -95,7 +95,7 @@ class Recovery:
             await self._numbers_lost()
         self._core.pages_loaded(pages, self._now_ms())
         for key in self._pages.damaged:
-            self._core.cabinet.mark(self._core.mailboxes[key])
+            self._core.mailbox_store.mark(self._core.mailboxes[key])
 
     async def _numbers_lost(self) -> None:
         data_epoch = await replace_data_epoch(self._client, self._core.data_epoch, self._now_ms() // 1000)

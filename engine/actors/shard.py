@@ -74,7 +74,7 @@ class Shard(Server):
         self._journal: Journal
         self._pages: Pages
         self._offline: OfflineStreams
-        self._recall: Recovery
+        self._recovery: Recovery
         self._links: LinkServer
 
     # -- what other actors call ---------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Shard(Server):
         base = self._vitals()
         if not self._ready.is_set():
             return base
-        return {**base, "epoch": self._journal.epoch, "quarantined": self._recall.quarantined, **self._core.stats(self._now_ms())}
+        return {**base, "epoch": self._journal.epoch, "quarantined": self._recovery.quarantined, **self._core.stats(self._now_ms())}
 
     async def drain(self) -> None:
         """Write everything: the next start has nothing to replay."""
@@ -135,10 +135,10 @@ class Shard(Server):
         """A core of what storage has. Another one when storage fails on the way: what the first had read would count twice."""
         self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
         storage = (self._journal, self._pages, self._offline)
-        self._recall = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
+        self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)
         await self._follower.catch_up()
-        await self._recall.replay()
+        await self._recovery.replay()
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await placed(self._client)
@@ -166,13 +166,13 @@ class Shard(Server):
     def _flush(self) -> None:
         """Carry away what the core wants, wake the tasks that have something to do."""
         core = self._core
-        if core.output:
-            self._links.send_all(core.output)
-            core.output.clear()
-        if core.to_scheduler:
-            for partition, record in core.to_scheduler:
+        if core.output.to_edges:
+            self._links.send_all(core.output.to_edges)
+            core.output.to_edges.clear()
+        if core.output.to_schedulers:
+            for partition, record in core.output.to_schedulers:
                 self._to_scheduler(partition, record)
-            core.to_scheduler.clear()
+            core.output.to_schedulers.clear()
         if core.wants_commit:
             self._commit_wanted.set()
         elif core.wants_ack_commit and not self._acks_scheduled:
@@ -180,9 +180,9 @@ class Shard(Server):
             asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
         if core.wants_fetch:
             self._fetch_wanted.set()
-        if core.cabinet.wants_spill:
+        if core.mailbox_store.wants_spill:
             self._spill_wanted.set()
-        if core.courier.wants_timers and not self._arms_scheduled:
+        if core.delivery.wants_timers and not self._arms_scheduled:
             self._schedule_arms()
 
     def _wake_for_acks(self) -> None:
@@ -191,9 +191,9 @@ class Shard(Server):
 
     def _arm_timers(self) -> None:
         self._arms_scheduled = False
-        for key, at_ms in self._core.courier.arms(self._now_ms()):
+        for key, at_ms in self._core.delivery.arms(self._now_ms()):
             self._to_scheduler(partition_of(key), wire.Arm(key, at_ms))
-        if self._core.courier.wants_timers:
+        if self._core.delivery.wants_timers:
             self._schedule_arms()
 
     def _schedule_arms(self) -> None:
@@ -214,7 +214,7 @@ class Shard(Server):
             return scheduler_of(partition_of(key), schedulers) == scheduler
 
         def on_reset() -> None:
-            self._core.courier.scheduler_reset(holds)
+            self._core.delivery.scheduler_reset(holds)
             self._flush()
 
         caller = LinkCaller(
@@ -234,7 +234,7 @@ class Shard(Server):
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
             if isinstance(record, wire.Due):
-                self._core.courier.due(record.keys, self._now_ms())
+                self._core.delivery.due(record.keys, self._now_ms())
             else:
                 self._core.fire(record.timers, self._now_ms())
         self._flush()
@@ -293,36 +293,36 @@ class Shard(Server):
         core = self._core
         if keys := core.take_pages_wanted():
             try:
-                await self._recall.read_pages(keys)
+                await self._recovery.read_pages(keys)
             except StorageUnavailable:
                 core.pages_failed(keys)
                 raise
             self._flush()
-        if reads := core.cabinet.take_reads_wanted():
+        if reads := core.mailbox_store.take_reads_wanted():
             try:
                 answers = await self._offline.read(reads)
             except StorageUnavailable:
                 for read in reads:
-                    core.cabinet.read_failed(read)
+                    core.mailbox_store.read_failed(read)
                 raise
             for read, entries in zip(reads, answers, strict=True):
                 core.read_done(read, entries, self._now_ms())
             self._flush()
-        await self._journal.look_up(core.fired)
+        await self._journal.look_up(core.fired_timers)
         await self._follower.announce()
-        await self._recall.put_aside()
-        if letters := core.cabinet.take_dead_letters():
+        await self._recovery.put_aside()
+        if letters := core.mailbox_store.take_dead_letters():
             try:
                 await write_dead_letters(self._client, letters, self._config.dead_letters_max)
             except StorageUnavailable:
-                core.cabinet.dead_letters_failed(letters)
+                core.mailbox_store.dead_letters_failed(letters)
                 raise
             core.dead_lettered(letters, self._now_ms())
         if events := core.take_session_events(_SESSION_EVENTS_MAX):
             try:
                 await write_session_events(self._client, events, self._config.session_stream_max)
             except StorageUnavailable:
-                core.session_events[:0] = events
+                core.output.session_events[:0] = events
                 raise
 
     async def _spill_loop(self) -> None:
@@ -352,20 +352,20 @@ class Shard(Server):
 
     async def _checkpoint(self, *, full: bool) -> None:
         async with self._checkpointing:
-            checkpoint = self._core.cabinet.take_checkpoint(full, _SPILL_MESSAGES)
+            checkpoint = self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES)
             if checkpoint is None:
                 return
-            while self._core.cabinet.fill_checkpoint(self._config.checkpoint_mailboxes):
+            while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes):
                 await asyncio.sleep(0)
             try:
                 written = await self._pages.write(checkpoint.spills, self._now_ms())
                 await self._journal.covered(checkpoint.through_commit, written)
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._index, error)
-                self._core.cabinet.checkpoint_failed()
+                self._core.mailbox_store.checkpoint_failed()
                 await asyncio.sleep(RETRY_S)
             else:
-                self._core.cabinet.checkpoint_done()
+                self._core.mailbox_store.checkpoint_done()
         self._flush()
 
     async def _pressure_loop(self) -> None:
@@ -387,6 +387,6 @@ class Shard(Server):
                 await self._follower.sweep(swept_ms)
                 for slot in self._core.slot_map.slots_of(self._index):
                     async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):
-                        self._core.cabinet.swept(key, page, oldest_ms, swept_ms)
+                        self._core.mailbox_store.swept(key, page, oldest_ms, swept_ms)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)

@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.routing import split_key
-from engine.core.shard.delivery import SessionEvent
 from engine.core.shard.mailbox_store import DeadLetter
+from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
 from engine.errors import StorageUnavailable
 from engine.store.keys import dead_letter_key, session_stream_key

@@ -19,7 +19,7 @@ from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import broadcast_log_key
 from engine.store.redis_client import connect
 from tests.support.redis_server import RedisServer
-from tests.support.shard_world import policy
+from tests.support.shard_world import limits
 from tests.support.waiting import until
 
 LONG_MS = 10**15
@@ -28,7 +28,7 @@ LONG_MS = 10**15
 class Shard:
     def __init__(self, client: Redis) -> None:
         self.log = BroadcastLog(client, Config())
-        self.core = ShardCore(0, policy(), spread(1), "e1")
+        self.core = ShardCore(0, limits(), spread(1), "e1")
         self.follower = BroadcastFollower(self.log, self.core)
 
     async def append(self, *ids: str, expires_ms: int = LONG_MS) -> list[int]:
@@ -37,7 +37,7 @@ class Shard:
 
     @property
     def held(self) -> list[str]:
-        return [broadcast.id for broadcast in self.core.audience.log.after("t", "", 0)]
+        return [broadcast.id for broadcast in self.core.broadcast_audience.log.after("t", "", 0)]
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def test_a_due_broadcast_is_appended_once_and_confirmed_each_time(shard: S
     await shard.follower.announce()  # nothing is due
     await shard.follower.catch_up()
     assert shard.held == ["1-a", "1-b"]
-    assert [record for _, record in shard.core.to_scheduler] == [FireDone(["1-a", "1-b"])] * 2
+    assert [record for _, record in shard.core.output.to_schedulers] == [FireDone(["1-a", "1-b"])] * 2
 
 
 async def test_what_storage_does_not_take_has_failed(shard: Shard, redis_client: Redis) -> None:
@@ -110,7 +110,7 @@ async def test_what_storage_does_not_take_has_failed(shard: Shard, redis_client:
     await redis_client.set(broadcast_log_key(), "not a stream")
     with pytest.raises(Exception, match="broadcast_append"):
         await shard.follower.announce()
-    assert [record for _, record in shard.core.to_scheduler] == [FireFailed(["1-a"])]
+    assert [record for _, record in shard.core.output.to_schedulers] == [FireFailed(["1-a"])]
     await redis_client.delete(broadcast_log_key())
     shard.core.fire([timer("1-a")], 1000)
     await shard.follower.announce()

@@ -213,4 +213,4 @@ async def test_what_was_read_before_storage_failed_on_the_way_counts_once(start:
     assert await second.post(ANN, "d") == 4
     core = second.shard._core
     assert not failures
-    assert core.cabinet.memory.messages == len(core.mailboxes[ANN].hot) == 4
+    assert core.mailbox_store.memory.messages == len(core.mailboxes[ANN].hot) == 4

@@ -273,7 +273,7 @@ def gaps_are_not_announced() -> Any:
 
     def send(self: Delivery, *args: Any) -> None:
         original(self, *args)
-        self.output[:] = [entry for entry in self.output if type(entry[1]) is not GapRange]
+        self._output.to_edges[:] = [entry for entry in self._output.to_edges if type(entry[1]) is not GapRange]
 
     return patched(Delivery, "_send", send)
 
@@ -486,8 +486,8 @@ def what_is_refused_is_taken_all_the_same() -> Any:
 
     def refuse(self: Admission, pending: Pending) -> Any:
         answer = original(self, pending)
-        if pending.post.key in self._cabinet.mailboxes and answer.status == OVERLOADED:
-            self._intake.add(Pending("", pending.post), 1)
+        if pending.post.key in self._mailbox_store.mailboxes and answer.status == OVERLOADED:
+            self._post_queue.add(Pending("", pending.post), 1)
         return answer
 
     return patched(Admission, "refuse", refuse)

@@ -92,7 +92,7 @@ class ShardTap:
     def _scan(self) -> None:
         if not self._process.alive:
             return  # it is killed: nothing of this leaves it
-        output = self._core.output
+        output = self._core.output.to_edges
         try:
             for session, record in output[self._read :]:
                 self._said(session, record)

@@ -411,13 +411,13 @@ class World:
             core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
             if core is None:
                 continue
-            if len(core.intake) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
-                self.fail(Violation(f"[8] {len(core.intake)} posts wait in shard {index}"))
+            if len(core.post_queue) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
+                self.fail(Violation(f"[8] {len(core.post_queue)} posts wait in shard {index}"))
             held = sum(len(mailbox.hot) for mailbox in core.mailboxes.values())
-            if core.cabinet.memory.messages != held:
-                self.fail(Violation(f"[8] shard {index} counts {core.cabinet.memory.messages} messages in memory, and has {held}"))
-            self.books.seen[f"pressure {core.pressure.level}"] += 1
-            self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.cabinet.memory.low_spilled)
+            if core.mailbox_store.memory.messages != held:
+                self.fail(Violation(f"[8] shard {index} counts {core.mailbox_store.memory.messages} messages in memory, and has {held}"))
+            self.books.seen[f"pressure {core.admission.pressure.level}"] += 1
+            self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.mailbox_store.memory.low_spilled)
             for mailbox in core.mailboxes.values():
                 if len(mailbox.connections) > config.connections_per_user_max:
                     self.fail(Violation(f"[8] {len(mailbox.connections)} connections of {mailbox.key}", mailbox.key))

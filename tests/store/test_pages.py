@@ -11,8 +11,8 @@ from engine.core.journal.journal_records import Spill, decode_page, restore, spi
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Message
 from engine.core.model.routing import slot_of
-from engine.core.shard.delivery import SessionEvent
 from engine.core.shard.mailbox_store import DeadLetter, StreamRead
+from engine.core.shard.output import SessionEvent
 from engine.errors import DataLost, Fenced
 from engine.store.external_streams import write_dead_letters, write_session_events
 from engine.store.journal import Journal

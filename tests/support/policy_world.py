@@ -40,10 +40,10 @@ def later_core(world: World, how: str) -> None:
         world.checkpoint()
         world.crash()
     elif how == "eviction":
-        world.now_ms += world.policy.ack_journal_ms
+        world.now_ms += world.limits.ack_journal_ms
         world.settle()
         world.checkpoint()
-        world.now_ms += world.policy.mailbox_idle_ms
+        world.now_ms += world.limits.mailbox_idle_ms
         assert world.core.evict(world.now_ms) == 1
     else:
         payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
@@ -88,8 +88,8 @@ def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, judging: PolicyTe
     timer = Timer(sid, "t:u", due_ms, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"', judging=judging, **fields)
     world.core.fire([timer], world.now_ms)
     world.settle()
-    said = [record for _, record in world.core.to_scheduler]
-    world.core.to_scheduler.clear()
+    said = [record for _, record in world.core.output.to_schedulers]
+    world.core.output.to_schedulers.clear()
     return said
 
 

@@ -25,7 +25,7 @@ EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 
 
-def policy(**changes: Any) -> ShardLimits:
+def limits(**changes: Any) -> ShardLimits:
     values: dict[str, Any] = {
         "retry": RETRY,
         "window": 8,
@@ -62,7 +62,7 @@ class World:
     """The core, its storage, and the clock of the test."""
 
     def __init__(self, **changes: Any) -> None:
-        self.policy = policy(**changes)
+        self.limits = limits(**changes)
         self.journal: list[tuple[int, bytes]] = []
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
@@ -78,9 +78,9 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.policy, spread(1), "e1", zone)
+        self.core = ShardCore(0, self.limits, spread(1), "e1", zone)
         self.core.opened(EDGE)
-        self.shelf = BodyCache(self.policy.shared_bytes_max)  # the edge's
+        self.bodies = BodyCache(self.limits.shared_bytes_max)  # the edge's
 
     # -- what an edge says ------------------------------------------------------------------------------------------------
 
@@ -166,22 +166,22 @@ class World:
         said: list[Any] = []
         for record in self.raw():
             if isinstance(record, Shared):
-                self.shelf.put(record.pos, record.body)
+                self.bodies.put(record.pos, record.body)
             elif isinstance(record, DeliverShared):
-                body = self.shelf[record.pos]
+                body = self.bodies[record.pos]
                 said.extend(Deliver(conn, [(seq, attempt, body)]) for conn, seq, attempt in record.deliveries)
             else:
                 said.append(record)
         return said
 
     def raw(self) -> list[Any]:
-        said = [record for _, record in self.core.output]
-        self.core.output.clear()
+        said = [record for _, record in self.core.output.to_edges]
+        self.core.output.to_edges.clear()
         return said
 
     def follow(self) -> bool:
         """Read the broadcast log from where the shard is; append what its timers made due."""
-        audience = self.core.audience
+        audience = self.core.broadcast_audience
         for announcement in audience.take_announcements():
             if announcement.sid not in self.log_ids:
                 self.log_ids.add(announcement.sid)
@@ -195,18 +195,18 @@ class World:
     def drop(self, *positions: int) -> None:
         """These leave the log: expired, or pushed out."""
         self.log = [(pos, blob) for pos, blob in self.log if pos not in positions]
-        self.core.audience.log.drop(positions)
+        self.core.broadcast_audience.log.drop(positions)
 
     def fetch(self) -> bool:
         core = self.core
-        keys, reads = core.take_pages_wanted(), core.cabinet.take_reads_wanted()
+        keys, reads = core.take_pages_wanted(), core.mailbox_store.take_reads_wanted()
         core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
         for read in reads:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
-        if doubts := core.fired.take_doubted():
-            core.fired.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
-        if letters := core.cabinet.take_dead_letters():
+        if doubts := core.fired_timers.take_doubted():
+            core.fired_timers.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
+        if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
         self.events.extend(core.take_session_events(1000))
@@ -234,17 +234,17 @@ class World:
         """Time enough passes without load for every level to end; returns what is said meanwhile."""
         said = self.settle()
         for _ in range(8):
-            self.now_ms += self.policy.pressure_calm_ms
+            self.now_ms += self.limits.pressure_calm_ms
             self.core.tick(self.now_ms)
             self.checkpoint()
             said += self.settle()
         return said
 
     def checkpoint(self, *, full: bool = True) -> None:
-        checkpoint = self.core.cabinet.take_checkpoint(full, 1000)
+        checkpoint = self.core.mailbox_store.take_checkpoint(full, 1000)
         if checkpoint is None:
             return
-        while self.core.cabinet.fill_checkpoint(2):
+        while self.core.mailbox_store.fill_checkpoint(2):
             self.commit()  # life goes on
         for spill in checkpoint.spills:
             stream = self.streams.setdefault(spill.key, {})
@@ -258,7 +258,7 @@ class World:
                 self.windows.pop(spill.key, None)
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
-        self.core.cabinet.checkpoint_done()
+        self.core.mailbox_store.checkpoint_done()
 
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
@@ -269,7 +269,7 @@ class World:
             records = decode_journal(payload)
             unseen = keys_of(records) - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
-            self.core.cabinet.replay(records, self.now_ms)
+            self.core.mailbox_store.replay(records, self.now_ms)
         self.core.replayed()
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
 
@@ -282,11 +282,11 @@ class World:
             due = [key for key, at_ms in armed.items() if at_ms <= self.now_ms]
             for key in due:
                 del armed[key]
-            self.core.courier.due(due, self.now_ms)
-            armed.update(self.core.courier.arms(self.now_ms))
-            if not armed and not self.core.courier.wants_timers:
+            self.core.delivery.due(due, self.now_ms)
+            armed.update(self.core.delivery.arms(self.now_ms))
+            if not armed and not self.core.delivery.wants_timers:
                 self.now_ms = end_ms
-        self.core.courier.scheduler_reset(lambda _: True)
+        self.core.delivery.scheduler_reset(lambda _: True)
         return self.settle()
 
 

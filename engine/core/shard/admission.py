@@ -11,6 +11,7 @@ from engine.core.model.constants import PRIORITIES
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.pressure import Load, Pressure, PressureLimits
 from engine.core.wire.records import OVERLOADED
@@ -20,23 +21,29 @@ class Admission:
     """Of one shard. `pressure.level` says how hard it is pressed."""
 
     def __init__(
-        self, policy: ShardLimits, cabinet: MailboxStore, courier: Delivery, intake: PostQueue, parked: PageWait, counters: dict[str, int]
+        self,
+        limits: ShardLimits,
+        mailbox_store: MailboxStore,
+        delivery: Delivery,
+        post_queue: PostQueue,
+        page_wait: PageWait,
+        output: ShardOutput,
     ) -> None:
         self.pressure = Pressure(
             PressureLimits(
-                policy.pressure_lag_ms,
-                policy.pressure_calm_ms,
-                policy.memory_bytes_max,
-                policy.memory_messages_max,
-                policy.posts_pending_max,
+                limits.pressure_lag_ms,
+                limits.pressure_calm_ms,
+                limits.memory_bytes_max,
+                limits.memory_messages_max,
+                limits.posts_pending_max,
             )
         )
-        self._policy = policy
-        self._cabinet = cabinet
-        self._courier = courier
-        self._intake = intake
-        self._parked = parked
-        self._counters = counters
+        self._limits = limits
+        self._mailbox_store = mailbox_store
+        self._delivery = delivery
+        self._post_queue = post_queue
+        self._page_wait = page_wait
+        self._counters = output.counters
         self._full = False
         self.open = True  # to every priority, at the last look
         self._evicted_ms = 0
@@ -44,20 +51,20 @@ class Admission:
     @property
     def posts(self) -> int:
         """Posts that wait for their page or their commit."""
-        return len(self._intake) + self._parked.posts
+        return len(self._post_queue) + self._page_wait.posts
 
     @property
     def bytes(self) -> int:
         """What mailboxes and waiting posts take in memory."""
-        return self._cabinet.memory.bytes + self._intake.bytes + self._parked.bytes
+        return self._mailbox_store.memory.bytes + self._post_queue.bytes + self._page_wait.bytes
 
     def look(self) -> None:
         """Is a limit reached that holds for every priority? To be called before a batch."""
-        policy, posts = self._policy, self.posts
+        limits, posts = self._limits, self.posts
         self._full = (
-            posts >= policy.posts_pending_max
-            or posts + self._cabinet.memory.messages >= policy.memory_messages_max
-            or self.bytes >= policy.memory_bytes_max
+            posts >= limits.posts_pending_max
+            or posts + self._mailbox_store.memory.messages >= limits.memory_messages_max
+            or self.bytes >= limits.memory_bytes_max
         )
         self.open = not self._full and self.pressure.level < 2
 
@@ -68,7 +75,7 @@ class Admission:
     def refuse(self, pending: Pending) -> Answer:
         """Too much is in here for this post. One that was taken before gets its first answer all the same."""
         post = pending.post
-        mailbox = self._cabinet.mailboxes.get(post.key)
+        mailbox = self._mailbox_store.mailboxes.get(post.key)
         known = None if mailbox is None else mailbox.recent.get(post.id)
         if known is not None:
             return repeated(pending, *known)
@@ -77,18 +84,18 @@ class Admission:
 
     def tick(self, now_ms: int) -> bool:
         """Measure the pressure and act on it. Returns whether idle mailboxes are to leave memory now."""
-        memory, cabinet, courier = self._cabinet.memory, self._cabinet, self._courier
-        lag_ms = now_ms - self._intake.oldest_ms if self._intake.oldest_ms else 0
+        memory, mailbox_store, delivery = self._mailbox_store.memory, self._mailbox_store, self._delivery
+        lag_ms = now_ms - self._post_queue.oldest_ms if self._post_queue.oldest_ms else 0
         load = Load(lag_ms, self.posts, memory.messages + self.posts, self.bytes, memory.freed_bytes)
         level = self.pressure.measure(load, now_ms)
         tight = self.pressure.tight
-        courier.hold_low = level > 0
-        if tight and not cabinet.tight:
-            cabinet.spill_idle(courier.held.values())
-        cabinet.tight = tight
+        delivery.hold_low = level > 0
+        if tight and not mailbox_store.tight:
+            mailbox_store.spill_idle(delivery.held.values())
+        mailbox_store.tight = tight
         if not level:
-            courier.release(now_ms, self._policy.commit_records_max)
-        if not tight or now_ms - self._evicted_ms < self._policy.pressure_calm_ms:
+            delivery.release(now_ms, self._limits.commit_records_max)
+        if not tight or now_ms - self._evicted_ms < self._limits.pressure_calm_ms:
             return False
         self._evicted_ms = now_ms
         return True
@@ -98,6 +105,6 @@ class Admission:
         return {
             "pressure": self.pressure.level,
             "memory_bytes": self.bytes,
-            "low_spilled": self._cabinet.memory.low_spilled,
-            "held": len(self._courier.held),
+            "low_spilled": self._mailbox_store.memory.low_spilled,
+            "held": len(self._delivery.held),
         }

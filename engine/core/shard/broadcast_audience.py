@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, BroadcastStep
-from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.subscription_step import SubscriptionChange, SubscriptionStep
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
@@ -22,6 +21,7 @@ from engine.core.model.routing import split_key, topic_of
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import UNAVAILABLE, Subscribe, Subscribed, Timer
 
 
@@ -34,23 +34,24 @@ class Announcement(Struct):
 
 
 class BroadcastAudience:
-    """See the module's text. Answers go into the courier's output."""
+    """See the module's text. Answers go into the shard's output."""
 
-    def __init__(self, cabinet: MailboxStore, courier: Delivery, policy: ShardLimits, counters: dict[str, int], zone_of: ZoneOf) -> None:
-        self.log: BroadcastMirror = cabinet.log
-        self.adopter = BroadcastStep(self.log, policy.window, policy.adopt_max, policy.recent_ids, zone_of)
+    def __init__(
+        self, limits: ShardLimits, mailbox_store: MailboxStore, broadcast_step: BroadcastStep, delivery: Delivery, output: ShardOutput
+    ) -> None:
+        self.log: BroadcastMirror = mailbox_store.log
         self.storage_away = False
-        self._subscriptions = SubscriptionStep(policy.topics_per_user_max)
-        self._cabinet = cabinet
-        self._courier = courier
-        self._output: list[tuple[str, Struct]] = courier.output
-        self._counters = counters
+        self._subscriptions = SubscriptionStep(limits.topics_per_user_max)
+        self._mailbox_store = mailbox_store
+        self._broadcast_step = broadcast_step
+        self._delivery = delivery
+        self._output = output
         self.announcements: list[Announcement] = []
-        self._offline_max = policy.offline_max
+        self._offline_max = limits.offline_max
 
     def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
         """The next entries of the broadcast log, read through `reached`; it begins at `first`, 0 when it is empty."""
-        self.adopter.read(broadcasts)
+        self._broadcast_step.read(broadcasts)
         self.log.head = max(self.log.head, reached)
         self.log.drop_before(first)
 
@@ -74,11 +75,11 @@ class BroadcastAudience:
         else:
             answer = self._subscriptions.ask(mailbox, session, record)
         if answer is not None:
-            self._output.append((session, answer))
+            self._output.to_edges.append((session, answer))
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
         """Is there something for a group to carry, where broadcasts of low priority, or more urgent ones, are taken at all?"""
-        return bool(len(self._subscriptions)) or self.adopter.wants_commit(low=low, high=high)
+        return bool(len(self._subscriptions)) or self._broadcast_step.wants_commit(low=low, high=high)
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes that requests wait for."""
@@ -87,34 +88,34 @@ class BroadcastAudience:
     def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[SubscriptionChange]]:
         """What the next group carries; `low` and `high` as in `wants_commit`."""
         changes, told = self._subscriptions.take(self.log.head)
-        self._output.extend(told)
-        adoptions = self.adopter.take(now_ms, low=low, high=high)
-        self._counters["expired"] += self.adopter.expired
-        self.adopter.expired = 0
+        self._output.to_edges.extend(told)
+        adoptions = self._broadcast_step.take(now_ms, low=low, high=high)
+        self._output.counters["expired"] += self._broadcast_step.expired
+        self._broadcast_step.expired = 0
         return adoptions, changes
 
     def committed(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange], now_ms: int) -> None:
         """It is durable: mailboxes have their broadcasts and topics, clients are sent the ones and told the others."""
         mailboxes = [adoption.mailbox for adoption in adoptions]
-        self._counters["adopted"] += self.adopter.committed(adoptions)
+        self._output.counters["adopted"] += self._broadcast_step.committed(adoptions)
         for mailbox in mailboxes:
-            self._cabinet.mark(mailbox)
+            self._mailbox_store.mark(mailbox)
             if mailbox.head - mailbox.floor > self._offline_max:
-                self._counters["trimmed"] += len(mailbox.trim(self._offline_max))
-        self._courier.fan_out(mailboxes, now_ms)
+                self._output.counters["trimmed"] += len(mailbox.trim(self._offline_max))
+        self._delivery.fan_out(mailboxes, now_ms)
         for change in changes:
             change.mailbox.topics = change.topics
-            self._cabinet.mark(change.mailbox)
-            self.adopter.subscribed(change.mailbox)
-            self._output.extend(change.answers)
+            self._mailbox_store.mark(change.mailbox)
+            self._broadcast_step.subscribed(change.mailbox)
+            self._output.to_edges.extend(change.answers)
 
     def refused(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange]) -> None:
         """Storage is away, and the group is to be rolled back; until `storage_back` nothing is taken."""
         self.storage_away = True
-        self.adopter.refused(adoptions)
-        self._output.extend(self._subscriptions.refused(changes))
+        self._broadcast_step.refused(adoptions)
+        self._output.to_edges.extend(self._subscriptions.refused(changes))
 
     def storage_back(self) -> None:
         """Storage answers again, and the refused group never was."""
         self.storage_away = False
-        self._output.extend(self._subscriptions.rolled_back())
+        self._output.to_edges.extend(self._subscriptions.rolled_back())

@@ -26,9 +26,10 @@ from engine.core.mailbox.id_lookup import oldest_of, seqs_shown
 from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.mailbox.plain import settle_newest
 from engine.core.mailbox.retry import EdgeRoundTrip
-from engine.core.shard.delivery import Delivery, SessionEvent
+from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
+from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import BEHIND_MAX
 from engine.core.wire.records import (
     POLL,
@@ -57,23 +58,23 @@ class _Unread(Struct):
 
 
 class Connections:
-    """All attached connections of one shard. Answers go into the courier's output."""
+    """All attached connections of one shard. Answers go into the shard's output."""
 
     def __init__(
         self,
-        cabinet: MailboxStore,
-        courier: Delivery,
-        adopter: BroadcastStep,
-        policy: ShardLimits,
+        limits: ShardLimits,
+        mailbox_store: MailboxStore,
+        broadcast_step: BroadcastStep,
+        delivery: Delivery,
+        output: ShardOutput,
         data_epoch: str,
         unknown: Callable[[str, Ack | AckIds | Nack | Written], None],
     ) -> None:
-        self.session_events: list[SessionEvent] = []
-        self._cabinet = cabinet
-        self._courier = courier
-        self._adopter = adopter
-        self._output = courier.output
-        self._policy = policy
+        self._mailbox_store = mailbox_store
+        self._delivery = delivery
+        self._broadcast_step = broadcast_step
+        self._output = output
+        self._limits = limits
         self._data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
         self._paths: dict[str, EdgeRoundTrip] = {}  # of the same link sessions
@@ -88,7 +89,7 @@ class Connections:
         """An edge's link session began."""
         self._sessions[session] = {}
         self._paths[session] = EdgeRoundTrip()
-        self._courier.opened(session)
+        self._delivery.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session is over."""
@@ -96,14 +97,14 @@ class Connections:
             self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
         self._paths.pop(session, None)
-        self._courier.closed(session)
+        self._delivery.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data: every connection ends, so that its client comes back with its cursor and is told of the gap."""
         self._data_epoch = data_epoch
         for session, connections in self._sessions.items():
             for conn in list(connections):
-                self._output.append((session, Hangup(conn, 1012, "the epoch has changed")))
+                self._output.to_edges.append((session, Hangup(conn, 1012, "the epoch has changed")))
                 self.detach(session, Detach(conn, 1012), now_ms)
 
     @property
@@ -118,7 +119,7 @@ class Connections:
             return  # the link session ended while the page was read
         if record.resume and record.cursor_epoch != self._data_epoch:
             # Storage has lost data: a new connection with the old cursor is told of the gap.
-            self._output.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
+            self._output.to_edges.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
         if not record.resume:
@@ -128,16 +129,16 @@ class Connections:
             resumed = "gap"
             if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
-                self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._policy.retry), None, now_ms)
+                self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry), None, now_ms)
         conn, path = (session, record.conn), self._paths[session]
         connection = Attachment(conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path)
-        while len(mailbox.connections) >= self._policy.connections_per_user_max:
+        while len(mailbox.connections) >= self._limits.connections_per_user_max:
             oldest = next(iter(mailbox.connections))
-            self._output.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
+            self._output.to_edges.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
             self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
         mailbox.connections[connection.conn] = connection
         connections[record.conn] = (mailbox, connection)
-        waits = self._adopter.attached(mailbox, connection, now_ms, resumed=record.resume)
+        waits = self._broadcast_step.attached(mailbox, connection, now_ms, resumed=record.resume)
         if record.resume:
             self._readopt(mailbox, connection, record.sent, now_ms)
         else:
@@ -145,8 +146,8 @@ class Connections:
             # A poll that expects nothing ends at once: it is told of the broadcasts that it is about to get.
             head = mailbox.head + (waits and record.kind == POLL)
             welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
-            self._output.append((session, welcome))
-        self._courier.pump(mailbox, connection, now_ms)
+            self._output.to_edges.append((session, welcome))
+        self._delivery.pump(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Attachment, sent: int, now_ms: int) -> None:
         """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory.
@@ -160,7 +161,7 @@ class Connections:
         for seq in sorted(seq for seq in mailbox.hot if seq <= sent):
             connection.fly(mailbox.hot[seq], now_ms)
         if connection.flight:
-            self._courier.watch(mailbox, now_ms)
+            self._delivery.watch(mailbox, now_ms)
 
     def detach(self, session: str, record: Detach, now_ms: int) -> bool:
         """A connection ended. False when it never was attached."""
@@ -168,7 +169,7 @@ class Connections:
         if mailbox is None:
             return False
         if not mailbox.connections and (mailbox.head or mailbox.user_state is not None):
-            self._cabinet.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
+            self._mailbox_store.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
         return True
 
     def _end(self, session: str, record: Detach, now_ms: int) -> Mailbox | None:
@@ -180,16 +181,16 @@ class Connections:
         mailbox.detach(connection.conn)
         if not mailbox.connections:
             self._unread.pop(mailbox.key, None)
-        self._adopter.detached(mailbox)
+        self._broadcast_step.detached(mailbox)
         mailbox.active_ms = now_ms
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
         if not mailbox.connections and mailbox.hot:
-            self._cabinet.mark_urgent(mailbox)
+            self._mailbox_store.mark_urgent(mailbox)
         return mailbox
 
     def _session_event(self, event: str, mailbox: Mailbox, connection: Attachment, now_ms: int, code: int) -> None:
         edge = connection.conn[0].partition("/")[0]
-        self.session_events.append(
+        self._output.session_events.append(
             SessionEvent(event, mailbox.key, connection.session, connection.device, edge, connection.kind, now_ms, code)
         )
 
@@ -205,18 +206,18 @@ class Connections:
             return
         if not 0 <= record.seq <= mailbox.head:
             detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
-            self._output.append((session, Fault(record.conn, "unknown_seq", detail)))
+            self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        messages = settle_newest(mailbox, record.seq, connection, now_ms, self._policy.retry)
+        messages = settle_newest(mailbox, record.seq, connection, now_ms, self._limits.retry)
         if messages:
             self._note_acked(mailbox, now_ms)
-            self._courier.acknowledged(mailbox, messages, now_ms)
+            self._delivery.acknowledged(mailbox, messages, now_ms)
             if connection.sent < mailbox.head:
-                self._courier.pump(mailbox, connection, now_ms)
-            self._adopter.settled(mailbox)
+                self._delivery.pump(mailbox, connection, now_ms)
+            self._broadcast_step.settled(mailbox)
         else:
-            self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._policy.retry), connection, now_ms)
+            self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -226,27 +227,27 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._policy.retry), connection, now_ms)
+            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms)
         else:
             self._unknown(session, record)
 
     def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
         """An acknowledgement without a connection."""
         if record.seq > mailbox.head:
-            self._output.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
+            self._output.to_edges.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
             return
         mailbox.seen_ms = now_ms
         if record.seq >= 0:
-            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._policy.retry), None, now_ms)
+            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._limits.retry), None, now_ms)
         if record.ids:
             seqs = sorted(oldest_of(mailbox, record.ids).values())
-            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._policy.retry), None, now_ms)
-        self._output.append((session, SettledRecord(record.ref)))
+            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms)
+        self._output.to_edges.append((session, SettledRecord(record.ref)))
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
         self._note_acked(mailbox, now_ms)
-        self._courier.settled(mailbox, settled, by, now_ms)
-        self._adopter.settled(mailbox)
+        self._delivery.settled(mailbox, settled, by, now_ms)
+        self._broadcast_step.settled(mailbox)
 
     def _note_acked(self, mailbox: Mailbox, now_ms: int) -> None:
         self._acked[mailbox.key] = mailbox
@@ -264,11 +265,11 @@ class Connections:
         self._refuse(mailbox, session, record, again=False)
         if connection.stalled:
             mailbox.rewind(connection)
-        self._courier.pump(mailbox, connection, now_ms)
+        self._delivery.pump(mailbox, connection, now_ms)
 
     def _refuse(self, mailbox: Mailbox, session: str, record: Nack, *, again: bool) -> None:
         """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
-        over, unread = self._cabinet.refuse(mailbox, record.ids, record.reason, (session, record.conn))
+        over, unread = self._mailbox_store.refuse(mailbox, record.ids, record.reason, (session, record.conn))
         if again:
             known = oldest_of(mailbox, unread)
             over += [id for id in unread if id not in known]
@@ -280,7 +281,7 @@ class Connections:
             first = min(oldest_of(mailbox, unread).values(), default=mailbox.cold[0])
             waiting = self._unread.setdefault(mailbox.key, _Unread(first, []))
             waiting.records.append((session, Nack(record.conn, unread, record.reason)))
-            self._cabinet.want_read(mailbox, waiting.first, self._policy.window)
+            self._mailbox_store.want_read(mailbox, waiting.first, self._limits.window)
 
     def _waits(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
         """Is the record behind a refusal of its connection that waits? Beyond the limit it is dropped, as when a link is lost."""
@@ -307,37 +308,37 @@ class Connections:
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """The dead-letter stream has these: now they are settled."""
-        self._cabinet.dead_lettered(letters)
+        self._mailbox_store.dead_lettered(letters)
         for letter in letters:
             for conn in letter.by:
                 self.refused(conn, [letter.message.id])
-            mailbox = self._cabinet.mailboxes[letter.key]
-            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._policy.retry), None, now_ms)
+            mailbox = self._mailbox_store.mailboxes[letter.key]
+            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._limits.retry), None, now_ms)
 
     def refused(self, conn: Conn, ids: list[str]) -> None:
         """Nothing of these refusals can get lost any more: tell the connection's edge, unless its session is over."""
         session, number = conn
         if number in self._sessions.get(session, ()):
-            self._output.append((session, NacksStored(number, ids)))
+            self._output.to_edges.append((session, NacksStored(number, ids)))
 
     def written(self, session: str, record: Written, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is not None:
             mailbox, connection = found
             connection.written(mailbox.hot, record.seq)
-            self._courier.pump(mailbox, connection, now_ms)
+            self._delivery.pump(mailbox, connection, now_ms)
         else:
             self._unknown(session, record)
 
     def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
         """Is the user online?"""
-        self._output.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
+        self._output.to_edges.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
 
     # -- to be journalled ---------------------------------------------------------------------------------------------
 
     def handled_due(self, now_ms: int) -> bool:
         """Have acknowledgements waited long enough to be worth a group of their own?"""
-        return bool(self._acked) and now_ms - self._acked_since_ms >= self._policy.ack_journal_ms
+        return bool(self._acked) and now_ms - self._acked_since_ms >= self._limits.ack_journal_ms
 
     @property
     def acked_keys(self) -> Set[str]:
@@ -353,5 +354,5 @@ class Connections:
 
     def handled_again(self, handled: Sequence[Handled]) -> None:
         """The group that carried these was refused."""
-        mailboxes = self._cabinet.mailboxes
+        mailboxes = self._mailbox_store.mailboxes
         self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)

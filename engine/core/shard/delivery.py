@@ -9,11 +9,8 @@ the end of a pressure is not the beginning of the next one."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeGuard
-
-from msgspec import Struct
 
 from engine.core.mailbox.attachment import Attachment, Conn
 from engine.core.mailbox.broadcast_log import BodyCache
@@ -23,76 +20,33 @@ from engine.core.mailbox.send import Sendable, SendLimits, pump
 from engine.core.model.message import Message, SharedBody
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import Deliver, DeliverShared, GapRange, Revoke, Shared
-
-LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
-"""Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
 
 ARM_AHEAD_MS: Final = 60
 """A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
 
 
-COUNTERS: Final = (
-    "published",
-    "delivered",
-    "acknowledged",
-    "retried",
-    "stalled",
-    "dead_lettered",
-    "expired",
-    "trimmed",
-    "duplicates",
-    "adopted",
-    "conflated",
-    "merged",
-    "windows_closed",
-    "suppressed",
-    "deferred",
-    "digested",
-    "postponed",
-    "refused_high",
-    "refused_normal",
-    "refused_low",
-    "commits",
-)
-"""What a shard counts since its start."""
-
-
-class SessionEvent(Struct):
-    """A connection began or ended, for `session:stream`."""
-
-    event: str  # connect | disconnect
-    key: str
-    session: str
-    device: str
-    edge: str
-    transport: int
-    at_ms: int
-    code: int
-
-
 class Delivery:
     """Sends for one shard. `output` holds (link session, record) for the edges until the shell carries it away."""
 
-    def __init__(self, cabinet: MailboxStore, policy: ShardLimits, counters: dict[str, int]) -> None:
-        self.output: list[tuple[str, Struct]] = []
-        self.latency = [0] * (len(LATENCY_BUCKETS_MS) + 1)
-        self._counters = counters
-        self._cabinet = cabinet
-        self._policy = policy
-        self._limits = SendLimits(policy.window, policy.window_bytes, policy.deliver_bytes_max)
+    def __init__(self, limits: ShardLimits, mailbox_store: MailboxStore, output: ShardOutput) -> None:
+        self._output = output
+        self._mailbox_store = mailbox_store
+        self._limits = limits
+        self._send_limits = SendLimits(limits.window, limits.window_bytes, limits.deliver_bytes_max)
         self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
-        self._shelves: dict[str, BodyCache] = {}  # by link session: which bodies its edge keeps
+        self._bodies: dict[str, BodyCache] = {}  # by link session: which bodies its edge keeps
 
     def opened(self, session: str) -> None:
         """An edge's link session began: the edge keeps no body yet."""
-        self._shelves[session] = BodyCache(self._policy.shared_bytes_max)
+        self._bodies[session] = BodyCache(self._limits.shared_bytes_max)
 
     def closed(self, session: str) -> None:
         """An edge's link session is over."""
-        self._shelves.pop(session, None)
+        self._bodies.pop(session, None)
 
     def watch(self, mailbox: Mailbox, now_ms: int) -> None:
         """The mailbox has messages in flight."""
@@ -104,7 +58,7 @@ class Delivery:
         self.acknowledged(mailbox, settled.messages, now_ms)
         for conn, ids in settled.revoked.items():
             if ids:
-                self.output.append((conn[0], Revoke(conn[1], ids)))
+                self._output.to_edges.append((conn[0], Revoke(conn[1], ids)))
         if by is not None and by.stalled and settled.news:
             mailbox.rewind(by)
         for connection in mailbox.connections.values():
@@ -113,11 +67,8 @@ class Delivery:
 
     def acknowledged(self, mailbox: Mailbox, messages: Sequence[Message], now_ms: int) -> None:
         """These are settled and have left memory."""
-        self._cabinet.mark(mailbox)
-        self._counters["acknowledged"] += len(messages)
-        latency = self.latency
-        for message in messages:
-            latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+        self._mailbox_store.mark(mailbox)
+        self._output.acknowledged(messages, now_ms)
 
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
         """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
@@ -153,8 +104,8 @@ class Delivery:
                 self._sent(mailbox, connection, pumped, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
             self._share(session, bodies[pos])
-            self._counters["delivered"] += len(record.deliveries)
-            self.output.append((session, record))
+            self._output.counters["delivered"] += len(record.deliveries)
+            self._output.to_edges.append((session, record))
 
     def pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
@@ -168,7 +119,7 @@ class Delivery:
 
     def _newest(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Message | None:
         """The newest message where it is all there is to send: it goes out now, and its retry timer is watched over."""
-        newest = pump_newest(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        newest = pump_newest(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
         if newest is not None and connection.retries:
             self.watch(mailbox, now_ms)
         return newest
@@ -176,29 +127,29 @@ class Delivery:
     def _pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Sendable | None:
         if connection.stalled and connection.may_go_on(now_ms):
             mailbox.rewind(connection)
-        return pump(mailbox, connection, now_ms, self._limits, hold_low=self.hold_low)
+        return pump(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
 
     def _send(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
         session, conn = connection.conn
         for part in pumped.parts:
             if isinstance(part, list):
-                self._counters["delivered"] += len(part)
+                self._output.counters["delivered"] += len(part)
                 self._deliver(session, conn, part)
             else:
-                self.output.append((session, GapRange(conn, *part)))
-                self._cabinet.mark(mailbox)
+                self._output.to_edges.append((session, GapRange(conn, *part)))
+                self._mailbox_store.mark(mailbox)
         self._sent(mailbox, connection, pumped, now_ms)
 
     def _send_one(self, connection: Attachment, message: Message) -> None:
-        self._counters["delivered"] += 1
+        self._output.counters["delivered"] += 1
         self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
 
     def _sent(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
-        self._counters["expired"] += pumped.expired
+        self._output.counters["expired"] += pumped.expired
         if pumped.parts and connection.retries:
             self.watch(mailbox, now_ms)
         if pumped.load_from:
-            self._cabinet.want_read(mailbox, pumped.load_from, self._policy.window)
+            self._mailbox_store.want_read(mailbox, pumped.load_from, self._limits.window)
         if pumped.held:
             self.held[mailbox.key] = mailbox
 
@@ -206,12 +157,12 @@ class Delivery:
         """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
         for connection in mailbox.connections.values():
             if connection.sent >= message.seq:
-                self.output.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
+                self._output.to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
 
     def release(self, now_ms: int, messages_max: int) -> None:
         """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""
-        until = self._counters["delivered"] + messages_max
-        while self.held and self._counters["delivered"] < until:
+        until = self._output.counters["delivered"] + messages_max
+        while self.held and self._output.counters["delivered"] < until:
             mailbox = self.held.pop(next(iter(self.held)))
             for connection in mailbox.connections.values():
                 self.pump(mailbox, connection, now_ms)
@@ -225,26 +176,26 @@ class Delivery:
                 run.append(message)
                 continue
             if run:
-                self.output.append((session, Deliver(conn, run)))
+                self._output.to_edges.append((session, Deliver(conn, run)))
                 run = []
             self._share(session, body)
-            self.output.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
+            self._output.to_edges.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
         if run:
-            self.output.append((session, Deliver(conn, run)))
+            self._output.to_edges.append((session, Deliver(conn, run)))
 
     def _share(self, session: str, body: SharedBody) -> None:
         """See that the edge has the body."""
-        shelf = self._shelves[session]
-        if body.pos not in shelf:
-            shelf.put(body.pos, body)
-            self.output.append((session, Shared(body.pos, bytes(body))))
+        cache = self._bodies[session]
+        if body.pos not in cache:
+            cache.put(body.pos, body)
+            self._output.to_edges.append((session, Shared(body.pos, bytes(body))))
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
         """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
 
         A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
         """
-        retry = self._policy.retry
+        retry = self._limits.retry
         due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # no timer can be near for what is younger
         arms = []
         looked: list[tuple[str, Mailbox]] = []
@@ -269,7 +220,7 @@ class Delivery:
 
     def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
         """A scheduler forgot the volatile timers of the keys it holds: arm them again."""
-        for key, mailbox in self._cabinet.mailboxes.items():
+        for key, mailbox in self._mailbox_store.mailboxes.items():
             if mailbox.timer_ms and holds(key):
                 mailbox.timer_ms = 0
                 self._unarmed[key] = (mailbox, 0)
@@ -277,19 +228,19 @@ class Delivery:
     def due(self, keys: Iterable[str], now_ms: int) -> None:
         """Retry timers that are due."""
         for key in keys:
-            mailbox = self._cabinet.mailboxes.get(key)
+            mailbox = self._mailbox_store.mailboxes.get(key)
             if mailbox is None:
                 continue
             mailbox.timer_ms = 0
             for connection in mailbox.connections.values():
                 stalled = connection.stalled
-                again = connection.overdue(mailbox.hot, now_ms, self._policy.retry)
+                again = connection.overdue(mailbox.hot, now_ms, self._limits.retry)
                 if again:
-                    self._counters["retried"] += len(again)
+                    self._output.counters["retried"] += len(again)
                     self._deliver(*connection.conn, again)
                 if connection.stalled and not stalled:
-                    self._counters["stalled"] += 1
-                    self._cabinet.mark_urgent(mailbox)
+                    self._output.counters["stalled"] += 1
+                    self._mailbox_store.mark_urgent(mailbox)
             self.watch(mailbox, now_ms)
 
 

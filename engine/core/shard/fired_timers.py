@@ -33,6 +33,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.message import timer_effect_id
 from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
+from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 
 _LATER_MS: Final = 100
@@ -51,18 +52,19 @@ class Doubt(Struct, frozen=True):
 
 
 class FiredTimers:
-    """See the module's text. `to_scheduler` is what to tell: (timer partition, record).
+    """See the module's text.
 
     Args:
         postponed_max: how many timers that are to come again are remembered.
+        output: gets the answers to schedulers.
     """
 
-    def __init__(self, postponed_max: int) -> None:
+    def __init__(self, postponed_max: int, output: ShardOutput) -> None:
         self._postponed_max = postponed_max
+        self._output = output
         self.doubted: list[Doubt] = []  # to be looked up
         self._taken: dict[str, Timer] = {}
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
-        self.to_scheduler: list[tuple[int, Struct]] = []
 
     def take(self, timer: Timer) -> bool:
         """A timer was handed out. False when it needs nothing more: it is taken already, or was answered and this is a copy."""
@@ -129,10 +131,10 @@ class FiredTimers:
         for sid in sids:
             self._taken.pop(sid, None)
             by_partition.setdefault(int(sid.partition("-")[0]), []).append(sid)
-        self.to_scheduler.extend((partition, record(those)) for partition, those in by_partition.items())
+        self._output.to_schedulers.extend((partition, record(those)) for partition, those in by_partition.items())
 
     def _tell_again(self, moves: Iterable[tuple[str, int]]) -> None:
         by_partition: dict[int, list[tuple[str, int]]] = {}
         for move in moves:
             by_partition.setdefault(int(move[0].partition("-")[0]), []).append(move)
-        self.to_scheduler.extend((partition, FireAgain(those)) for partition, those in by_partition.items())
+        self._output.to_schedulers.extend((partition, FireAgain(those)) for partition, those in by_partition.items())

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from engine.core.commit import broadcast_step
 from engine.core.commit.group import apply_stored
-from engine.core.commit.policy_step import PERSON_LIMITS, PolicyLimits
 from engine.core.commit.user_step import apply_note
 from engine.core.commit.window_step import WindowCloser, apply_window
 from engine.core.journal.journal_records import (
@@ -37,13 +36,12 @@ from engine.core.journal.journal_records import (
 )
 from engine.core.mailbox.attachment import Conn
 from engine.core.mailbox.broadcast_log import BroadcastMirror
-from engine.core.mailbox.conflation import DEFAULTS
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
-from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW
 from engine.core.model.message import Message
+from engine.core.shard.limits import ShardLimits
 
 
 class DeadLetter(Struct):
@@ -67,37 +65,22 @@ class MailboxStore:
     """Every mailbox of a shard that is in memory.
 
     Args:
-        recent_max: ids remembered per mailbox.
-        hot_max, hot_bytes_max: messages and bytes kept in memory per mailbox with connections; the others are read again when needed.
-        idle_ms: then a mailbox may leave memory.
+        limits: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
+            is remembered of it (`recent_ids`, `collapse_keys_max`, `judging`).
         log: the broadcasts that mailboxes refer to.
-        keys_max: collapse keys remembered per mailbox.
-        judging: what is kept of users.
     """
 
     def __init__(
         self,
-        recent_max: int,
-        hot_max: int,
-        idle_ms: int,
-        retry: RetryPolicy,
+        limits: ShardLimits,
         log: BroadcastMirror,
-        hot_bytes_max: int = 1 << 20,
-        keys_max: int = DEFAULTS.keys_max,
-        judging: PolicyLimits = PERSON_LIMITS,
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
-        self.closer = WindowCloser(self.mailboxes)
+        self.window_closer = WindowCloser(self.mailboxes)
         self.log = log
         self.memory = Memory()
         self.tight = False  # memory is short: whatever is in storage too leaves it
-        self._recent_max = recent_max
-        self._hot_max = hot_max
-        self._hot_bytes_max = hot_bytes_max
-        self._keys_max = keys_max
-        self._judging = judging
-        self._idle_ms = idle_ms
-        self._retry = retry
+        self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}
         self._reads: dict[str, StreamRead] = {}
@@ -124,7 +107,7 @@ class MailboxStore:
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms)
             mailbox.count_in(self.memory)
-            self.closer.watch(mailbox)
+            self.window_closer.watch(mailbox)
 
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Journal records of a predecessor, oldest first; the pages of all their keys are loaded, and the broadcast log is."""
@@ -132,24 +115,24 @@ class MailboxStore:
             if isinstance(record, Adopted):
                 for key, seq in record.numbers:
                     mailbox = self._dirty[key] = self.mailboxes[key]
-                    broadcast_step.replay(mailbox, record, seq, self.log, self._recent_max)
+                    broadcast_step.replay(mailbox, record, seq, self.log, self._limits.recent_ids)
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                apply_stored(mailbox, record, self._recent_max, self._keys_max, self._judging.counted_max)
+                apply_stored(mailbox, record, self._limits.recent_ids, self._limits.collapse_keys_max, self._limits.judging.counted_max)
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
             elif isinstance(record, Profiled | Noticed | Decided | Remembered):
-                apply_note(mailbox, record, self._judging.decisions_max)
+                apply_note(mailbox, record, self._limits.judging.decisions_max)
             elif not isinstance(record, Handled):
-                apply_window(mailbox, record, self._recent_max)
-                self.closer.watch(mailbox)
+                apply_window(mailbox, record, self._limits.recent_ids)
+                self.window_closer.watch(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
-                mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._retry)
-                mailbox.settle(acked, None, now_ms, self._retry)
+                mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._limits.retry)
+                mailbox.settle(acked, None, now_ms, self._limits.retry)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -274,7 +257,7 @@ class MailboxStore:
 
     def _may_cool(self, mailbox: Mailbox) -> bool:
         """Is it not worth its memory? Nobody is there to be sent it, or the client is too far behind."""
-        if len(mailbox.hot) > self._hot_max or mailbox.hot_bytes > self._hot_bytes_max:
+        if len(mailbox.hot) > self._limits.hot_messages_max or mailbox.hot_bytes > self._limits.hot_bytes_max:
             return True
         return all(connection.stalled for connection in mailbox.connections.values())
 
@@ -308,7 +291,7 @@ class MailboxStore:
             key
             for key, mailbox in self.mailboxes.items()
             if not mailbox.connections
-            and now_ms - mailbox.active_ms >= self._idle_ms
+            and now_ms - mailbox.active_ms >= self._limits.mailbox_idle_ms
             and key not in self._dirty
             and key not in busy
             and not mailbox.hot

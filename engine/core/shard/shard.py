@@ -25,6 +25,7 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
+from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Answer, Group, Pending, PostQueue
 from engine.core.commit.policy_step import NOTHING_SAID, ZoneOf, utc
 from engine.core.journal.journal_records import Decided, MailboxPage, StoredMessage, recalled
@@ -38,10 +39,11 @@ from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
-from engine.core.shard.delivery import COUNTERS, LATENCY_BUCKETS_MS, Delivery, SessionEvent
+from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
+from engine.core.shard.output import LATENCY_BUCKETS_MS, SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.user_requests import Question, UserRequests
 from engine.core.wire.records import (
@@ -64,45 +66,34 @@ from engine.core.wire.records import (
 class ShardCore:
     """See the module's text. Not reentrant: one caller, one event at a time; `now_ms` is wall-clock milliseconds."""
 
-    def __init__(self, index: int, policy: ShardLimits, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
+    def __init__(self, index: int, limits: ShardLimits, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
         self.index = index
-        self.policy = policy
+        self.limits = limits
         self.slot_map = slot_map
         self.data_epoch = data_epoch
-        self.cabinet = MailboxStore(
-            policy.recent_ids,
-            policy.hot_messages_max,
-            policy.mailbox_idle_ms,
-            policy.retry,
-            BroadcastMirror(),
-            policy.hot_bytes_max,
-            policy.collapse_keys_max,
-            policy.judging,
-        )
-        self.mailboxes = self.cabinet.mailboxes
-        conflation = ConflationLimits(policy.conflate_offline_min, policy.collapse_keys_max, policy.gaps_max)
-        self.intake = PostQueue(self.mailboxes, policy.recent_ids, conflation, policy.windows_max, policy.judging, zone_of)
-        self.counters = dict.fromkeys(COUNTERS, 0)
-        self.courier = Delivery(self.cabinet, policy, self.counters)
-        self.audience = BroadcastAudience(self.cabinet, self.courier, policy, self.counters, zone_of)
-        self._parked = PageWait()
-        self.hub = Connections(self.cabinet, self.courier, self.audience.adopter, policy, data_epoch, self._parked.behind)
-        self.output = self.courier.output
-        self.desk = UserRequests(self.cabinet, self.hub, self.audience, policy, zone_of, self.output)
-        self.fired = FiredTimers(policy.postponed_max)
-        self.to_scheduler = self.fired.to_scheduler
         self.storage_away = False
-        self.admission = Admission(policy, self.cabinet, self.courier, self.intake, self._parked, self.counters)
-        self.pressure = self.admission.pressure
+        self.output = output = ShardOutput()
+        self.mailbox_store = store = MailboxStore(limits, BroadcastMirror())
+        self.mailboxes = store.mailboxes
+        conflation = ConflationLimits(limits.conflate_offline_min, limits.collapse_keys_max, limits.gaps_max)
+        self.post_queue = PostQueue(store.mailboxes, limits.recent_ids, conflation, limits.windows_max, limits.judging, zone_of)
+        self.page_wait = PageWait()
+        self.delivery = Delivery(limits, store, output)
+        self.broadcast_step = step = BroadcastStep(store.log, limits.window, limits.adopt_max, limits.recent_ids, zone_of)
+        self.broadcast_audience = BroadcastAudience(limits, store, step, self.delivery, output)
+        self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind)
+        self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
+        self.fired_timers = FiredTimers(limits.postponed_max, output)
+        self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, output)
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
             Attach: self._attach,
             Detach: self._detach,
-            Ack: self.hub.ack,
-            AckIds: self.hub.ack_ids,
-            Nack: self.hub.nack,
-            Written: self.hub.written,
+            Ack: self.connections.ack,
+            AckIds: self.connections.ack_ids,
+            Nack: self.connections.nack,
+            Written: self.connections.written,
             **dict.fromkeys(get_args(Question), self._ask),
         }
 
@@ -110,16 +101,16 @@ class ShardCore:
 
     def opened(self, session: str) -> None:
         """An edge's link session began."""
-        self.hub.opened(session)
+        self.connections.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session is over: its connections are no more, until it announces them again."""
-        self.hub.closed(session, now_ms)
+        self.connections.closed(session, now_ms)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data, of this shard or of another."""
         self.data_epoch = data_epoch
-        self.hub.data_epoch_changed(data_epoch, now_ms)
+        self.connections.data_epoch_changed(data_epoch, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
         """Records of an edge, in order."""
@@ -133,9 +124,9 @@ class ShardCore:
 
     def _post(self, session: str, record: Post, now_ms: int) -> None:
         if not self._owns(record.key):
-            self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
+            self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
-            self.output.append((session, Posted(record.ref, UNAVAILABLE)))
+            self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE)))
         elif self.admission.open or self.admission.takes(record.priority):
             self._enqueue(Pending(session, record), now_ms)
         else:
@@ -145,32 +136,32 @@ class ShardCore:
         key = pending.post.key
         mailbox = self.mailboxes.get(key)
         if mailbox is None:
-            self._parked.add(key, pending.session, pending)
+            self.page_wait.add(key, pending.session, pending)
         else:
             mailbox.active_ms = now_ms
             if not pending.timer or self._is_to_be_sent(pending, mailbox, now_ms):
-                self.intake.add(pending, now_ms)
+                self.post_queue.add(pending, now_ms)
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if not self._owns(record.key):
-            self.output.append((session, Moved(-1, record.conn, self.slot_map.version)))
+            self.output.to_edges.append((session, Moved(-1, record.conn, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
-            self._parked.add(record.key, session, record)
+            self.page_wait.add(record.key, session, record)
         else:
-            self.hub.attach(mailbox, session, record, now_ms)
+            self.connections.attach(mailbox, session, record, now_ms)
 
     def _detach(self, session: str, record: Detach, now_ms: int) -> None:
-        if not self.hub.detach(session, record, now_ms):
-            self._parked.forget(session, record.conn)
+        if not self.connections.detach(session, record, now_ms):
+            self.page_wait.forget(session, record.conn)
 
     def _ask(self, session: str, record: Question, now_ms: int) -> None:
         """What needs a mailbox and no connection."""
         if not self._owns(record.key):
-            self.output.append((session, Moved(record.ref, -1, self.slot_map.version)))
+            self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
-            self._parked.add(record.key, session, record)
+            self.page_wait.add(record.key, session, record)
         else:
-            self.desk.ask(mailbox, session, record, now_ms)
+            self.user_requests.ask(mailbox, session, record, now_ms)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -179,21 +170,21 @@ class ShardCore:
         self.admission.look()
         failed = []
         for timer in timers:
-            if not self.fired.take(timer):
+            if not self.fired_timers.take(timer):
                 continue
             if not self._owns(timer.key) or self.storage_away:
                 failed.append(timer.sid)
                 continue
             expires_ms = timer.due_ms + timer.ttl_ms
             if expires_ms <= now_ms:
-                self.counters["expired"] += 1
-                self.fired.done([timer.sid])
+                self.output.counters["expired"] += 1
+                self.fired_timers.done([timer.sid])
                 continue
             if not self.admission.takes(timer.priority):
                 failed.append(timer.sid)
                 continue
             if topic_of(timer.key) is not None:
-                self.audience.announce(timer, now_ms)
+                self.broadcast_audience.announce(timer, now_ms)
                 continue
             post = Post(
                 -1,
@@ -210,14 +201,14 @@ class ShardCore:
                 timer.judging,
             )
             self._enqueue(Pending("", post, timer.sid), now_ms)
-        self.fired.failed(failed)
+        self.fired_timers.failed(failed)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
         """Is it time for a fired timer, by its own conditions? What they turn down goes its way too: the journal says why."""
-        verdict = self.fired.verdict(pending.timer, mailbox, now_ms)
+        verdict = self.fired_timers.verdict(pending.timer, mailbox, now_ms)
         if isinstance(verdict, Again):
-            self.counters["postponed"] += 1
-            self.fired.again([(pending.timer, verdict.at_ms)])
+            self.output.counters["postponed"] += 1
+            self.fired_timers.again([(pending.timer, verdict.at_ms)])
             return False
         if isinstance(verdict, Drop):
             pending.unmet = verdict
@@ -225,25 +216,31 @@ class ShardCore:
         return True
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:
-        """Of the broadcasts that `audience.take_announcements` gave: these are in the log, or could not be put there now."""
+        """Of the broadcasts that `broadcast_audience.take_announcements` gave: these are in the log, or could not be put there now."""
         if done:
-            self.fired.done(sids)
+            self.fired_timers.done(sids)
         else:
-            self.fired.failed(sids)
+            self.fired_timers.failed(sids)
 
     # -- journal ------------------------------------------------------------------------------------------------------
 
     def take_group(self, now_ms: int) -> Group | None:
         """The next group to append, if none is under way and there is something to write."""
-        if self.intake.group is not None or self.storage_away:
+        if self.post_queue.group is not None or self.storage_away:
             return None
-        if not self.wants_commit and not self.hub.handled_due(now_ms):
+        if not self.wants_commit and not self.connections.handled_due(now_ms):
             return None
-        riders = self.audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
-        policy = self.policy
-        closing = self.cabinet.closer.take(policy.windows_close_max, policy.commit_bytes_max, now_ms)
-        group, answers = self.intake.build(
-            self.hub.take_handled(), policy.commit_records_max, policy.commit_bytes_max, now_ms, *riders, closing, self.desk.take()
+        riders = self.broadcast_audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
+        limits = self.limits
+        closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
+        group, answers = self.post_queue.build(
+            self.connections.take_handled(),
+            limits.commit_records_max,
+            limits.commit_bytes_max,
+            now_ms,
+            *riders,
+            closing,
+            self.user_requests.take(),
         )
         self._answer(answers)
         if group is None:
@@ -252,20 +249,20 @@ class ShardCore:
 
     def _watch(self, mailboxes: Iterable[Mailbox]) -> None:
         for mailbox in mailboxes:
-            self.cabinet.closer.watch(mailbox)
+            self.mailbox_store.window_closer.watch(mailbox)
 
     @property
     def wants_commit(self) -> bool:
         """Is there something that should not wait for a group of its own?"""
         admission = self.admission
-        if len(self.intake) or self.cabinet.closer.wants_commit or len(self.desk):
+        if len(self.post_queue) or self.mailbox_store.window_closer.wants_commit or len(self.user_requests):
             return True
-        return self.audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
+        return self.broadcast_audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
     def group_known(self, hits: Mapping[int, bytes], now_ms: int) -> Group | None:
         """Storage remembers some ids of the group and took nothing: the group without them, or `None`."""
-        before = self.intake.group
-        group, answers = self.intake.known(hits, now_ms)
+        before = self.post_queue.group
+        group, answers = self.post_queue.known(hits, now_ms)
         self._answer(answers)
         if group is None and before is not None:
             self._watch(before.closing)
@@ -273,30 +270,30 @@ class ShardCore:
 
     def group_committed(self, now_ms: int) -> None:
         """The group is durable: publishers are answered, clients are sent the messages."""
-        group, touched, superseded = self.intake.committed()
-        self.cabinet.committed(group.number)
-        self.counters["commits"] += 1
+        group, touched, superseded = self.post_queue.committed()
+        self.mailbox_store.committed(group.number)
+        self.output.counters["commits"] += 1
         self._count(group)
         self._answer(group.answers)
         for mailbox, older in superseded:
-            self.courier.superseded(mailbox, older)
-        hot_bytes_max, tight = self.policy.hot_bytes_max, self.cabinet.tight
+            self.delivery.superseded(mailbox, older)
+        hot_bytes_max, tight = self.limits.hot_bytes_max, self.mailbox_store.tight
         self._watch(group.closing)
         for mailbox in touched:
-            self.cabinet.mark(mailbox)
+            self.mailbox_store.mark(mailbox)
             if mailbox.windows is not None:
-                self.cabinet.closer.watch(mailbox)
-            trimmed = mailbox.trim(self.policy.offline_max)
-            self.counters["trimmed"] += len(trimmed)
+                self.mailbox_store.window_closer.watch(mailbox)
+            trimmed = mailbox.trim(self.limits.offline_max)
+            self.output.counters["trimmed"] += len(trimmed)
             for connection in mailbox.connections.values():
-                self.courier.pump(mailbox, connection, now_ms)
+                self.delivery.pump(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
-                self.cabinet.mark_urgent(mailbox)
-        self.audience.committed(group.adoptions, group.changes, now_ms)
-        self.desk.committed(group.notes)
+                self.mailbox_store.mark_urgent(mailbox)
+        self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
+        self.user_requests.committed(group.notes)
 
     def _count(self, group: Group) -> None:
-        counters = self.counters
+        counters = self.output.counters
         for record in group.records:
             if isinstance(record, StoredMessage):
                 counters["published"] += 1
@@ -311,7 +308,7 @@ class ShardCore:
     def replayed(self) -> None:
         """The journal of a predecessor is replayed: what its groups pushed out of full mailboxes is gone, its gap may have been told."""
         for mailbox in self.mailboxes.values():
-            self.counters["trimmed"] += len(mailbox.trim(self.policy.offline_max))
+            self.output.counters["trimmed"] += len(mailbox.trim(self.limits.offline_max))
 
     def group_refused(self) -> None:
         """Storage is away. All posts are refused until `storage_back`.
@@ -319,14 +316,14 @@ class ShardCore:
         Those of the group wait until then for their answer: storage may have taken it, and if the shard dies before the
         rollback a successor delivers it.
         """
-        group = self.intake.refused()
+        group = self.post_queue.refused()
         self.storage_away = True
-        self.hub.handled_again(group.handled)
-        self.audience.refused(group.adoptions, group.changes)
-        self.desk.refused(group.notes)
+        self.connections.handled_again(group.handled)
+        self.broadcast_audience.refused(group.adoptions, group.changes)
+        self.user_requests.refused(group.notes)
         self._watch(group.closing)
         self._undecided = [answer.pending for answer in group.answers]
-        refused = self.intake.drop_waiting() + self._parked.take_posts()
+        refused = self.post_queue.drop_waiting() + self.page_wait.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
 
     def storage_back(self) -> None:
@@ -334,14 +331,14 @@ class ShardCore:
         self.storage_away = False
         undecided, self._undecided = self._undecided, []
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
-        self.audience.storage_back()
-        self.desk.storage_back()
+        self.broadcast_audience.storage_back()
+        self.user_requests.storage_back()
 
     def _answer(self, answers: Iterable[Answer]) -> None:
         fired: list[str] = []
         failed: list[str] = []
         again: list[tuple[str, int]] = []
-        output = self.output
+        output = self.output.to_edges
         for answer in answers:
             pending = answer.pending
             if pending.timer:
@@ -351,51 +348,54 @@ class ShardCore:
                     (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
             if answer.status == DUPLICATE:
-                self.counters["duplicates"] += 1
+                self.output.counters["duplicates"] += 1
             told = Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms, answer.until_ms)
             output.append((pending.session, told))
-        self.fired.done(fired)
-        self.fired.failed(failed)
-        self.fired.again(again)
+        self.fired_timers.done(fired)
+        self.fired_timers.failed(failed)
+        self.fired_timers.again(again)
 
     @property
     def wants_ack_commit(self) -> bool:
         """Are there acknowledgements that no group carries yet?"""
-        return bool(self.hub.acked_keys)
+        return bool(self.connections.acked_keys)
 
     # -- pages and streams --------------------------------------------------------------------------------------------
 
     @property
     def wants_fetch(self) -> bool:
         """Is there anything to read, or to write beside journal and checkpoints?"""
-        return any((self._parked.wants_pages, self.session_events, self.cabinet.wants_io, self.audience.announcements, self.fired.doubted))
-
-    @property
-    def session_events(self) -> list[SessionEvent]:
-        """Connects and disconnects to write, oldest first."""
-        return self.hub.session_events
+        return any(
+            (
+                self.page_wait.wants_pages,
+                self.output.session_events,
+                self.mailbox_store.wants_io,
+                self.broadcast_audience.announcements,
+                self.fired_timers.doubted,
+            )
+        )
 
     def take_session_events(self, kept_max: int) -> list[SessionEvent]:
         """Session events to write, the newest `kept_max` of them."""
-        events = self.hub.session_events[-kept_max:]
-        self.hub.session_events.clear()
+        events = self.output.session_events[-kept_max:]
+        self.output.session_events.clear()
         return events
 
     def take_pages_wanted(self) -> list[str]:
         """Keys whose page is to be read; answer with `pages_loaded`, or `pages_failed`."""
-        return self._parked.take_pages_wanted()
+        return self.page_wait.take_pages_wanted()
 
     def pages_failed(self, keys: Iterable[str]) -> None:
         """The pages could not be read: they are wanted again. Posts that wait are answered "unavailable"."""
         keys = list(keys)
-        self._answer([Answer(pending, UNAVAILABLE) for pending in self._parked.take_posts(keys)])
-        self._parked.want_again(keys)
+        self._answer([Answer(pending, UNAVAILABLE) for pending in self.page_wait.take_posts(keys)])
+        self.page_wait.want_again(keys)
 
     def pages_loaded(self, pages: Mapping[str, MailboxPage | None], now_ms: int) -> None:
         """Pages as storage has them, `None` for users never seen; what waited for them goes on."""
         for key, page in pages.items():
-            self.cabinet.restore(key, page, now_ms)
-            for session, what in self._parked.take(key):
+            self.mailbox_store.restore(key, page, now_ms)
+            for session, what in self.page_wait.take(key):
                 if isinstance(what, Pending):
                     self._enqueue(what, now_ms)
                 else:
@@ -407,45 +407,47 @@ class ShardCore:
         if mailbox is None:
             return
         mailbox.loading = False
-        messages = [message for stored in entries if (message := recalled(stored, self.cabinet.log)) is not None]
+        messages = [message for stored in entries if (message := recalled(stored, self.mailbox_store.log)) is not None]
         mailbox.loaded(read.first, read.last, messages)
-        self.hub.refuse_read(mailbox, read.first, read.last, now_ms)
+        self.connections.refuse_read(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
-            self.courier.pump(mailbox, connection, now_ms)
-        if mailbox.hot_bytes > self.policy.hot_bytes_max:
-            self.cabinet.cool(mailbox)
+            self.delivery.pump(mailbox, connection, now_ms)
+        if mailbox.hot_bytes > self.limits.hot_bytes_max:
+            self.mailbox_store.cool(mailbox)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """They are there."""
-        self.counters["dead_lettered"] += len(letters)
-        self.hub.dead_lettered(letters, now_ms)
+        self.output.counters["dead_lettered"] += len(letters)
+        self.connections.dead_lettered(letters, now_ms)
 
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Look for windows and quiet hours that are over; measure the pressure and act on it. To be called every `pressure_tick_ms`."""
-        self.cabinet.closer.tick(now_ms)
-        self.audience.adopter.tick(now_ms)
+        self.mailbox_store.window_closer.tick(now_ms)
+        self.broadcast_step.tick(now_ms)
         if self.admission.tick(now_ms):
             self.evict(now_ms)
 
     def evict(self, now_ms: int) -> int:
         """Idle mailboxes leave memory. Returns how many did."""
-        return self.cabinet.evict(self.intake.busy() | self.audience.busy() | self.desk.busy() | self.hub.acked_keys, now_ms)
+        return self.mailbox_store.evict(
+            self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked_keys, now_ms
+        )
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Plain numbers for status and metrics."""
         return {
-            **self.counters,
+            **self.output.counters,
             "users": len(self.mailboxes),
-            "connections": self.hub.count,
+            "connections": self.connections.count,
             "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
-            "broadcasts": len(self.cabinet.log),
+            "broadcasts": len(self.mailbox_store.log),
             "windows": sum(len(mailbox.windows.open) for mailbox in self.mailboxes.values() if mailbox.windows is not None),
             **self.admission.stats(),
-            "lag_ms": now_ms - self.intake.oldest_ms if self.intake.oldest_ms else 0,
+            "lag_ms": now_ms - self.post_queue.oldest_ms if self.post_queue.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",
-            "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.courier.latency, strict=True)],
+            "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.output.latency, strict=True)],
         }

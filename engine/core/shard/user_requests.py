@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
-
+from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.user_step import UserChange, apply_note, user_state_of
 from engine.core.journal.journal_records import Noticed, Profiled
@@ -29,6 +28,7 @@ from engine.core.shard.connections import Connections
 from engine.core.shard.explain import explain, trace
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import (
     OK,
     UNAVAILABLE,
@@ -48,21 +48,23 @@ Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trac
 
 
 class UserRequests:
-    """The questions of one shard, and its notes. Answers go into the hub's output."""
+    """The questions of one shard, and its notes. Answers go into the shard's output."""
 
     def __init__(
         self,
-        cabinet: MailboxStore,
-        hub: Connections,
-        audience: BroadcastAudience,
-        policy: ShardLimits,
+        limits: ShardLimits,
+        mailbox_store: MailboxStore,
+        connections: Connections,
+        broadcast_step: BroadcastStep,
+        broadcast_audience: BroadcastAudience,
+        output: ShardOutput,
         zone_of: ZoneOf,
-        output: list[tuple[str, Struct]],
     ) -> None:
-        self._cabinet = cabinet
-        self._hub = hub
-        self._audience = audience
-        self._policy = policy
+        self._mailbox_store = mailbox_store
+        self._connections = connections
+        self._broadcast_step = broadcast_step
+        self._broadcast_audience = broadcast_audience
+        self._limits = limits
         self._zone_of = zone_of
         self._output = output
         self._waiting: list[UserChange] = []
@@ -76,21 +78,21 @@ class UserRequests:
     def ask(self, mailbox: Mailbox, session: str, record: Question, now_ms: int) -> None:
         """A question about a user whose mailbox is in memory."""
         if isinstance(record, Probe):
-            self._hub.probe(mailbox, session, record, now_ms)
+            self._connections.probe(mailbox, session, record, now_ms)
         elif isinstance(record, GetProfile):
             profile = None if mailbox.user_state is None else mailbox.user_state.profile
-            self._output.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
+            self._output.to_edges.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
         elif isinstance(record, Explain):
-            policy = self._policy
-            self._output.append((session, explain(mailbox, record, self._zone_of, policy.judging, policy.windows_max, now_ms)))
+            limits = self._limits
+            self._output.to_edges.append((session, explain(mailbox, record, self._zone_of, limits.judging, limits.windows_max, now_ms)))
         elif isinstance(record, Trace):
-            self._output.append((session, trace(mailbox, record.ref, record.id)))
+            self._output.to_edges.append((session, trace(mailbox, record.ref, record.id)))
         else:
             mailbox.active_ms = now_ms
             if isinstance(record, Settle):
-                self._hub.settle(mailbox, session, record, now_ms)
+                self._connections.settle(mailbox, session, record, now_ms)
             elif isinstance(record, Subscribe):
-                self._audience.subscribe(mailbox, session, record)
+                self._broadcast_audience.subscribe(mailbox, session, record)
             elif isinstance(record, Happened):
                 noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
                 self._note(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
@@ -100,7 +102,7 @@ class UserRequests:
 
     def _note(self, note: UserChange) -> None:
         if self._storage_away:
-            self._output.append((note.session, note.failed))
+            self._output.to_edges.append((note.session, note.failed))
         else:
             self._waiting.append(note)
 
@@ -120,18 +122,18 @@ class UserRequests:
             if isinstance(note.done, Followed) and isinstance(note.record, Noticed) and note.record.follow:
                 follows = user_state_of(note.mailbox).follows
                 note.done.timers = {rule: follows[rule] for rule in note.record.follow if rule in follows}
-            self._cabinet.mark(note.mailbox)
-            self._audience.adopter.wake(note.mailbox)
-            self._output.append((note.session, note.done))
+            self._mailbox_store.mark(note.mailbox)
+            self._broadcast_step.wake(note.mailbox)
+            self._output.to_edges.append((note.session, note.done))
 
     def refused(self, notes: Sequence[UserChange]) -> None:
         """Storage is away: those that no group carried are answered. Those of the group wait for `storage_back`."""
         self._storage_away = True
         self._undecided = notes
-        self._output.extend((note.session, note.failed) for note in self.take())
+        self._output.to_edges.extend((note.session, note.failed) for note in self.take())
 
     def storage_back(self) -> None:
         """The group is not in the journal: what it carried is answered."""
         self._storage_away = False
         undecided, self._undecided = self._undecided, ()
-        self._output.extend((note.session, note.failed) for note in undecided)
+        self._output.to_edges.extend((note.session, note.failed) for note in undecided)

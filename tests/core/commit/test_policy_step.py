@@ -145,7 +145,7 @@ def test_what_counts_survives(how: str) -> None:
     counters = Counters({"touch": Recent(1000, [5, 6])}, {"a": (5, 1005)})
     mailbox = world.core.mailboxes["t:u"]
     mailbox.user_state, mailbox.seen_ms = UserState(None, counters), 77
-    world.core.cabinet.mark(mailbox)
+    world.core.mailbox_store.mark(mailbox)
     if how == "crash":  # counters alone are not journalled: they come with the messages that they count
         world.checkpoint()
     later_core(world, how)
@@ -206,11 +206,11 @@ def test_of_who_only_connected_and_never_got_anything_no_page_is_written() -> No
 def test_profiles_weigh_in_the_memory_of_the_shard() -> None:
     world = World()
     profile_of(world)
-    before = world.core.cabinet.memory.bytes
+    before = world.core.mailbox_store.memory.bytes
     put(world, Profile(muted_types=tuple(f"type{n}" for n in range(50))))
     world.settle()
     world.checkpoint()
-    assert world.core.cabinet.memory.bytes > before + 50 * 70
+    assert world.core.mailbox_store.memory.bytes > before + 50 * 70
 
 
 def page(world: World) -> Any:
@@ -233,7 +233,7 @@ def test_a_muted_message_is_suppressed_with_its_reason_and_gets_no_number() -> N
     assert told(world, MANDATORY, type="promo.law").status == ACCEPTED
     assert told(world).seq == 2
     assert timeline(world) == [("m1", "suppressed", "muted_type"), ("m2", "suppressed", "muted_target")]
-    assert world.core.counters["suppressed"] == 2
+    assert world.core.output.counters["suppressed"] == 2
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -300,7 +300,7 @@ def test_a_mailbox_stays_in_memory_while_the_journal_is_told_why_its_message_was
     world.checkpoint()
     world.post(more=b',"type":"a.b","data":1')
     assert world.core.take_group(world.now_ms) is not None
-    world.now_ms += world.policy.mailbox_idle_ms
+    world.now_ms += world.limits.mailbox_idle_ms
     assert world.core.evict(world.now_ms) == 0
     world.core.group_committed(world.now_ms)
     assert [answer.status for answer in of(world.said(), Posted)] == [DEFERRED]
@@ -508,7 +508,7 @@ def test_what_a_user_wants_in_the_digest_comes_as_one_message_that_counts_by_typ
     assert (digest["type"], digest["count"], digest["collapse"], digest["text"]) == ("digest", 3, "digest", "3 notifications")
     assert digest["data"] == {"types": {"forum.like": 2, "forum.reply": 1}}
     assert [event for _, event, _ in timeline(world)] == ["digested"] * 3
-    assert world.core.counters["digested"] == 3
+    assert world.core.output.counters["digested"] == 3
 
 
 def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:

@@ -123,7 +123,7 @@ class CapMachine(RuleBasedStateMachine):
     @rule(full=st.booleans())
     def checkpoint_and_evict(self, full: bool) -> None:
         self.world.checkpoint(full=full)
-        self.world.now_ms += self.world.policy.mailbox_idle_ms
+        self.world.now_ms += self.world.limits.mailbox_idle_ms
         self.world.core.evict(self.world.now_ms)
 
     def teardown(self) -> None:
@@ -131,7 +131,7 @@ class CapMachine(RuleBasedStateMachine):
             self.work()
             for user in USERS:
                 person = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
-                assert person is None or len(person.timeline) <= self.world.policy.judging.decisions_max
+                assert person is None or len(person.timeline) <= self.world.limits.judging.decisions_max
 
 
 TestCaps = CapMachine.TestCase

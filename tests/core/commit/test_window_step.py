@@ -49,7 +49,11 @@ def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
     (summary,) = shown(later(world, 1))
     assert (summary["seq"], summary["count"], summary["actors"]) == (1, 4, ["a-m0", "a-m1", "a-m2", "a-m3"])
     assert world.core.stats(world.now_ms)["windows"] == 0
-    assert (world.core.counters["merged"], world.core.counters["windows_closed"], world.core.counters["published"]) == (4, 1, 1)
+    assert (
+        world.core.output.counters["merged"],
+        world.core.output.counters["windows_closed"],
+        world.core.output.counters["published"],
+    ) == (4, 1, 1)
 
 
 def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its_id() -> None:
@@ -278,7 +282,7 @@ def test_few_windows_close_with_one_group_and_the_others_with_the_next() -> None
     world.core.tick(world.now_ms)
     closed = []
     while world.commit():
-        closed.append(world.core.counters["windows_closed"])
+        closed.append(world.core.output.counters["windows_closed"])
     assert closed == [2, 4, 5]
 
 
@@ -292,7 +296,7 @@ def test_nothing_is_kept_for_nobody() -> None:
     assert answers(world.settle()) == [(SUPPRESSED, 0)]
     later(world)
     assert world.core.mailboxes["t:u"].head == 0
-    assert world.core.counters["windows_closed"] == 1
+    assert world.core.output.counters["windows_closed"] == 1
 
 
 def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
@@ -312,7 +316,7 @@ def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> N
     for _ in range(2):
         world.core.fire([timer], world.now_ms)
         world.settle()
-    assert world.core.to_scheduler == [(3, FireDone(["3-x"])), (3, FireDone(["3-x"]))]
+    assert world.core.output.to_schedulers == [(3, FireDone(["3-x"])), (3, FireDone(["3-x"]))]
     assert windows(world.core)["likes"].count == 2
 
 
@@ -322,5 +326,5 @@ def test_messages_of_windows_are_not_conflated_as_well() -> None:
         like(world, f"m{n}", merge=LEADING)
         world.settle()
         later(world)
-    assert world.core.counters["conflated"] == 0
+    assert world.core.output.counters["conflated"] == 0
     assert world.core.mailboxes["t:u"].head == 3

@@ -12,6 +12,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.shard.mailbox_store import MailboxStore
+from tests.support.shard_world import limits
 
 KEY = "t:u"
 RETRY = RetryPolicy(250, 1.8, 100, 2000, 3)
@@ -25,10 +26,10 @@ def stored(seq: int) -> StoredMessage:
 
 
 def replayed(records: list[StoredMessage | Handled]) -> Mailbox:
-    cabinet = MailboxStore(64, 1024, 1000, RETRY, BroadcastMirror())
-    cabinet.restore(KEY, None, 0)
-    cabinet.replay(records, 0)
-    return cabinet.mailboxes[KEY]
+    mailbox_store = MailboxStore(limits(hot_messages_max=1024), BroadcastMirror())
+    mailbox_store.restore(KEY, None, 0)
+    mailbox_store.replay(records, 0)
+    return mailbox_store.mailboxes[KEY]
 
 
 @given(

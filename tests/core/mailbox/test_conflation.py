@@ -35,7 +35,7 @@ def test_who_keeps_up_gets_every_message() -> None:
         world.post("u", f"a{n}", collapse="k")  # one group: still nobody is behind
     said += world.settle()
     assert counts(said) == [(f"a{n}", 1) for n in range(8)]
-    assert world.core.counters["conflated"] == 0
+    assert world.core.output.counters["conflated"] == 0
 
 
 def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_says_so() -> None:
@@ -54,7 +54,7 @@ def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_s
     said = world.settle()
     assert gaps(said) == [(3, 6)]
     assert counts(said) == [("a4", 5), ("other", 1)]
-    assert world.core.counters["conflated"] == 4
+    assert world.core.output.counters["conflated"] == 4
 
 
 def test_messages_of_one_group_are_conflated_for_who_is_behind() -> None:

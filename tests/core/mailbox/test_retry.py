@@ -80,9 +80,9 @@ def storm(users: int, answer_ms: int, spread_ms: int) -> int:
         while answered < users and began_ms + answer_ms + answered * spread_ms // users <= world.now_ms:
             world.core.handle(EDGE, [Ack(answered, 3)], world.now_ms)
             answered += 1
-        armed.update(world.core.courier.arms(world.now_ms))
+        armed.update(world.core.delivery.arms(world.now_ms))
         due = [key for key, at_ms in armed.items() if at_ms <= world.now_ms]
-        world.core.courier.due(due, world.now_ms)
+        world.core.delivery.due(due, world.now_ms)
         for key in due:
             del armed[key]
     return sum(attempt > 1 for record in of(world.said(), Deliver) for _, attempt, _ in record.messages)

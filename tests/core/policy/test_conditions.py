@@ -35,11 +35,11 @@ def happened(world: World, at_ms: int, event: str = "", follow: dict[str, str] |
 def fire(world: World, conditions: Conditions, sid: str = "3-a", due_ms: int = 0) -> Any:
     """Fire a timer; returns what its scheduler is told."""
     due_ms = due_ms or world.now_ms
-    world.core.to_scheduler.clear()
+    world.core.output.to_schedulers.clear()
     timer = Timer(sid, "t:u", due_ms, 0, f"m-{sid}", b"d" * 8, 1, 600_000, True, b'"id":"a","type":"touch"', conditions=conditions)
     world.core.fire([timer], world.now_ms)
     world.settle()
-    ((_, told),) = world.core.to_scheduler
+    ((_, told),) = world.core.output.to_schedulers
     return told
 
 
@@ -277,10 +277,10 @@ class Conditional(RuleBasedStateMachine):
         timer = self.timers[sid]
         happened(world, 0)  # the mailbox comes into memory
         before = head(world)
-        world.core.to_scheduler.clear()
+        world.core.output.to_schedulers.clear()
         world.core.fire([timer], world.now_ms)
         world.settle()
-        ((_, answer),) = world.core.to_scheduler
+        ((_, answer),) = world.core.output.to_schedulers
         sent = head(world) > before
         conditions = timer.conditions
         assert conditions is not None

@@ -12,10 +12,10 @@ def pressed(world: World, level: int) -> None:
     share = (0.5, 0.7, 0.85)[level - 1]
     world.post("filler", priority=HIGH)
     world.fetch()
-    while len(world.core.intake) <= world.policy.posts_pending_max * share:
+    while len(world.core.post_queue) <= world.limits.posts_pending_max * share:
         world.post("filler", priority=HIGH)
     world.core.tick(world.now_ms)
-    assert world.core.pressure.level == level
+    assert world.core.admission.pressure.level == level
 
 
 def test_high_posts_are_numbered_and_committed_before_all_others() -> None:
@@ -54,12 +54,12 @@ def test_low_is_refused_first_then_normal_and_high_only_at_the_limit() -> None:
         accepted.append([priority for priority, ref in refs.items() if ref not in refused])
         assert all(record.status == OVERLOADED and record.retry_ms >= 1000 for record in refused.values())
     assert accepted == [[HIGH, NORMAL, LOW], [HIGH, NORMAL], [HIGH]]
-    while len(world.core.intake) < 100:
+    while len(world.core.post_queue) < 100:
         world.post("filler", priority=HIGH)
     assert [record.status for record in of(world.said(), Posted)] == []
     world.post("u", priority=HIGH)
     assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
-    counters = world.core.counters
+    counters = world.core.output.counters
     assert (counters["refused_high"], counters["refused_normal"], counters["refused_low"]) == (1, 1, 2)
 
 
@@ -108,7 +108,7 @@ def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterward
     assert delivered(said) == []
     assert {record.status for record in of(said, Posted)} == {ACCEPTED}
     assert delivered(world.calm_down()) == [(1, 1), (2, 1), (3, 1)]
-    assert world.core.courier.held == {}
+    assert world.core.delivery.held == {}
 
 
 def test_what_is_held_goes_out_before_anything_of_higher_priority_behind_it() -> None:
@@ -142,10 +142,10 @@ def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> No
         world.post("u", f"{n}", priority=LOW, more=b',"data":"%b"' % (b"x" * 200))
         world.settle()
         world.core.tick(world.now_ms)
-    assert world.core.pressure.tight
-    assert world.core.cabinet.wants_spill
+    assert world.core.admission.pressure.tight
+    assert world.core.mailbox_store.wants_spill
     world.checkpoint(full=False)
-    memory = world.core.cabinet.memory
+    memory = world.core.mailbox_store.memory
     assert memory.low_spilled > 0
     assert memory.messages == len(world.core.mailboxes["t:u"].connections[next(iter(world.core.mailboxes["t:u"].connections))].flight)
     got = {seq for seq, _ in delivered(world.said())}
@@ -165,9 +165,9 @@ def test_a_stalled_connection_keeps_nothing_in_memory_and_goes_on_where_it_was()
         world.post("u", f"m{n}")
     world.settle()
     world.wait(20_000)
-    assert world.core.counters["stalled"] == 1
+    assert world.core.output.counters["stalled"] == 1
     world.checkpoint(full=False)
-    assert world.core.cabinet.memory.messages == 0
+    assert world.core.mailbox_store.memory.messages == 0
     world.ack(1, 1)
     assert delivered(world.settle()) == [(2, 4), (3, 4), (4, 4)]
 
@@ -194,9 +194,9 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
     for n in range(20):
         world.post("u", f"{n}", more=b',"data":"%b"' % (b"x" * 1000))
         world.settle()
-    assert world.core.cabinet.wants_spill
+    assert world.core.mailbox_store.wants_spill
     world.checkpoint(full=False)
-    assert world.core.cabinet.memory.messages == 2
+    assert world.core.mailbox_store.memory.messages == 2
     got: list[int] = [1, 2]
     for _ in range(20):
         world.ack(1, got[-1])
@@ -213,12 +213,12 @@ def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None
     world.said()
     world.core.fire([timer], world.now_ms)
     world.settle()
-    assert [type(record) for _, record in world.core.to_scheduler] == [FireFailed]
-    world.core.to_scheduler.clear()
+    assert [type(record) for _, record in world.core.output.to_schedulers] == [FireFailed]
+    world.core.output.to_schedulers.clear()
     world.calm_down()
     world.core.fire([timer], world.now_ms)
     assert delivered(world.settle()) == [(1, 1)]
-    assert len(world.core.to_scheduler) == 1
+    assert len(world.core.output.to_schedulers) == 1
 
 
 def test_without_load_nothing_is_held_or_refused() -> None:

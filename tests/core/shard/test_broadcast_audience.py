@@ -87,7 +87,7 @@ def test_a_body_travels_once_and_all_connections_leave_as_one_record() -> None:
     world.follow()
     world.commit()
     assert world.raw() == [Shared(pos, b'"id":"b1"'), DeliverShared(pos, [(1, 1, 1), (2, 1, 1), (3, 1, 1)])]
-    world.shelf.put(pos, b'"id":"b1"')
+    world.bodies.put(pos, b'"id":"b1"')
     world.attach(4, "a")
     assert Shared not in {type(record) for record in world.raw()}
 
@@ -96,11 +96,11 @@ def test_mailboxes_share_the_one_body_of_the_log() -> None:
     world = world_with("a", "b")
     pos = world.broadcast("b1")
     world.settle()
-    broadcast = world.core.audience.log.get(pos)
+    broadcast = world.core.broadcast_audience.log.get(pos)
     assert broadcast is not None
     bodies = [world.core.mailboxes[key].hot[1].body for key in ("t:a", "t:b")]
     assert all(body is broadcast.body for body in bodies)
-    memory = world.core.cabinet.memory
+    memory = world.core.mailbox_store.memory
     assert memory.messages == 2
     with pytest.raises(TypeError):
         encode([Deliver(1, [(1, 1, bodies[0])])])  # it can only be referred to
@@ -228,7 +228,7 @@ def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
     world.now_ms += 500
     world.broadcast("later")
     assert ids(world.settle()) == ["later"]
-    assert world.core.counters["expired"] == 4
+    assert world.core.output.counters["expired"] == 4
 
 
 def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
@@ -513,11 +513,11 @@ def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> 
     world = world_with("a")
     world.core.fire([timer_of(world)], world.now_ms)
     world.core.fire([timer_of(world)], world.now_ms)
-    assert not world.core.to_scheduler
+    assert not world.core.output.to_schedulers
     assert ids(world.settle()) == ["b1"]
     world.core.fire([timer_of(world)], world.now_ms)
     assert ids(world.settle()) == []
-    assert [record for _, record in world.core.to_scheduler] == [FireDone(["1-x"])] * 2
+    assert [record for _, record in world.core.output.to_schedulers] == [FireDone(["1-x"])] * 2
     assert len(world.log) == 1
 
 
@@ -525,9 +525,9 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
     world = world_with("a")
     world.core.fire([timer_of(world)], world.now_ms)
     assert world.core.wants_fetch
-    assert len(world.core.audience.take_announcements()) == 1
+    assert len(world.core.broadcast_audience.take_announcements()) == 1
     world.core.announced(["1-x"], done=False)
-    assert [record for _, record in world.core.to_scheduler] == [FireFailed(["1-x"])]
+    assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]
     world.core.fire([timer_of(world)], world.now_ms)
     assert ids(world.settle()) == ["b1"]
 

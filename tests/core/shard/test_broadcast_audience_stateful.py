@@ -79,7 +79,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.perhaps[user].add(topic)
         if add:
             # A subscription counts from where the shard has read the log to: what it has not read yet may come.
-            head = self.world.core.audience.log.head
+            head = self.world.core.broadcast_audience.log.head
             entries = [read_entry(pos, blob) for pos, blob in self.world.log if pos > head]
             self.allowed[user].update(entry.id for entry in entries if entry.topic == topic)
         if not add:
@@ -143,7 +143,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         world = self.world
         world.core.closed(EDGE, world.now_ms)
         world.core.opened(EDGE)
-        world.shelf = BodyCache(world.policy.shared_bytes_max)
+        world.bodies = BodyCache(world.limits.shared_bytes_max)
         self.announce()
 
     def announce(self) -> None:
@@ -176,7 +176,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     @rule()
     def expired_entries_leave_the_log(self) -> None:
         self.world.follow()
-        self.world.drop(*self.world.core.audience.log.expired(self.world.now_ms))
+        self.world.drop(*self.world.core.broadcast_audience.log.expired(self.world.now_ms))
 
     @rule(full=st.booleans())
     def checkpoint(self, full: bool) -> None:
@@ -318,7 +318,7 @@ class BroadcastMachine(RuleBasedStateMachine):
     def bodies_are_shared(self) -> None:
         if not hasattr(self, "world"):
             return
-        log = self.world.core.audience.log
+        log = self.world.core.broadcast_audience.log
         for mailbox in self.world.core.mailboxes.values():
             for message in mailbox.hot.values():
                 pos = getattr(message.body, "pos", 0)

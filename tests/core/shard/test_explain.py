@@ -191,7 +191,7 @@ def test_what_left_memory_or_is_gone_or_was_refused_is_told_as_such() -> None:
     told(world, id="m1")
     told(world, id="m2")
     world.checkpoint()
-    world.core.cabinet.cool(world.core.mailboxes["t:u"])
+    world.core.mailbox_store.cool(world.core.mailboxes["t:u"])
     assert traced(world, "m1").state == "pending"
     told(world, id="m3")
     assert (traced(world, "m1").state, traced(world, "m3").state) == ("gone", "pending")

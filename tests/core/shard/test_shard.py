@@ -10,6 +10,7 @@ from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import Message
 from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import (
     ACCEPTED,
     CONFLICT,
@@ -403,7 +404,7 @@ def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
     world.attach(1)
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
     world.ack_ids(1, "m2")  # room for 3, which is asked for
-    reads = world.core.cabinet.take_reads_wanted()
+    reads = world.core.mailbox_store.take_reads_wanted()
     assert [(read.first, read.last) for read in reads] == [(3, 4)]
     world.detach(1)
     world.checkpoint(full=False)
@@ -432,7 +433,7 @@ def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -
     world.post()
     world.settle()
     world.detach(1)
-    assert world.core.cabinet.wants_spill
+    assert world.core.mailbox_store.wants_spill
     world.checkpoint(full=False)
     assert list(world.streams["t:u"]) == [1]
     assert world.journal, "only a full checkpoint covers the journal"
@@ -613,8 +614,8 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     world.crash()
     world.core.fire([timer], world.now_ms)
     world.settle()
-    assert [partition for partition, _ in world.core.to_scheduler] == [3]
-    assert isinstance(world.core.to_scheduler[0][1], FireDone)
+    assert [partition for partition, _ in world.core.output.to_schedulers] == [3]
+    assert isinstance(world.core.output.to_schedulers[0][1], FireDone)
     assert world.core.mailboxes["t:u"].head == 3
 
 
@@ -624,21 +625,21 @@ def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_ne
     world.attach(1)
     world.settle()
     world.core.fire([timer], world.now_ms)
-    world.core.intake.drop_waiting()
-    world.core.fired.again([("3-abc", world.now_ms + 500)])
+    world.core.post_queue.drop_waiting()
+    world.core.fired_timers.again([("3-abc", world.now_ms + 500)])
     world.settle()
     world.core.fire([timer, timer], world.now_ms + 100)  # copies that were under way
-    assert [record for _, record in world.core.to_scheduler] == [FireAgain([("3-abc", world.now_ms + 500)])] * 3
+    assert [record for _, record in world.core.output.to_schedulers] == [FireAgain([("3-abc", world.now_ms + 500)])] * 3
     world.settle()
     assert world.core.mailboxes["t:u"].head == 0
     world.core.fire([replace(timer, due_ms=world.now_ms + 500)], world.now_ms + 500)
     world.settle()
     assert world.core.mailboxes["t:u"].head == 1
-    assert isinstance(world.core.to_scheduler[-1][1], FireDone)
+    assert isinstance(world.core.output.to_schedulers[-1][1], FireDone)
 
 
 def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
-    fired = FiredTimers(3)
+    fired = FiredTimers(3, ShardOutput())
     timers = [Timer(f"3-{n}", "t:u", 100, 0, "a", b"d" * 8, 1, 60_000, True, b"") for n in range(5)]
     for timer in timers:
         assert fired.take(timer)
@@ -651,7 +652,7 @@ def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -
 def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
     world = World()
     world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, "a", b"d" * 8, 1, 1000, True, b"")], world.now_ms)
-    assert [record.sids for _, record in world.core.to_scheduler] == [["3-abc"]]
+    assert [record.sids for _, record in world.core.output.to_schedulers] == [["3-abc"]]
     assert world.core.take_group(world.now_ms) is None
 
 

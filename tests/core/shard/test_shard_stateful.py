@@ -275,7 +275,7 @@ class ShardMachine(RuleBasedStateMachine):
     def what_is_in_memory_is_counted(self) -> None:
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
-            memory = self.world.core.cabinet.memory
+            memory = self.world.core.mailbox_store.memory
             bodies = sum(len(message.body) for mailbox in mailboxes for message in mailbox.hot.values())
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
             assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
@@ -299,7 +299,7 @@ class ShardMachine(RuleBasedStateMachine):
             return
         self.hear(self.world.settle())
         self.hear(self.world.calm_down())
-        assert self.world.core.pressure.level == 0
+        assert self.world.core.admission.pressure.level == 0
         for user, id in self.windows:
             self.post_window(user, id)
             self.hear(self.world.settle())
