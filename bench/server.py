@@ -24,6 +24,7 @@ from bench.posting import Poster
 from bench.processes import BY_PROGRAM, Processes
 from bench.system import System
 from engine.auth.tokens import mint
+from engine.cli.settings import variable
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
@@ -112,7 +113,7 @@ def engine(**options: object) -> Iterator[Engine]:
     with tempfile.TemporaryDirectory(prefix="engine-bench-", ignore_cleanup_errors=True) as folder:
         settings = {"port": port, "data_dir": f"{folder}/data", "jwt_secret": SECRET, "shards": 1, "edges": 1, **options}
         env = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_")}
-        env |= {f"ENGINE_{name.upper()}": str(value) for name, value in settings.items()}
+        env |= {variable(name): str(value) for name, value in settings.items()}
         log = Path(folder, "engine.log")
         with log.open("wb") as output:
             process = subprocess.Popen([sys.executable, "-m", "engine", "up"], env=env, stdout=output, stderr=subprocess.STDOUT)

@@ -1,16 +1,15 @@
-"""One typed configuration object: every limit has a name, a unit in the name, and a reason beside its default.
+"""`Config`: every value an engine can be given, typed, with its unit in its name and the reason for its default beside it.
 
-Precedence, highest first: command line, environment (`ENGINE_<NAME>`), `engine.toml` in the working directory, default.
+Two kinds. Published settings are the interface to operators: `engine.cli.settings` groups them in sections, documents them and reads them
+from `engine.toml`, the environment and the command line. Internal limits bound memory, time and queues of one mechanism; they have names
+so that tests and benchmarks can vary them, and change without notice. A limit that one module uses and nothing varies is a constant there.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,28 +23,59 @@ NonNegative = Annotated[int, Meta(ge=0)]
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of an engine. Immutable; every process of one engine gets the same object."""
+    """All settings of an engine. Immutable; every process of one engine gets the same object.
 
-    # -- what runs where ----------------------------------------------------------------------------------------------
-    host: str = "127.0.0.1"  # loopback: exposing the engine is a decision, not a default
-    port: Port = 8000  # 0 picks a free one
+    Constructing one checks nothing: `engine.cli.settings.load` does, and is what the command line uses.
+    """
+
+    # -- published: [engine] -------------------------------------------------------------------------------------------
     shards: Count = 2
     schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
     edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
-    redis_url: str = ""  # empty: the engine starts a Redis of its own; redis+sentinel://HOST,HOST/NAME follows fail-overs
-    redis_fsync: str = "always"  # of its own Redis: `always` survives power loss; `everysec` may lose the last second then
+    address: str = ""  # empty: start a local Ray
+    namespace: str = "engine"
     data_dir: str = ".engine"
-    address: str = ""  # Ray cluster to join; empty: start a local one
-    namespace: str = "engine"  # Ray namespace of the engine's named actors
-    rules_path: str = ""  # rules for POST /v1/events, see examples/; read again when the file changes; empty: events match nothing
-    examples_dir: str = ""  # where `engine replay` finds rules.toml; empty: the one shipped
+    rules_path: str = ""  # empty: events match no rule
+    start_timeout_s: Positive = 120  # Ray alone takes up to 30 s on a busy machine
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
-    # -- identity -----------------------------------------------------------------------------------------------------
-    jwt_secret: str = ""  # HS256; empty and no key below: made, and kept in the data directory with mode 0600
-    jwt_public_key: str = ""  # PEM text or path, RS256/ES256
+    # -- published: [edge] ---------------------------------------------------------------------------------------------
+    host: str = "127.0.0.1"  # loopback: exposing the engine is a decision, not a default
+    port: Port = 8000
+    allowed_origins: tuple[str, ...] = ()  # empty: the engine's own origin only
+    heartbeat_ms: Positive = 30_000  # half of the 60 s after which common proxies close a silent connection
+    drain_ms: Positive = 2000  # a close handshake takes a round trip; who stops with Ctrl-C waits this long
+
+    # -- published: [redis] --------------------------------------------------------------------------------------------
+    redis_url: str = ""  # empty: the engine starts a Redis of its own
+    redis_fsync: Literal["always", "everysec"] = "always"  # `everysec` may lose the last second in a power cut
+    redis_replicas_min: NonNegative = 0  # 0: a fail-over may lose the last moments
+    redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
+
+    # -- published: [auth] ---------------------------------------------------------------------------------------------
+    jwt_secret: str = ""  # empty and no key below: made, and kept in the data directory with mode 0600
+    jwt_public_key: str = ""
     jwt_jwks_url: str = ""
     jwt_issuer: str = ""  # checked when set
     jwt_audience: str = ""  # checked when set
+
+    # -- published: [delivery] -----------------------------------------------------------------------------------------
+    ttl_s_default: Positive = 72 * 3600  # a weekend, and a day
+    retry_first_ms: Positive = 100  # above most round trips, so that few messages are sent twice
+    retry_cap_ms: Positive = 2000
+    retry_tries: Positive = 3  # a client that has missed three is disconnected or stuck
+    digest_ms: Positive = 3_600_000
+
+    # -- published: [limits] -------------------------------------------------------------------------------------------
+    connections_max: Positive = 50_000  # about 30 KB each
+    connections_per_user_max: Positive = 8  # one person's devices and browser tabs
+    offline_max: Positive = 10_000  # nobody reads further back after an absence
+    timers_per_user_max: Positive = 10_000  # as many as a mailbox keeps
+    data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
+    shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
+    session_stream_max: Positive = 1_000_000  # about 100 MB in Redis
+
+    # -- internal: identity --------------------------------------------------------------------------------------------
     jwt_leeway_s: NonNegative = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` means what it says
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
     jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id
@@ -54,18 +84,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     token_chars_max: Positive = 8192  # about what fits a request header
     topics_per_token_max: Positive = 1000
     verified_tokens_max: Positive = 20_000  # remembered per edge, some 20 MB: reconnects and publishers present theirs again and again
-    allowed_origins: tuple[str, ...] = ()  # browsers from other origins than the engine's own; `*` allows all
     demo_token_ttl_s: Positive = 3600  # the demo link is for trying, not for keeping
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
+    # -- internal: publishing ------------------------------------------------------------------------------------------
     body_bytes_max: Positive = 1 << 20
     items_max: Positive = 1000  # per publish request, after `users` is expanded
-    data_bytes_max: Positive = 64 << 10
     id_chars_max: Positive = 128  # ids, users, types, devices: an identifier, not a document
     context_bytes_max: Positive = 4096  # actor, target, context: each
     json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
-    ttl_s_default: Positive = 72 * 3600  # of a message whose publisher says none: as long it is delivered, and kept for who is offline
     ttl_s_max: Positive = 30 * 86400
     collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news; and ids are not remembered for longer
     collapse_text_chars_max: Positive = 500  # of a template for a summary's text
@@ -84,15 +111,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # and shrinks to half while high ones are not answered within three times the shortest time an item took, and
     publish_high_ms: Positive = 10  # two commits on a good disk
 
-    # -- delivery -----------------------------------------------------------------------------------------------------
+    # -- internal: delivery --------------------------------------------------------------------------------------------
     window: Positive = 256  # unacknowledged messages in flight per connection
     window_bytes: Positive = 1 << 20  # and their bytes: a window of the largest messages must not be 16 MiB
     ack_timeout_factor: float = 1.8  # of the smoothed round trip
     ack_rtt_initial_ms: Positive = 250  # before the first measurement
-    retry_first_ms: Positive = 100  # floor of the timeout of the first try; doubles with every further one
-    retry_cap_ms: Positive = 2000
-    retry_tries: Positive = 3  # sends of one message on one connection before that connection counts as stalled
-    connections_per_user_max: Positive = 8  # devices of one person; the oldest goes with 4409
     frame_bytes_max: Annotated[int, Meta(ge=125)] = 64 << 10  # from a client; ACKs are tiny, control frames have up to 125
     malformed_frames_max: Positive = 10
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
@@ -100,8 +123,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's
     deliver_bytes_max: Positive = 256 << 10  # messages coalesced into one frame
 
-    # -- connections --------------------------------------------------------------------------------------------------
-    heartbeat_ms: Positive = 30_000
+    # -- internal: connections -----------------------------------------------------------------------------------------
     heartbeat_max_ms: Positive = 120_000  # a jittery network is asked less often: 30 -> 60 -> 120 s
     pong_timeout_ms: Positive = 5000
     pong_misses_max: Positive = 2
@@ -114,12 +136,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add
     request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
-    connections_max: Positive = 50_000  # per edge; beyond it 503 before the upgrade
-    drain_ms: Positive = 2000  # how long Ctrl-C waits for connections to take their leave
     drain_spread_ms: Positive = 5000  # reconnects after a drain are spread over this
 
-    # -- mailboxes ----------------------------------------------------------------------------------------------------
-    offline_max: Positive = 10_000  # messages kept per user; older ones are trimmed and announced as a gap
+    # -- internal: mailboxes -------------------------------------------------------------------------------------------
     sweep_ms: Positive = 300_000
     recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
@@ -132,13 +151,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is forgotten
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline remembers: some 150 bytes each in the page
-    digest_ms: Positive = 3_600_000  # how long a user's digest gathers before it is sent
     mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
-    session_stream_max: Positive = 1_000_000  # entries of session:stream, approximately
 
-    # -- broadcasts ---------------------------------------------------------------------------------------------------
+    # -- internal: broadcasts ------------------------------------------------------------------------------------------
     broadcasts_max: Positive = 10_000  # in the log, of all tenants; the oldest go first, and who has not come for them misses them
     broadcasts_bytes_max: Positive = 32 << 20  # and their bytes; every shard mirrors the log in memory
     adopt_max: Positive = 500  # broadcasts per group commit, counted once per mailbox: a few ms, which is all that others wait for them
@@ -146,7 +163,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_bytes_max: Positive = 4 << 20  # bodies of broadcasts an edge keeps per shard; each is sent to it once while it has it
     fan_out_max: Positive = 64  # connections an edge writes a broadcast to before others get their turn: about 0.6 ms
 
-    # -- journal ------------------------------------------------------------------------------------------------------
+    # -- internal: journal ---------------------------------------------------------------------------------------------
     commit_records_max: Positive = 2000  # one group commit stays below ~1 MB and a few ms of Redis time
     commit_bytes_max: Positive = 4 << 20
     commit_retry_ms: Positive = 2000  # storage away longer than this: publishers get 503
@@ -154,20 +171,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_ms: Positive = 3000
     checkpoint_mailboxes: Positive = 32  # prepared at once: 1 or 2 ms, during which the shard does nothing else
     posts_pending_max: Positive = 50_000  # messages waiting for a page or a commit, per shard; beyond it OVERLOADED
-    redis_timeout_ms: Positive = 2000  # of one command
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
     redis_sentinel_timeout_ms: Positive = 300  # of one question to one sentinel; they are asked one after the other
-    redis_replicas_min: NonNegative = 0  # replicas that must have a write before it counts; 0: a fail-over may lose the last moments
     redis_replicas_timeout_ms: Positive = 1000  # for them to have it; then it is repeated, and after commit_retry_ms publishers get 503
     redis_restart_ms: Positive = 100  # its own Redis is started again at once, then after this, doubling
     redis_restart_max_ms: Positive = 2000  # ... up to this: a Redis that cannot start must not fill the log
     shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
-    shard_memory_bytes_max: Positive = 512 << 20  # and what they and the mailboxes take; a process has some 200 MB beside it
     pressure_tick_ms: Positive = 100  # how often a shard measures how hard it is pressed: 0.1 % of a core
     pressure_lag_ms: Positive = 250  # age of the oldest waiting post that is pressure: ten times what a commit takes under full load
     pressure_calm_ms: Positive = 1000  # a level ends after so long below 70 % of what began it, or the same messages would come and go
 
-    # -- timers -------------------------------------------------------------------------------------------------------
+    # -- internal: timers ----------------------------------------------------------------------------------------------
     timer_horizon_ms: Positive = 60_000  # durable timers due within it are in the wheel
     timer_load_max: Positive = 2000  # loaded from Redis in one go: a few ms of Redis and of the scheduler; the next page follows at once
     timer_load_bytes: Positive = 4 << 20  # and their bytes, which Redis has to hold for the reply
@@ -188,12 +202,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_degrade_load: float = 0.9  # of timer_claims_max or _bytes: a shard this busy gets failed timers with the compensation batch only
     timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail
     fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
-    timers_per_user_max: Positive = 10_000
     list_timers_max: Positive = 1000
     list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and says so
     slots_refresh_ms: Positive = 3000  # how often a scheduler looks for a newer slot map; a stale one delays a timer, never loses it
 
-    # -- links --------------------------------------------------------------------------------------------------------
+    # -- internal: links -----------------------------------------------------------------------------------------------
     link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
     link_pacing_max_ms: float = 4.0  # under load the interval grows to this: larger groups, 5 % less CPU per message than with 1 ms
     link_pacing_records: Positive = 64  # a batch of so many doubles the interval behind it
@@ -206,108 +219,86 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_batch_bytes: Positive = 8 << 20
     link_queue_bytes: Positive = 256 << 20  # waiting at one end of one link; beyond it the session is reset
 
-    # -- operating ----------------------------------------------------------------------------------------------------
+    # -- internal: operating -------------------------------------------------------------------------------------------
     health_ms: Positive = 2000  # the controller asks every actor this often; each question costs about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves questions unanswered for this long, four in a row, is replaced
     latency_window_ms: Positive = 10_000  # the status shows latency quantiles of this much past
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing what is left when the engine stops
-    start_timeout_s: Positive = 120
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
-    log_level: str = "INFO"
 
 
-_FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+FIELDS: Final = {field.name: field for field in msgspec.structs.fields(Config)}
+"""Every field of `Config` by its name: type and default."""
 
 
-def _from_text(name: str, text: str) -> Any:
-    """A value as it comes from the environment: text, lists separated by commas."""
-    kind = _FIELDS[name].type
-    if kind is str:
-        return text
-    if "tuple" in str(kind):
-        return [part.strip() for part in text.split(",") if part.strip()]
-    return text
-
-
-def load(
-    options: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
-    toml_path: str | Path = "engine.toml",
-) -> Config:
-    """The configuration from all sources.
-
-    Args:
-        options: what the command line gave; `None` values count as not given.
-        env: the environment, `os.environ` when left out.
-        toml_path: read when it exists.
+def check(config: Config) -> None:
+    """Check what a field's type cannot express: finite numbers, and rules between settings.
 
     Raises:
-        ConfigError: a source names an unknown setting, or a value is malformed or out of range.
+        ConfigError: a rule is broken; the message names the setting, the rule and its reason.
     """
-    env = os.environ if env is None else env
-    merged: dict[str, Any] = {}
-    path = Path(toml_path)
-    if path.is_file():
-        try:
-            merged.update(tomllib.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, RecursionError) as error:  # unreadable; no TOML, no UTF-8, a number without end; nested without end
-            raise ConfigError(f"{path}: {error}") from error
-        for name in merged:
-            if name not in _FIELDS:
-                raise ConfigError(f"{path}: unknown setting {name!r}; allowed are {', '.join(sorted(_FIELDS))}")
-    for name in _FIELDS:
-        text = env.get(f"ENGINE_{name.upper()}")
-        if text is not None and text != "":
-            merged[name] = _from_text(name, text)
-    merged |= {name: value for name, value in (options or {}).items() if value is not None}
-    if isinstance(merged.get("rules_path"), str) and merged["rules_path"]:
-        merged["rules_path"] = os.path.abspath(merged["rules_path"])  # edges have another working directory
-    try:
-        config = msgspec.convert(merged, Config, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"setting {error}") from error
-    _check(config)
-    return config
-
-
-def _check(config: Config) -> None:
-    """Rules that a type does not say, or that concern several settings at once."""
-    for name in _FIELDS:
+    for name in FIELDS:
         value = getattr(config, name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
-    _check_storage(config)
-    if config.ack_timeout_factor <= 1:
-        raise ConfigError("ack_timeout_factor: must be above 1, a timeout below the round trip repeats every message")
-    if not 0 <= config.reconnect_jitter < 1:
-        raise ConfigError("reconnect_jitter: allowed is 0 up to, not including, 1")
-    if not config.reconnect_delays_ms or min(config.reconnect_delays_ms) < 1:
-        raise ConfigError("reconnect_delays_ms: at least one delay, each at least 1")
-    if config.link_timeout_ms <= config.link_park_ms:
-        raise ConfigError("link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead")
-    if (
-        not 0 < config.link_calls_share < 1
-        or min(config.link_pacing_ms, config.link_pacing_max_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms) < 0
-    ):
-        raise ConfigError("link_calls_share must be between 0 and 1, pacing must not be negative")
-    if config.data_bytes_max > config.window_bytes:
-        raise ConfigError("data_bytes_max: must not exceed window_bytes, else a message could never be sent")
-    if config.fired_tombstone_s < config.idempotency_caller_s:
-        raise ConfigError("fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again")
-    if config.collapse_window_s_max > config.idempotency_caller_s:
-        raise ConfigError("collapse_window_s_max: must not exceed idempotency_caller_s, else a repeated publish could count twice")
-    if config.ttl_s_default > config.ttl_s_max:
-        raise ConfigError("ttl_s_default: must not exceed ttl_s_max")
+    for holds, reason in (*_delivery_rules(config), *_storage_rules(config), *_link_rules(config)):
+        if not holds:
+            raise ConfigError(reason)
 
 
-def _check_storage(config: Config) -> None:
-    if config.digest_ms > config.idempotency_caller_s * 1000:
-        raise ConfigError("digest_ms: must not exceed idempotency_caller_s, else a repeated publish could count twice")
-    if not 0 < config.timer_degrade_load <= 1:
-        raise ConfigError("timer_degrade_load: a share of the claims, above 0 and at most 1")
-    if config.redis_fsync not in ("always", "everysec"):
-        raise ConfigError("redis_fsync: allowed are `always` and `everysec`")
-    if config.redis_replicas_min and config.redis_replicas_timeout_ms >= config.redis_timeout_ms:
-        raise ConfigError("redis_replicas_timeout_ms: must be below redis_timeout_ms, else waiting for replicas looks like a dead Redis")
-    if config.redis_replicas_min and not config.redis_url:
-        raise ConfigError("redis_replicas_min: the engine's own Redis has no replicas; give the URL of one that has, or leave it 0")
+def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        config.heartbeat_ms < config.client_timeout_ms,
+        f"heartbeat_ms: must be below {config.client_timeout_ms}, the silence after which clients reconnect",
+    )
+    yield (
+        config.ack_timeout_factor > 1,
+        "ack_timeout_factor: must be above 1, a timeout below the round trip repeats every message",
+    )
+    yield 0 <= config.reconnect_jitter < 1, "reconnect_jitter: allowed is 0 up to, not including, 1"
+    yield (
+        len(config.reconnect_delays_ms) > 0 and min(config.reconnect_delays_ms) >= 1,
+        "reconnect_delays_ms: at least one delay, each at least 1",
+    )
+    yield (
+        config.data_bytes_max <= config.window_bytes,
+        f"data_bytes_max: must not exceed window_bytes ({config.window_bytes}), else a message could never be sent",
+    )
+    yield config.ttl_s_default <= config.ttl_s_max, f"ttl_s_default: must not exceed ttl_s_max ({config.ttl_s_max})"
+
+
+def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    remembered_s = config.idempotency_caller_s
+    yield (
+        config.fired_tombstone_s >= remembered_s,
+        "fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again",
+    )
+    yield (
+        config.collapse_window_s_max <= remembered_s,
+        "collapse_window_s_max: must not exceed idempotency_caller_s, else a repeated publish could count twice",
+    )
+    yield (
+        config.digest_ms <= remembered_s * 1000,
+        f"digest_ms: must not exceed {remembered_s * 1000}, as long as ids are remembered, else a repeated publish could count twice",
+    )
+    yield 0 < config.timer_degrade_load <= 1, "timer_degrade_load: a share of the claims, above 0 and at most 1"
+    if config.redis_replicas_min:
+        yield (
+            config.redis_timeout_ms > config.redis_replicas_timeout_ms,
+            f"redis_timeout_ms: must be above redis_replicas_timeout_ms ({config.redis_replicas_timeout_ms}), "
+            "else waiting for replicas looks like a dead Redis",
+        )
+        yield (
+            bool(config.redis_url),
+            "redis_replicas_min: the engine's own Redis has no replicas; give the URL of one that has, or leave it 0",
+        )
+
+
+def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        config.link_timeout_ms > config.link_park_ms,
+        "link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead",
+    )
+    yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
+    pacing_ms = (config.link_pacing_ms, config.link_pacing_max_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)
+    yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"

@@ -64,8 +64,8 @@ NOT_MIRRORED = {"bench", "browser", "chaos", "deploy", "fuzz", "sim", "support"}
 """Folders of tests that are not those of one package."""
 
 TOP_LEVEL_MAX = 12
-NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "routes.py", "actors", "examples"}
-"""What Python or the project prescribes, and the link to the examples that the package brings along."""
+NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "routes.py", "actors"}
+"""What Python or the project prescribes."""
 
 
 def module_name(path: Path) -> str:

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from engine import __version__
 from engine.cli.client_commands import register
-from engine.config import Config, load
+from engine.cli.settings import load
+from engine.config import Config
 from engine.errors import EngineError
 
 DOWN_TIMEOUT_S: Final = 20.0

@@ -159,7 +159,7 @@ def listen(
 def replay(
     file: Annotated[str, typer.Argument(help='A .jsonl or .jsonl.gz file of {"event": name, "payload": {...}}; - for standard input.')],
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="Rules in TOML.", show_default="the GitHub rules that ship with the engine")
+        Path | None, typer.Option("--rules", help="Rules in TOML.", show_default="rules_path, else rules.toml beside FILE")
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Deliveries per second; 0 for as fast as possible.")] = 0,
     user_prefix: Annotated[str, typer.Option("--user-prefix", help="Put before every user's name.")] = "",
@@ -177,13 +177,13 @@ def replay(
     engine replay deliveries.jsonl --rules my-rules.toml --rate 20
     zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
     """
-    from engine.cli.local_engine import config_of, find_engine, rules_path
+    from engine.cli.local_engine import config_of, find_engine, rules_for
     from engine.cli.progress import print_report, progress_bar
     from engine.cli.replay import Replay, open_recording
     from engine.client.publisher import Publisher
     from engine.core.rules.toml_loader import parse_rules
 
-    chosen = rules or rules_path(config_of(data_dir))
+    chosen = rules_for(file, rules, config_of(data_dir))
     try:
         parsed = parse_rules(chosen.read_text("utf-8"), str(chosen))
     except (OSError, UnicodeDecodeError) as error:

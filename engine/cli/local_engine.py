@@ -11,14 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.settings import load
 from engine.cli.state_file import STATE_FILE, read_state
 from engine.client.credentials import parse_url
-from engine.config import Config, load
+from engine.config import Config
 from engine.errors import ConfigError, EngineError, Unreachable
 
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
-SHIPPED_EXAMPLES: Final = Path(__file__).parent.parent / "examples" / "github"
+RULES_FILE: Final = "rules.toml"  # looked for beside a recording
 
 
 def config_of(data_dir: str | None) -> Config:
@@ -106,9 +107,24 @@ def _url_of(config: Config, url: str | None) -> str:
     return f"http://{host}:{config.port}"
 
 
-def rules_path(config: Config) -> Path:
-    """The rules `engine replay` uses when none are named: `rules.toml` in `examples_dir`, else the ones shipped."""
-    return (Path(config.examples_dir) if config.examples_dir else SHIPPED_EXAMPLES) / "rules.toml"
+def rules_for(recording: str, rules: Path | None, config: Config) -> Path:
+    """The rules file of a replay: the one given, else `rules_path`, else `rules.toml` beside the recording (`-`: standard input).
+
+    Raises:
+        EngineError: there are no rules, or no recording to look beside.
+    """
+    if rules is not None:
+        return rules
+    if config.rules_path:
+        return Path(config.rules_path)
+    if recording == "-":
+        raise EngineError("no rules to replay by: give a file with --rules, or set rules_path")
+    if not Path(recording).exists():
+        raise EngineError(f"{recording}: No such file or directory")
+    beside = Path(recording).parent / RULES_FILE
+    if not beside.is_file():
+        raise EngineError(f"no rules to replay by: give a file with --rules, or set rules_path; there is no {beside} either")
+    return beside
 
 
 def printable(value: Any) -> str:

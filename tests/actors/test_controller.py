@@ -15,7 +15,7 @@ from tests.support.running_engine import RunningEngine, running_engine
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[RunningEngine]:
     """An engine that loses patience early, and whose parts may be stopped."""
-    with running_engine("--shards", "1", env={"ENGINE_HEALTH_TIMEOUT_MS": "3000", "ENGINE_HEALTH_MS": "500"}) as running:
+    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000", "ENGINE_INTERNAL_HEALTH_MS": "500"}) as running:
         yield running
 
 

@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def pressed_engine() -> Iterator[RunningEngine]:
     """Half a second of backlog is much on a fast machine: an engine that lets nobody wait for long is soon beyond its capacity."""
-    with running_engine("--shards", "1", env={"ENGINE_PUBLISH_DELAY_TARGET_MS": "100"}) as running:
+    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_PUBLISH_DELAY_TARGET_MS": "100"}) as running:
         yield running
 
 

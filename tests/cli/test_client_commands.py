@@ -23,7 +23,6 @@ import typer
 from typer.testing import CliRunner, Result
 
 from engine.cli.client_commands import register
-from engine.cli.local_engine import SHIPPED_EXAMPLES
 from engine.cli.replay import LINE_BYTES_MAX, open_recording
 from engine.cli.state_file import EngineState, write_state
 from engine.errors import ConfigError, EngineError, RulesError, Unauthorized, Unreachable
@@ -31,6 +30,7 @@ from tests.support.misbehaving_server import Peer, misbehaving, stay
 from tests.support.publish_server import Engine, refuses, rejects, running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "github"
+RULES = str(EXAMPLE / "rules.toml")
 
 app = typer.Typer()
 register(app)
@@ -235,7 +235,7 @@ def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:
 
 
 # -- replay --------------------------------------------------------------------------------------------------------------
-def test_the_shipped_recording_is_replayed_by_the_shipped_rules(accepting: Engine) -> None:
+def test_the_recording_of_the_example_is_replayed_by_the_rules_beside_it(accepting: Engine) -> None:
     result = engine("replay", str(EXAMPLE / "deliveries.jsonl.gz"), "--url", accepting.url)
     assert result.exit_code == 0, result.output
     assert "39 deliveries read, 21 notifications published" in result.stdout
@@ -256,7 +256,7 @@ def test_a_recorders_own_delivery_id_identifies_the_delivery(accepting: Engine, 
     line = json.loads((EXAMPLE / "handwritten.jsonl").read_text().splitlines()[1])
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps({**line, "delivery": f"guid-{n}"}) + "\n" for n in (1, 2, 1)))
-    assert engine("replay", str(file), "--url", accepting.url).exit_code == 0
+    assert engine("replay", str(file), "--url", accepting.url, "--rules", RULES).exit_code == 0
     assert list(accepting.accepted) == ["run-failed/guid-1", "run-failed/guid-2"]
 
 
@@ -264,7 +264,7 @@ def test_malformed_lines_are_counted_with_their_numbers_and_do_not_stop_the_rest
     good = (EXAMPLE / "handwritten.jsonl").read_text().splitlines()
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join([good[0], "", "{oops", '{"event": "e"}', '{"event": "e", "payload": []}', good[1], ""]))
-    result = engine("replay", str(file), "--url", accepting.url)
+    result = engine("replay", str(file), "--url", accepting.url, "--rules", RULES)
     assert result.exit_code == 0
     assert "2 deliveries read, 3 notifications published" in result.stdout
     assert "3 malformed lines" in result.stdout
@@ -274,9 +274,9 @@ def test_malformed_lines_are_counted_with_their_numbers_and_do_not_stop_the_rest
 def test_a_file_that_is_none_is_an_error(accepting: Engine, tmp_path: Path) -> None:
     assert "No such file" in failure(engine("replay", "nowhere.jsonl", "--url", accepting.url))
     (tmp_path / "prose.txt").write_text("hello\nworld\n")
-    assert engine("replay", "prose.txt", "--url", accepting.url).exit_code == 1
+    assert engine("replay", "prose.txt", "--url", accepting.url, "--rules", RULES).exit_code == 1
     (tmp_path / "cut.gz").write_bytes((EXAMPLE / "deliveries.jsonl.gz").read_bytes()[:5000])
-    assert "cannot be read to its end" in failure(engine("replay", "cut.gz", "--url", accepting.url))
+    assert "cannot be read to its end" in failure(engine("replay", "cut.gz", "--url", accepting.url, "--rules", RULES))
 
 
 def test_an_overlong_line_is_left_out_without_being_kept_in_memory(tmp_path: Path) -> None:
@@ -308,14 +308,33 @@ def test_own_rules_are_used_and_wrong_ones_told_with_their_place(accepting: Engi
     assert "No such file" in failure(engine("replay", "x", "--rules", "nowhere.toml"), RulesError)
 
 
-def test_rules_come_from_the_configured_examples_directory(accepting: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rules.toml").write_text('[[rule]]\nname = "pings"\nevent = "ping"\nrecipients = ["sender.login"]\ntype = "git.ping"\n')
-    monkeypatch.setenv("ENGINE_EXAMPLES_DIR", str(tmp_path))
+PING_RULES = '[[rule]]\nname = "pings"\nevent = "ping"\nrecipients = ["sender.login"]\ntype = "git.ping"\n'
+
+
+def test_the_configured_rules_come_before_those_beside_the_recording(
+    accepting: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.toml").write_text(PING_RULES)
+    monkeypatch.setenv("ENGINE_RULES_PATH", "mine.toml")
     assert re.search(r"pings +1 +1", engine("replay", str(EXAMPLE / "deliveries.jsonl.gz"), "--url", accepting.url).stdout)
 
 
-def test_the_shipped_rules_are_part_of_the_package() -> None:
-    assert (SHIPPED_EXAMPLES / "rules.toml").read_text() == (EXAMPLE / "rules.toml").read_text()
+def test_the_rules_beside_the_recording_are_used_when_no_others_are_named(accepting: Engine, tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
+    recording = tmp_path / "recorded" / "deliveries.jsonl.gz"
+    recording.write_bytes((EXAMPLE / "deliveries.jsonl.gz").read_bytes())
+    (recording.parent / "rules.toml").write_text(PING_RULES)
+    assert re.search(r"pings +1 +1", engine("replay", str(recording), "--url", accepting.url).stdout)
+
+
+@pytest.mark.parametrize("recording", ["a.jsonl", "-"])
+def test_a_replay_without_rules_is_an_error_that_names_the_ways_to_give_some(recording: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    if recording == "-":
+        (tmp_path / "rules.toml").write_text(PING_RULES)
+    reason = failure(engine("replay", recording, "--url", "http://127.0.0.1:1"))
+    assert "--rules" in reason
+    assert "rules_path" in reason
 
 
 def test_a_rate_is_kept(accepting: Engine) -> None:

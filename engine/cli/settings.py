@@ -1,0 +1,290 @@
+"""The settings as operators meet them: which are published, in which section, what they mean, and where their values come from.
+
+Sources, highest first: command line, environment (`ENGINE_<NAME>`), `engine.toml` in the working directory, default. A setting has one
+name everywhere; in the file its key stands in its section:
+
+    [edge]
+    host = "0.0.0.0"
+
+    [redis]
+    redis_url = "redis://10.0.0.5:6379/0"
+
+Internal limits are not part of the interface and may change in any release. They can be set under one marked name only: in the section
+`[internal]`, or as `ENGINE_INTERNAL_<NAME>`.
+
+A name that does not exist is refused, in the file and in the environment: a misspelt setting would otherwise be a default in force.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Struct, inspect
+
+from engine.config import FIELDS, Config, check
+from engine.errors import ConfigError
+
+TOML_PATH: Final = "engine.toml"
+DEFAULT: Final = "default"
+"""The source of a value that no source gives."""
+INTERNAL: Final = "internal"
+"""The section of internal limits."""
+
+_PREFIX: Final = "ENGINE_"
+_INTERNAL_PREFIX: Final = "ENGINE_INTERNAL_"
+_OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the examples read these themselves
+_OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
+_SENSITIVE: Final = ("jwt_secret", "redis_url", "jwt_jwks_url")  # secrets, and URLs that may hold a password
+_UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
+_SHOWN_CHARS_MAX: Final = 40  # of a wrong value in an error message
+
+
+class Section(Struct, frozen=True):
+    """Published settings that belong together: what they are about, and what each of them means."""
+
+    about: str
+    settings: Mapping[str, str]
+
+
+SECTIONS: Final[Mapping[str, Section]] = {
+    "engine": Section(
+        "what runs, and where",
+        {
+            "shards": "shard actors, one thread each; users are spread over them",
+            "schedulers": "scheduler actors: delays and retries",
+            "edges": "edge actors: client connections; all edges of a machine share the port",
+            "address": "Ray cluster to join: `auto`, or HOST:PORT; empty starts a local Ray",
+            "namespace": "Ray namespace of the actors; engines in one cluster need different ones",
+            "data_dir": "directory of the secret, the state file and the engine's own Redis",
+            "rules_path": "file with the rules for POST /v1/events, read again when it changes",
+            "start_timeout_s": "time until every part must be ready; more when an autoscaler boots machines",
+            "log_level": "of the actors' logs",
+        },
+    ),
+    "edge": Section(
+        "where clients connect, and how connections are kept",
+        {
+            "host": "address the edges listen on; 0.0.0.0 for all interfaces",
+            "port": "port of the edges; 0 picks a free one",
+            "allowed_origins": "other origins whose pages may connect from a browser; `*` for all",
+            "heartbeat_ms": "time between heartbeats; below the idle timeout of proxies in between",
+            "drain_ms": "time for connections to close when the engine stops",
+        },
+    ),
+    "redis": Section(
+        "durable storage",
+        {
+            "redis_url": "redis://, rediss://, unix:// or redis+sentinel://HOST,HOST/NAME, 6.2 or newer; empty starts one",
+            "redis_fsync": "of the engine's own Redis; `everysec` may lose the last second in a power cut",
+            "redis_replicas_min": "replicas that must have a write before it is answered",
+            "redis_timeout_ms": "time for one command",
+        },
+    ),
+    "auth": Section(
+        "what tokens are verified with; without a key the engine makes a secret",
+        {
+            "jwt_secret": "shared secret, HS256",
+            "jwt_public_key": "PEM text, or the path of a PEM file; RS256 or ES256",
+            "jwt_jwks_url": "URL of the identity provider's keys",
+            "jwt_issuer": "`iss` that tokens must have, when set",
+            "jwt_audience": "`aud` that tokens must have, when set",
+        },
+    ),
+    "delivery": Section(
+        "how long, and how often, a message is tried",
+        {
+            "ttl_s_default": "lifetime of a message published without `ttl`",
+            "retry_first_ms": "shortest wait for an acknowledgement before a message is sent again; doubles each time",
+            "retry_cap_ms": "longest such wait",
+            "retry_tries": "sends of one message on one connection; then it waits for the next connection",
+            "digest_ms": "time a user's digest gathers before it is sent",
+        },
+    ),
+    "limits": Section(
+        "what is kept, and how much is taken",
+        {
+            "connections_max": "connections of one edge; beyond it 503",
+            "connections_per_user_max": "connections of one user; the oldest is closed for a new one",
+            "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",
+            "timers_per_user_max": "delayed messages pending per user",
+            "data_bytes_max": "`data` of one message, as JSON",
+            "shard_memory_bytes_max": "messages and mailboxes in one shard's memory; beyond it 429",
+            "session_stream_max": "entries kept in `session:stream`, approximately",
+        },
+    ),
+}
+"""All published settings, in the order in which they are listed."""
+
+SECTION_OF: Final[Mapping[str, str]] = dict.fromkeys(FIELDS, INTERNAL) | {
+    name: title for title, section in SECTIONS.items() for name in section.settings
+}
+"""The section of every field of `Config`."""
+
+
+class Loaded(Struct, frozen=True):
+    """A checked configuration, and for every value that a source gave, which: a variable, `engine.toml`'s path, an option."""
+
+    config: Config
+    sources: Mapping[str, str]
+
+
+def load(options: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, toml_path: str | Path = TOML_PATH) -> Config:
+    """The configuration from all sources; see `load_with_sources`."""
+    return load_with_sources(options, env, toml_path).config
+
+
+def load_with_sources(
+    options: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, toml_path: str | Path = TOML_PATH
+) -> Loaded:
+    """The configuration from all sources, and the source of each value.
+
+    Args:
+        options: what the command line gave; `None` values count as not given.
+        env: the environment, `os.environ` when left out. Empty variables count as not set.
+        toml_path: read when it exists.
+
+    Raises:
+        ConfigError: a source names an unknown setting, or a value is malformed or out of range. One line.
+    """
+    given: dict[str, tuple[Any, str]] = {}
+    given |= _from_file(Path(toml_path))
+    given |= _from_environment(os.environ if env is None else env)
+    given |= _from_options(options or {})
+    values = {name: _converted(name, value, source) for name, (value, source) in given.items()}
+    if values.get("rules_path"):
+        values["rules_path"] = os.path.abspath(values["rules_path"])  # the edges' processes have another working directory
+    config = Config(**values)
+    check(config)
+    return Loaded(config, {name: source for name, (_, source) in given.items()})
+
+
+def variable(name: str) -> str:
+    """The environment variable of a field of `Config`."""
+    return f"{_INTERNAL_PREFIX if SECTION_OF[name] == INTERNAL else _PREFIX}{name.upper()}"
+
+
+def unit(name: str) -> str:
+    """The unit of a field's value, `""` for a plain number or a text."""
+    found = _UNIT.search(name)
+    return found[1].replace("_", " ") if found else ""
+
+
+def allowed(name: str) -> str:
+    """What a field of `Config` takes, as an operator reads it."""
+    kind = FIELDS[name].type
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return _described(inspect.type_info(kind))
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
+    if not path.is_file():
+        return {}
+    try:
+        sections = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # unreadable; no TOML, no UTF-8, a number without end; nested without end
+        raise ConfigError(f"{path}: {error}") from error
+    given: dict[str, tuple[Any, str]] = {}
+    for title, section in sections.items():
+        if title not in (*SECTIONS, INTERNAL):
+            raise ConfigError(f"{path}: {_misplaced(title) if title in FIELDS else _unknown(title, section)}")
+        if not isinstance(section, dict):
+            raise ConfigError(f"{path}: {title} is a section: [{title}] on a line of its own, and its settings below it")
+        for name, value in section.items():
+            if name not in FIELDS:
+                raise ConfigError(f"{path}: [{title}] {_unknown_setting(name, title)}")
+            if SECTION_OF[name] != title:
+                raise ConfigError(f"{path}: [{title}] {_misplaced(name)}")
+            given[name] = value, str(path)
+    return given
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    given: dict[str, tuple[Any, str]] = {}
+    for key, text in env.items():
+        if not key.startswith(_PREFIX) or not text or key in _OF_CLIENTS:
+            continue
+        name = key.removeprefix(_INTERNAL_PREFIX if key.startswith(_INTERNAL_PREFIX) else _PREFIX).lower()
+        if name not in FIELDS:
+            near = _nearest(key, [variable(published) for published in FIELDS])
+            raise ConfigError(f"unknown setting {key!r} in the environment; {f'did you mean {near}?' if near else _LIST_ALL}")
+        if key != variable(name):
+            kind = "an internal limit, not part of the interface" if SECTION_OF[name] == INTERNAL else "a published setting"
+            raise ConfigError(f"{key} in the environment: {name} is {kind}; its variable is {variable(name)}")
+        is_list = isinstance(inspect.type_info(FIELDS[name].type), inspect.VarTupleType)
+        given[name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text, key
+    return given
+
+
+def _from_options(options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    for name in options:
+        if name not in FIELDS:
+            raise ConfigError(_unknown_setting(name, ""))
+    return {name: (value, _OPTIONS.get(name, f"--{name.replace('_', '-')}")) for name, value in options.items() if value is not None}
+
+
+def _converted(name: str, value: Any, source: str) -> Any:
+    try:
+        return msgspec.convert(value, FIELDS[name].type, strict=False)
+    except msgspec.ValidationError as error:
+        what = "the value" if name in _SENSITIVE else _shortened(value)
+        where = f" ({source})" if source else ""
+        raise ConfigError(f"setting {name}{where}: {what} is not allowed; allowed is {allowed(name)}") from error
+
+
+# -- what errors say ---------------------------------------------------------------------------------------------------
+_LIST_ALL: Final = "`engine config` lists all settings"
+
+
+def _misplaced(name: str) -> str:
+    """Of a setting that stands outside its section."""
+    section = SECTION_OF[name]
+    if section == INTERNAL:
+        return f"{name} is an internal limit, not part of the interface; it is taken in the section [{INTERNAL}] only"
+    return f"{name} belongs in the section [{section}]"
+
+
+def _unknown(title: str, value: Any) -> str:
+    """Of a name at the top of the file, where only sections are."""
+    if not isinstance(value, dict):
+        return _unknown_setting(title, "")
+    near = _nearest(title, [*SECTIONS, INTERNAL])
+    return f"unknown section {title!r}; {f'did you mean [{near}]?' if near else 'sections are ' + ', '.join((*SECTIONS, INTERNAL))}"
+
+
+def _unknown_setting(name: str, title: str) -> str:
+    """Of a name that no setting has; internal limits are proposed where they are allowed."""
+    near = _nearest(name, [known for known in FIELDS if (SECTION_OF[known] == INTERNAL) == (title == INTERNAL)])
+    return f"unknown setting {name!r}; {f'did you mean {near} in [{SECTION_OF[near]}]?' if near else _LIST_ALL}"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """The name most like this one; "" when none is."""
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), "")
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
+
+
+def _described(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.IntType(ge=low, le=None) if low is not None:
+            return f"an integer of at least {low}"
+        case inspect.IntType(ge=low, le=high):
+            return "an integer" if low is None else f"an integer from {low} to {high}"
+        case inspect.FloatType():
+            return "a finite number"
+        case inspect.VarTupleType(item_type=item):
+            return f"a list, with commas in the environment; each {_described(item)}"
+        case _:
+            return "a text"

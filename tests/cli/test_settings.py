@@ -1,0 +1,156 @@
+"""Where the values of settings come from, which names exist, and what a wrong one is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, load, load_with_sources, unit, variable
+from engine.config import FIELDS, Config
+from engine.errors import ConfigError
+
+
+def reason(path: Path, text: str = "", env: dict[str, str] | None = None, **options: Any) -> str:
+    """What `load` refuses this with."""
+    path /= "engine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(options, env or {}, path)
+    assert str(caught.value).isprintable(), "one line"
+    return str(caught.value)
+
+
+# -- what is published -------------------------------------------------------------------------------------------------
+def test_every_published_setting_is_a_field_of_one_section_and_has_a_meaning() -> None:
+    published = [name for section in SECTIONS.values() for name in section.settings]
+    assert len(set(published)) == len(published)
+    assert set(published) <= FIELDS.keys()
+    assert all(meaning for section in SECTIONS.values() for meaning in section.settings.values())
+    assert {name for name, title in SECTION_OF.items() if title != INTERNAL} == set(published)
+
+
+def test_no_section_is_called_like_a_setting() -> None:
+    assert not {*SECTIONS, INTERNAL} & FIELDS.keys()
+
+
+def test_the_cluster_file_and_the_readme_name_published_settings_only() -> None:
+    root = Path(__file__).parents[2]
+    for name in FIELDS:
+        for path in ("deploy/ray-cluster.yaml", "README.md", "PROTOCOL.md"):
+            if f"ENGINE_{name.upper()}" in (root / path).read_text():
+                assert SECTION_OF[name] != INTERNAL, f"{path} names {name}"
+
+
+def test_a_setting_states_its_unit_and_what_it_takes() -> None:
+    assert [unit(name) for name in ("heartbeat_ms", "ttl_s_default", "data_bytes_max", "publish_rate_initial_per_s")] == [
+        "ms", "s", "bytes", "per s"
+    ]  # fmt: skip
+    assert [unit(name) for name in ("session_stream_max", "port", "redis_sentinel_timeout_ms")] == ["", "", "ms"]
+    assert allowed("port") == "an integer from 0 to 65535"
+    assert allowed("retry_tries") == "an integer of at least 1"
+    assert allowed("redis_fsync") == "one of always, everysec"
+    assert allowed("allowed_origins").startswith("a list")
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+def test_an_option_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "engine.toml"
+    path.write_text('[edge]\nport = 1\nhost = "file"\n[engine]\nshards = 3\n[delivery]\nretry_tries = 7\n')
+    env = {"ENGINE_PORT": "2", "ENGINE_HOST": "variable", "ENGINE_EDGES": ""}
+    loaded = load_with_sources({"port": 4, "redis_url": "redis://h", "edges": None}, env, path)
+    assert (loaded.config.port, loaded.config.host, loaded.config.shards, loaded.config.edges) == (4, "variable", 3, 1)
+    assert loaded.sources == {
+        "port": "--port", "redis_url": "--redis", "host": "ENGINE_HOST", "shards": str(path), "retry_tries": str(path)
+    }  # fmt: skip
+
+
+def test_without_sources_everything_has_its_default(tmp_path: Path) -> None:
+    assert load_with_sources({}, {}, tmp_path / "none.toml") == load_with_sources(None, {}, tmp_path / "none.toml")
+    assert load({}, {}, tmp_path / "none.toml") == Config()
+
+
+def test_a_list_is_written_with_commas_in_the_environment_and_as_a_list_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "engine.toml"
+    path.write_text('[edge]\nallowed_origins = ["https://a", "https://b"]\n[internal]\nreconnect_delays_ms = [1, 2]\n')
+    from_file = load({}, {}, path)
+    env = {"ENGINE_ALLOWED_ORIGINS": "https://a, https://b,", "ENGINE_INTERNAL_RECONNECT_DELAYS_MS": "1,2"}
+    assert load({}, env, tmp_path / "none.toml") == from_file
+    assert from_file.allowed_origins == ("https://a", "https://b")
+    assert from_file.reconnect_delays_ms == (1, 2)
+
+
+def test_rules_are_found_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load({}, {"ENGINE_RULES_PATH": "rules.toml"}).rules_path == str(tmp_path / "rules.toml")
+
+
+def test_internal_limits_are_set_through_their_own_door_only(tmp_path: Path) -> None:
+    path = tmp_path / "engine.toml"
+    path.write_text("[internal]\nhealth_ms = 500\n")
+    assert load({}, {"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000"}, path) == Config(health_ms=500, health_timeout_ms=3000)
+    assert variable("health_ms") == "ENGINE_INTERNAL_HEALTH_MS"
+    assert variable("port") == "ENGINE_PORT"
+    told = reason(tmp_path, env={"ENGINE_HEALTH_MS": "500"})
+    assert "not part of the interface" in told
+    assert "ENGINE_INTERNAL_HEALTH_MS" in told
+    assert "[internal]" in reason(tmp_path, "[engine]\nhealth_ms = 500\n")
+
+
+def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
+    assert load({}, {"ENGINE_TOKEN": "x", "ENGINE_URL": "http://h", "ENGINEER": "ann"}, tmp_path / "none.toml") == Config()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("port = 9000\n", ["port belongs in the section [edge]"]),
+        ("health_ms = 9\n", ["internal limit", "[internal]"]),
+        ("prot = 9000\n", ["unknown setting 'prot'", "port in [edge]"]),
+        ("[edge]\nhots = 'x'\n", ["[edge]", "unknown setting 'hots'", "host in [edge]"]),
+        ("[edge]\nredis_url = 'x'\n", ["redis_url belongs in the section [redis]"]),
+        ("[internal]\nport = 1\n", ["port belongs in the section [edge]"]),
+        ("[internal]\nhelth_ms = 1\n", ["unknown setting 'helth_ms'", "health_ms in [internal]"]),
+        ("[limit]\noffline_max = 1\n", ["unknown section 'limit'", "[limits]"]),
+        ("[zzzzzz]\n", ["unknown section 'zzzzzz'", "engine, edge, redis, auth, delivery, limits, internal"]),
+        ("edge = 1\n", ["edge is a section", "[edge]"]),
+        ("[[edge]]\nport = 1\n", ["edge is a section"]),
+        ("[edge]\nport = 65536\n", ["port", "engine.toml", "65536 is not allowed", "an integer from 0 to 65535"]),
+        ("[engine]\nlog_level = 'LOUD'\n", ["log_level", "'LOUD'", "DEBUG, INFO"]),
+        ("[engine]\nqqqqqqq = 1\n", ["unknown setting 'qqqqqqq'", "`engine config`"]),
+        ("port =\n", ["engine.toml"]),
+    ],
+)
+def test_a_wrong_file_is_answered_with_the_place_and_what_is_allowed(tmp_path: Path, text: str, told: list[str]) -> None:
+    answer = reason(tmp_path, text)
+    assert [part for part in ["engine.toml", *told] if part not in answer] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("ENGINE_PROT", "1", ["unknown setting 'ENGINE_PROT'", "ENGINE_PORT?"]),
+        ("ENGINE_port", "1", ["ENGINE_port", "its variable is ENGINE_PORT"]),
+        ("ENGINE_INTERNAL_PORT", "1", ["published", "ENGINE_PORT"]),
+        ("ENGINE_INTERNAL_HELTH_MS", "1", ["ENGINE_INTERNAL_HEALTH_MS?"]),
+        ("ENGINE_PORT", "many", ["port (ENGINE_PORT)", "'many' is not allowed", "an integer from 0 to 65535"]),
+        ("ENGINE_QQQQQQQQQQQQQQQQQQQQQQQ", "1", ["`engine config`"]),
+        ("ENGINE_PORT", "9" * 5000, ["port (ENGINE_PORT)", "..."]),
+    ],
+)
+def test_a_wrong_variable_is_answered_with_its_name_and_what_is_allowed(tmp_path: Path, key: str, text: str, told: list[str]) -> None:
+    answer = reason(tmp_path, env={key: text})
+    assert [part for part in told if part not in answer] == []
+    assert len(answer) < 250
+
+
+def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:
+    assert "(--data-dir)" in reason(tmp_path, data_dir=5)
+    assert "(--redis)" in reason(tmp_path, redis_url=5)
+    assert "unknown setting 'prot'" in reason(tmp_path, prot=5)
+
+
+def test_a_secret_of_the_wrong_type_is_not_repeated_in_the_answer(tmp_path: Path) -> None:
+    assert "4711" not in reason(tmp_path, "[auth]\njwt_secret = 4711\n")

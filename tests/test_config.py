@@ -1,0 +1,47 @@
+"""The configuration object: its defaults hold every rule, and each rule names the setting that breaks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.config import FIELDS, Config, check
+from engine.errors import ConfigError
+
+
+def test_the_defaults_hold_every_rule() -> None:
+    check(Config())
+
+
+def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
+    for name, field in FIELDS.items():
+        assert msgspec.convert(getattr(Config(), name), field.type) == field.default
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("ack_timeout_factor", {"ack_timeout_factor": 1.0}),
+        ("link_pacing_ms", {"link_pacing_ms": float("nan")}),
+        ("link_pacing_ms", {"link_ack_pacing_ms": -1.0}),
+        ("link_calls_share", {"link_calls_share": 1.0}),
+        ("link_timeout_ms", {"link_timeout_ms": 1000}),
+        ("reconnect_jitter", {"reconnect_jitter": 1.0}),
+        ("reconnect_delays_ms", {"reconnect_delays_ms": ()}),
+        ("reconnect_delays_ms", {"reconnect_delays_ms": (1000, 0)}),
+        ("heartbeat_ms", {"heartbeat_ms": 60_000}),
+        ("data_bytes_max", {"data_bytes_max": 2 << 20}),
+        ("fired_tombstone_s", {"fired_tombstone_s": 60}),
+        ("collapse_window_s_max", {"collapse_window_s_max": 2 * 86_400}),
+        ("digest_ms", {"digest_ms": 86_400_001}),
+        ("ttl_s_default", {"ttl_s_default": 31 * 86_400}),
+        ("timer_degrade_load", {"timer_degrade_load": 0.0}),
+        ("redis_timeout_ms", {"redis_url": "redis://h", "redis_replicas_min": 1, "redis_timeout_ms": 1000}),
+        ("redis_replicas_min", {"redis_replicas_min": 1}),
+    ],
+)
+def test_a_value_that_breaks_a_rule_is_refused_by_the_name_of_its_setting(name: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}\\b"):
+        check(Config(**values))
