@@ -28,6 +28,7 @@ from engine.actors.shard import Shard
 from engine.config import Config
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
 from engine.errors import ConfigError, StorageUnavailable
+from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, connect, display_url
 from engine.store.slot_map import place
 
@@ -152,6 +153,7 @@ class Controller:
         """Data epoch and slot map, unless an engine is running: then both are there, and the map must not change under it."""
         while True:
             try:
+                await mark_upgrade(self._client, int(time.time() * 1000))
                 await claim_data_epoch(self._client, int(time.time()))
                 if not self._anyone_runs():
                     await place(self._client, self._config.shards)

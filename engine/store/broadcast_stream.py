@@ -11,7 +11,7 @@ publisher that repeats it under its id makes it so once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import redis.asyncio as redis
@@ -25,6 +25,7 @@ from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
+from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import Replicas, Script
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class BroadcastLog:
         self._client = client
         self._config = config
         self._replicas = Replicas.wanted(config)
+        self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self._block_ms = max(config.redis_timeout_ms // 2, 1)
 
     async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
@@ -67,9 +69,14 @@ class BroadcastLog:
         Raises:
             StorageUnavailable: no answer, or too few replicas have it; what of it was written is unknown: repeat it.
         """
-        config = self._config
+        legacy: Mapping[int, bytes] = {}
+        if self._legacy_ids.may_exist:
+            legacy = await self._legacy_ids.look_up([(audience_key(entry.tenant, entry.topic), id) for entry, _, id in entries])
         calls: list[tuple[list[str], list[Any]]] = []
-        for entry, digest, id in entries:
+        config = self._config
+        for index, (entry, digest, id) in enumerate(entries):
+            if index in legacy:
+                continue
             keys = [broadcast_log_key(), broadcast_state_key(), idempotency_key(audience_key(entry.tenant, entry.topic), id)]
             remember_ms = config.idempotency_caller_s * 1000
             args = [digest.hex(), encode_entry(entry), remember_ms, config.broadcasts_max, config.broadcasts_bytes_max]
@@ -78,7 +85,13 @@ class BroadcastLog:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
         else:
             replies = await _APPEND.run_many(self._client, calls, self._replicas)
-        return [_appended(reply, digest, repeated) for reply, (_, digest, _) in zip(replies, entries, strict=True)]
+        if legacy:
+            there = iter(replies)
+            replies = [[b"KNOWN", legacy[index]] if index in legacy else next(there) for index in range(len(entries))]
+        return [
+            _appended(reply, digest, repeated and index not in legacy)
+            for index, (reply, (_, digest, _)) in enumerate(zip(replies, entries, strict=True))
+        ]
 
     async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:
         """The next entries behind a position, and the position reached; an entry that cannot be read is logged and passed over.

@@ -27,6 +27,7 @@ from engine.store.keys import (
     shard_epoch_key,
     slot_epoch_key,
 )
+from engine.store.legacy_ids import LegacyIds
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
@@ -56,6 +57,7 @@ class Journal:
         self._shard = shard
         self._idempotency_ms = idempotency_ms
         self._replicas = replicas
+        self._legacy_ids = LegacyIds(client, idempotency_ms)
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
         self._checkpoints = 0  # tried
         self._attempts: list[int] = []  # epochs to take the shard over with, of which no answer came
@@ -86,7 +88,7 @@ class Journal:
         self.witness.opened(epoch)
         return epoch
 
-    async def append(self, group: Group) -> dict[int, bytes]:
+    async def append(self, group: Group) -> Mapping[int, bytes]:
         """Make the group durable. Safe to repeat.
 
         Returns:
@@ -98,6 +100,8 @@ class Journal:
             DataLost: storage has lost an earlier group; nothing was written.
             StorageUnavailable: no answer; whether it was written is unknown: repeat it, or roll it back.
         """
+        if group.ids and self._legacy_ids.may_exist and (known := await self._legacy_ids.look_up(group.ids)):
+            return known
         keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
         args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.witness.head, *group.values]
         reply = await _APPEND.run(self._client, keys, args, self._replicas)
@@ -144,15 +148,17 @@ class Journal:
         doubts = fired.take_doubted()
         if not doubts:
             return
+        ids = [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) for doubt in doubts]
         try:
+            legacy = await self._legacy_ids.look_up(ids) if self._legacy_ids.may_exist else {}
             pipeline = self._client.pipeline(transaction=False)
-            for doubt in doubts:
-                pipeline.get(idempotency_key(doubt.timer.key, timer_effect_id(doubt.timer.sid)))
+            for pair in ids:
+                pipeline.get(idempotency_key(*pair))
             values = await pipeline.execute()
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, StorageUnavailable) as error:
             fired.failed([doubt.timer.sid for doubt in doubts])
             raise StorageUnavailable(f"ids: {error}") from error
-        fired.looked_up(doubts, [value is not None for value in values])
+        fired.looked_up(doubts, [value is not None or index in legacy for index, value in enumerate(values)])
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep what could not be read, for people to look at; the newest `length_max` of them. Raises StorageUnavailable."""

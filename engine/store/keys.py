@@ -6,11 +6,15 @@ All keys of a slot share the hash tag `{s<slot>}`, so that a script may touch th
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import SLOTS, slot_of
 
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
+
+IDS_SINCE_FIELD: Final = "ids_since_ms"
+"""Field of `meta_key()`: since when ids have been stored under `idempotency_key`, ms; 0 when always (`engine.store.legacy_ids`)."""
 
 
 def slots_key() -> str:
@@ -60,12 +64,14 @@ def offline_key(key: str) -> str:
 
 
 def idempotency_key(key: str, id: str) -> str:
-    """String: the first result under an id given by the caller; `key` is the mailbox key.
+    """String: the first result under an id given by the caller; `key` is a mailbox key or an audience key.
 
     The value is `<16 hex digits of the digest>|<seq>|<scheduled id or empty>`; immediate and delayed publishing share the
     keys, so an id means the same message whichever way it is published.
+
+    Both texts may contain a colon, so the length of the first in characters precedes it: no two pairs share a key.
     """
-    return f"{{s{slot_of(key)}}}idemp:{key}:{id}"
+    return f"{{s{crc32(key.encode()) % SLOTS}}}id:{len(key)}:{key}:{id}"  # `slot_of` in place: once per published message
 
 
 # -- of a shard --------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ from engine.store.keys import (
     timer_user_prefix,
     timer_young_key,
 )
+from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class TimerStore:
         self._config = config
         self._replicas = Replicas.wanted(config)
         self._partitions = partitions
+        self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
         self.claimed: dict[int, int] = {}
         """How far each partition was claimed at the take-over, ms."""
@@ -171,6 +173,11 @@ class TimerStore:
         scheduling = [
             (ask, ask.timer) for ask in asks if isinstance(ask.request, Schedule) and ask.request.idempotent and ask.timer is not None
         ]
+        if scheduling and self._legacy_ids.may_exist:
+            known = await self._legacy_ids.look_up([(timer.key, timer.id) for _, timer in scheduling])
+            for index, value in known.items():
+                _redirect(*scheduling[index], value)
+            scheduling = [asked for index, asked in enumerate(scheduling) if index not in known]
         if not scheduling:
             return
         with _storage("ids"):

@@ -16,14 +16,15 @@ USER = "t:u"
 class Writer:
     """Builds groups as a shard does."""
 
-    def __init__(self, client: Redis, shard: int = 3) -> None:
-        self.mailboxes = {USER: Mailbox(USER, 0)}
+    def __init__(self, client: Redis, shard: int = 3, key: str = USER) -> None:
+        self.key = key
+        self.mailboxes = {key: Mailbox(key, 0)}
         self.intake = PostQueue(self.mailboxes, 10)
         self.journal = Journal(client, shard, 60_000)
 
     def group(self, *ids: str) -> Group:
         for id in ids:
-            self.intake.add(Pending("e", Post(1, USER, id, True, b"digest..", 1, 9_999, True, b'"x":1')), 0)
+            self.intake.add(Pending("e", Post(1, self.key, id, True, b"digest..", 1, 9_999, True, b'"x":1')), 0)
         group, _ = self.intake.build([], 100, 1 << 20, 0)
         assert group is not None
         return group

@@ -1,0 +1,116 @@
+"""Keys: two different things never share one, and what shares a hash tag is what one script touches together."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from redis.asyncio import Redis
+
+from engine.core.model.names import is_tenant
+from engine.core.model.routing import TIMER_PARTITIONS, audience_key, mailbox_key, slot_of
+from engine.store import keys
+from tests.support.journal_writer import Writer
+from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, TOPICS, USERS, colliding_users
+from tests.support.running_engine import RunningEngine
+
+
+# -- Ids. --------------------------------------------------------------------------------------------------------------
+@given(MAILBOXES | AUDIENCES, IDS, MAILBOXES | AUDIENCES, IDS)
+@example("t:g726", "x:1", "t:g726:x", "1")  # these are of one slot
+@example("t:\ng276", "x:1", "t:\ng276:x", "1")
+@example("t:\n", "x:1", "t:\nx", "1")
+def test_two_pairs_of_a_user_or_audience_and_an_id_never_share_a_key(key: str, id: str, other_key: str, other_id: str) -> None:
+    assert (keys.idempotency_key(key, id) == keys.idempotency_key(other_key, other_id)) == ((key, id) == (other_key, other_id))
+
+
+@given(MAILBOXES | AUDIENCES, IDS)
+def test_an_ids_key_can_be_taken_apart_again(key: str, id: str) -> None:
+    slot, _, rest = keys.idempotency_key(key, id).partition("}id:")
+    length, _, rest = rest.partition(":")
+    assert slot == f"{{s{slot_of(key)}"
+    assert (rest[: int(length)], rest[int(length) :]) == (key, f":{id}")
+
+
+@given(TENANTS, USERS, TENANTS, USERS)
+def test_two_users_never_share_a_mailbox_key(tenant: str, user: str, other_tenant: str, other_user: str) -> None:
+    assert (mailbox_key(tenant, user) == mailbox_key(other_tenant, other_user)) == ((tenant, user) == (other_tenant, other_user))
+
+
+@given(TENANTS, USERS, TENANTS, TOPICS)
+def test_no_audience_has_the_key_of_a_mailbox(tenant: str, user: str, other_tenant: str, topic: str) -> None:
+    assert mailbox_key(tenant, user) != audience_key(other_tenant, topic)
+
+
+@pytest.mark.parametrize("text", ["a:b", "", "a b", "a\n", "ä", "a" * 65])
+def test_no_tenant_has_a_colon_or_anything_else_that_would_make_its_keys_ambiguous(text: str) -> None:
+    assert not is_tenant(text)
+
+
+async def test_the_same_text_split_otherwise_between_user_and_id_is_another_message_to_the_journal(redis_client: Redis) -> None:
+    user, longer = (mailbox_key("t", name) for name in colliding_users("g", "t"))
+    first, second = Writer(redis_client, 3, user), Writer(redis_client, 4, longer)
+    for writer in (first, second):
+        await writer.journal.take_over([slot_of(writer.key)])
+    assert await first.write("x:order-1") == {}
+    assert await second.write("order-1") == {}
+    second.mailboxes[longer].recent.clear()  # only storage remembers it
+    assert await second.write("order-1") != {}, "a repeat of it is the same"
+
+
+async def test_over_http_both_messages_are_accepted_and_delivered(engine: RunningEngine) -> None:
+    user, longer = colliding_users("collide")
+    items = [
+        {"user": user, "type": "order.paid", "id": "x:order-1", "data": {}},
+        {"user": longer, "type": "order.paid", "id": "order-1", "data": {}},
+    ]
+    assert [result["status"] for result in [(await engine.publish(item))[0] for item in items]] == ["accepted", "accepted"]
+    assert [result["status"] for result in await engine.publish(*items)] == ["duplicate", "duplicate"]
+    for item in items:
+        async with engine.connect(item["user"]) as socket:
+            (message,) = (await engine.receive(socket, "messages"))["messages"]
+            assert message["id"] == item["id"]
+
+
+# -- All of them. ------------------------------------------------------------------------------------------------------
+def all_keys() -> list[str]:
+    """Every key there can be of two users, tenants, slots, shards and partitions."""
+    found = [
+        keys.slots_key(),
+        keys.meta_key(),
+        keys.epoch_key(),
+        keys.replication_key(),
+        keys.broadcast_log_key(),
+        keys.broadcast_state_key(),
+        keys.session_stream_key(),
+    ]
+    by_number = (
+        *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key),
+        *(keys.journal_key, keys.journal_head_key, keys.journal_mark_key, keys.journal_quarantine_key, keys.shard_epoch_key),
+        *(keys.timer_due_key, keys.timer_key, keys.timer_user_prefix, keys.timer_collapse_key, keys.timer_fired_key),
+        *(keys.timer_cancelled_key, keys.timer_quarantine_key, keys.timer_claimed_key, keys.timer_young_key, keys.timer_epoch_key),
+    )
+    found += [key_of(number) for key_of in by_number for number in (1, 11)]
+    by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key)
+    found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
+    return [*found, keys.idempotency_key("t:u", "1")]
+
+
+def test_no_two_kinds_of_keys_are_the_same() -> None:
+    found = all_keys()
+    assert len(set(found)) == len(found)
+
+
+def test_every_public_function_of_the_module_is_among_them() -> None:
+    named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
+    assert len(named) == 31, "a new one: add it to `all_keys` and count again"
+
+
+def test_what_one_script_touches_together_shares_a_hash_tag() -> None:
+    slot = slot_of("t:u")
+    of_slot = [keys.slot_epoch_key(slot), keys.slot_mark_key(slot), keys.page_key(slot), keys.windows_key(slot)]
+    of_slot += [keys.offline_key("t:u"), keys.idempotency_key("t:u", "1")]
+    assert {re.match(r"\{.*?\}", key)[0] for key in of_slot} == {f"{{s{slot}}}"}  # type: ignore[index]
+    timers = [keys.timer_due_key(TIMER_PARTITIONS - 1), keys.timer_user_prefix(TIMER_PARTITIONS - 1) + "t:{s1}"]
+    assert {re.match(r"\{.*?\}", key)[0] for key in timers} == {"{t15}"}  # type: ignore[index]
