@@ -182,7 +182,7 @@ async def test_a_timer_whose_effect_the_old_version_stored_is_done(redis_client:
     fired.take(due)
     fired.again([(due.sid, NOW)])
     await writer.journal.look_up(fired)
-    assert output.to_scheduler == [(partition_of(KEY), FireDone([due.sid]))]
+    assert output.to_schedulers == [(partition_of(KEY), FireDone([due.sid]))]
 
 
 async def test_a_delayed_publish_under_an_id_of_the_old_version_is_a_duplicate_of_the_first(redis_client: Redis) -> None:
