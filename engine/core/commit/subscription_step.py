@@ -1,12 +1,12 @@
-"""Subscriptions of users to topics: durable, part of the mailbox, each counting from the log position at which it was made.
+"""Subscriptions of users to topics: durable, part of the mailbox, each valid from the log position at which it was made.
 
-A request is answered at once when it changes nothing or cannot be; otherwise it waits for the next journal group, which carries
-the user's topics as they will be (`checkpoint.Topics`), and is answered when that is durable.
+A request that changes nothing, or exceeds the limit, is answered at once. Any other waits for the next journal group, which carries the
+user's topics after the change (`engine.core.journal.journal_records.Topics`), and is answered once that group is durable.
 
     waiting -> in the group -> committed: the mailbox has the topics, the requests are answered
-                            -> refused: storage may have them until the rollback is through; then "unavailable" is the truth
+                            -> refused: the outcome is unknown until the rollback is done, then the answer is "unavailable"
 
-A subscription made again keeps its position, so a request that is repeated because its answer was lost changes nothing.
+Subscribing again keeps the first position, so a request repeated because its answer was lost changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answers = list[tuple[str, Subscribed]]
 
 
 class SubscriptionChange(Struct):
-    """A user's topics as a group has them, and what to answer once it is committed."""
+    """A user's topics after a group, and the answers to send once it is committed."""
 
     mailbox: Mailbox
     topics: dict[str, int]
@@ -40,29 +40,32 @@ class SubscriptionStep:
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max
         self._waiting: list[tuple[str, Subscribe, Mailbox]] = []
+        self._waiting_keys: set[str] = set()  # of the mailboxes in `_waiting`
         self._undecided: list[tuple[str, Subscribed]] = []  # of a group that is being rolled back
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def ask(self, mailbox: Mailbox, session: str, record: Subscribe) -> Subscribed | None:
-        """A request for a mailbox in memory; `None` when its answer comes with a group."""
-        if any(mailbox is other for _, _, other in self._waiting) or _changes(record, mailbox.topics):
+        """Take a request for a mailbox in memory. Returns the answer, or `None` when a group has to be durable first."""
+        # Behind a request that waits, the topics are not final: what changes nothing now may undo that one.
+        if mailbox.key in self._waiting_keys or _changes(record, mailbox.topics):
             self._waiting.append((session, record, mailbox))
+            self._waiting_keys.add(mailbox.key)
             return None
         return Subscribed(record.ref, OK, sorted(mailbox.topics))
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes that requests wait for."""
-        return {mailbox.key for _, _, mailbox in self._waiting}
+        """Keys of the mailboxes with waiting requests."""
+        return self._waiting_keys.copy()
 
     def take(self, pos: int) -> tuple[list[SubscriptionChange], Answers]:
-        """What the next group carries, one change per mailbox, and answers that need no group.
+        """Take all waiting requests: one change per mailbox for the next group, and the answers that need no group.
 
         Args:
-            pos: of the log now: what comes behind it is for those who subscribe now.
+            pos: the head of the broadcast log; a subscription made now covers what follows it.
         """
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         changes: dict[str, SubscriptionChange] = {}
         at_once: Answers = []
         for session, record, mailbox in waiting:
@@ -81,15 +84,20 @@ class SubscriptionStep:
         return list(changes.values()), at_once
 
     def refused(self, changes: Iterable[SubscriptionChange]) -> Answers:
-        """Storage is away: the answers of those that no group carried. Those of the group wait for `rolled_back`."""
+        """Storage is unavailable. Returns the answers of the requests outside the group; the others are answered by `rolled_back`."""
         self._undecided = [(session, _unavailable(answer.ref)) for change in changes for session, answer in change.answers]
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         return [(session, _unavailable(record.ref)) for session, record, _ in waiting]
 
     def rolled_back(self) -> Answers:
-        """The group is not in the journal: the answers of what it carried."""
+        """The refused group is certainly not in the journal. Returns the answers of the requests it carried."""
         undecided, self._undecided = self._undecided, []
         return undecided
+
+    def _take_waiting(self) -> list[tuple[str, Subscribe, Mailbox]]:
+        waiting, self._waiting = self._waiting, []
+        self._waiting_keys.clear()
+        return waiting
 
 
 def _changes(record: Subscribe, topics: dict[str, int]) -> bool:
