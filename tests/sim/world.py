@@ -416,6 +416,11 @@ class World:
             held = sum(len(mailbox.hot) for mailbox in core.mailboxes.values())
             if core.mailbox_store.memory.messages != held:
                 self.fail(Violation(f"[8] shard {index} counts {core.mailbox_store.memory.messages} messages in memory, and has {held}"))
+            stats, mailboxes = core.stats(0), core.mailboxes.values()
+            pending = sum(mailbox.pending_count() for mailbox in mailboxes)
+            windows = sum(len(mailbox.windows.open) for mailbox in mailboxes if mailbox.windows is not None)
+            if (stats["pending"], stats["windows"]) != (pending, windows):
+                self.fail(Violation(f"[8] shard {index} counts {stats}, and has {pending} messages pending and {windows} windows"))
             self.books.seen[f"pressure {core.admission.pressure.level}"] += 1
             self.books.seen["spilled low"] = max(self.books.seen["spilled low"], core.mailbox_store.memory.low_spilled)
             for mailbox in core.mailboxes.values():

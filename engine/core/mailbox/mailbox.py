@@ -34,6 +34,9 @@ from engine.core.policy.user_state import UserState
 _first_of: Final = itemgetter(0)
 _last_of: Final = itemgetter(1)
 
+_GAP_ACKED_MAX: Final = 1000
+"""Numbers of one gap that are settled one by one: 60 KB of memory, as many in a page."""
+
 
 class Settlement(Struct):
     """What an acknowledgement did: the messages settled that were in memory, who else had been sent what, and whether it was news."""
@@ -66,6 +69,7 @@ class Mailbox:
         "memory",
         "newest_above_low",
         "oldest_expires_ms",
+        "open_windows",
         "recent",
         "seen_ms",
         "spilled",
@@ -104,12 +108,13 @@ class Mailbox:
         self.user_state: UserState | None = None  # what is known of the user
         self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
         self.weight = 0  # bytes beside the messages, as `memory` has them
+        self.open_windows = 0  # likewise
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def pending_count(self) -> int:
         """Messages not settled, an upper bound where some of the cold ones are gone."""
-        return len(self.hot) + (self.cold[1] - self.cold[0] + 1 if self.cold else 0)
+        return len(self.hot) + _span(self.cold)
 
     def is_cold(self, seq: int) -> bool:
         """Is its body, if there is one, only in the offline stream? `seq` is not hot."""
@@ -151,10 +156,30 @@ class Mailbox:
         self.head = max(self.head, head)
 
     def count_in(self, memory: Memory) -> None:
-        """The empty mailbox is one of a shard's: what it takes is counted there."""
-        assert not self.hot, "what is in memory is counted where it came"
+        """The mailbox, as its page has it, is one of a shard's: from now on the shard's totals have its part."""
+        assert not self.hot, "a page has no bodies"
         self.memory = memory
+        memory.cold += _span(self.cold)
         self.weigh()
+        self.count_windows()
+
+    def count_out(self) -> None:
+        """The mailbox leaves its shard's memory: so does its part of the totals."""
+        assert not self.hot, "it has messages that are nowhere else"
+        memory = self.memory
+        memory.cold -= _span(self.cold)
+        memory.windows -= self.open_windows
+        memory.resize(-self.weight)
+
+    def count_windows(self) -> None:
+        """Update the total of open windows. To be called after `windows` changed."""
+        count = 0 if self.windows is None else len(self.windows.open)
+        self.memory.windows += count - self.open_windows
+        self.open_windows = count
+
+    def _set_cold(self, cold: tuple[int, int] | None) -> None:
+        self.memory.cold += _span(cold) - _span(self.cold)
+        self.cold = cold
 
     def weigh(self) -> None:
         """Count what the mailbox takes beside its messages, as it is now."""
@@ -225,7 +250,10 @@ class Mailbox:
             first = self.gone[0][1] + 1
         if first > low:
             return []
-        dropped = [message for seq in range(first, low + 1) if (message := self._release(seq)) is not None]
+        numbers: Iterable[int] = range(first, low + 1)
+        if low - first > len(self.hot):  # after a jump of the head, most of these were never here
+            numbers = sorted(seq for seq in self.hot if first <= seq <= low)
+        dropped = [message for seq in numbers if (message := self._release(seq)) is not None]
         for message in dropped:
             self._land(message)
         self._absolve(low)
@@ -237,7 +265,7 @@ class Mailbox:
     def _warm(self, low: int) -> None:
         """Nothing up to `low` is cold any more."""
         if self.cold and self.cold[0] <= low:
-            self.cold = (low + 1, self.cold[1]) if low < self.cold[1] else None
+            self._set_cold((low + 1, self.cold[1]) if low < self.cold[1] else None)
             for seq in [seq for seq in self.cold_attempts if seq <= low]:
                 del self.cold_attempts[seq]
 
@@ -315,14 +343,29 @@ class Mailbox:
             for connection in self.connections.values():
                 if connection.exhausted:
                     connection.exhausted = {seq: at_ms for seq, at_ms in connection.exhausted.items() if seq not in self.acked}
-        if by is not None and highest:
-            # A gap is said before anything after it, so who acknowledges a later number knows of the gap.
-            told = bisect_left(self.gone, highest, key=_last_of)
-            for first, last in self.gone[:told]:
-                self.acked.update(range(first, last + 1))
-            del self.gone[:told]
         self._advance()
+        if by is not None and highest:
+            self._settle_gaps(highest)
         return result
+
+    def _settle_gaps(self, seq: int) -> None:
+        """Gaps below `seq`, which a connection acknowledged, are settled: a gap is sent before any later number.
+
+        Those at the floor raise it, whatever their length. Above a number that is still pending, only a gap of at most
+        `_GAP_ACKED_MAX` numbers moves to `acked`, which holds single numbers; a longer one stays a range in `gone`, and may be sent again.
+        """
+        kept = []
+        passed = bisect_left(self.gone, seq, key=_last_of)
+        for first, last in self.gone[:passed]:
+            if first <= self.floor + 1:
+                self.floor = max(self.floor, last)
+                self._pass_acked()
+            elif last - first < _GAP_ACKED_MAX:
+                self.acked.update(range(first, last + 1))
+            else:
+                kept.append((first, last))
+        self.gone[:passed] = kept
+        self._advance()
 
     def refuse(self, seqs: Iterable[int]) -> list[Message]:
         """These go to the dead-letter stream: not sent again, settled by `settle` when they are there."""
@@ -355,10 +398,13 @@ class Mailbox:
             if connection is not by and (flew or seq <= connection.sent):
                 result.revoked.setdefault(connection.conn, []).append(message.id)
 
-    def _advance(self) -> None:
+    def _pass_acked(self) -> None:
         while self.floor + 1 in self.acked:
             self.floor += 1
             self.acked.discard(self.floor)
+
+    def _advance(self) -> None:
+        self._pass_acked()
         self._warm(self.floor)
         if self.gone and self.gone[0][0] <= self.floor:
             self.gone = [(max(first, self.floor + 1), last) for first, last in self.gone if last > self.floor]
@@ -419,7 +465,7 @@ class Mailbox:
         if first <= self.cold[0]:
             self._warm(last)
         elif last >= self.cold[1]:
-            self.cold = (self.cold[0], first - 1)
+            self._set_cold((self.cold[0], first - 1))
         # Else the range stays: whatever of it was read is in another state now.
         return added
 
@@ -438,5 +484,10 @@ class Mailbox:
         kept = [message.seq for message in dropped if message.retain]
         if kept:
             low, high = min(kept), max(kept)
-            self.cold = (min(self.cold[0], low), max(self.cold[1], high)) if self.cold else (low, high)
+            self._set_cold((min(self.cold[0], low), max(self.cold[1], high)) if self.cold else (low, high))
         return dropped
+
+
+def _span(numbers: tuple[int, int] | None) -> int:
+    """How many numbers an inclusive range has."""
+    return 0 if numbers is None else numbers[1] - numbers[0] + 1

@@ -1,4 +1,4 @@
-"""What the mailboxes of a shard hold in memory, in bytes: counted as it changes, because adding it up would take seconds."""
+"""Totals over the mailboxes of a shard, updated with every change: a sum over all mailboxes takes 0.2 s at a million of them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,36 @@ RECENT_BYTES: Final = 180
 
 
 class Memory:
-    """Of one shard. `freed_bytes` only grows: what left."""
+    """The totals of one shard.
 
-    __slots__ = ("bytes", "freed_bytes", "low_spilled", "messages")
+    Attributes:
+        messages: messages in memory.
+        cold: numbers in the cold ranges of mailboxes in memory.
+        windows: open aggregation windows of mailboxes in memory.
+        bytes: memory of mailboxes and their messages.
+        freed_bytes: bytes that left memory since the start; only grows.
+        low_spilled: messages of low priority that left memory for the offline stream since the start.
+    """
+
+    __slots__ = ("bytes", "cold", "freed_bytes", "low_spilled", "messages", "windows")
 
     def __init__(self) -> None:
         self.messages = 0
+        self.cold = 0
+        self.windows = 0
         self.bytes = 0
         self.freed_bytes = 0
-        self.low_spilled = 0  # messages of low priority that left memory for the offline stream
+        self.low_spilled = 0
 
     def remove(self, messages: int, size: int) -> None:
-        """So many messages, of `size` bytes together, are in memory no more."""
+        """`messages` messages with bodies of `size` bytes in total left memory."""
         size += messages * MESSAGE_BYTES
         self.messages -= messages
         self.bytes -= size
         self.freed_bytes += size
 
     def resize(self, delta: int) -> None:
-        """A mailbox beside its messages takes so many bytes more, or less."""
+        """A mailbox without its messages takes `delta` bytes more."""
         self.bytes += delta
         if delta < 0:
             self.freed_bytes -= delta

@@ -109,6 +109,11 @@ class MailboxStore:
             mailbox.count_in(self.memory)
             self.window_closer.watch(mailbox)
 
+    def windows_changed(self, mailbox: Mailbox) -> None:
+        """Windows of the mailbox were opened, closed or extended."""
+        mailbox.count_windows()
+        self.window_closer.watch(mailbox)
+
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Journal records of a predecessor, oldest first; the pages of all their keys are loaded, and the broadcast log is."""
         for record in records:
@@ -127,7 +132,7 @@ class MailboxStore:
                 apply_note(mailbox, record, self._limits.judging.decisions_max)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._limits.recent_ids)
-                self.window_closer.watch(mailbox)
+                self.windows_changed(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
@@ -301,8 +306,7 @@ class MailboxStore:
             and (self._checkpoint is None or key not in self._checkpoint.upto)
         ]
         for key in idle:
-            mailbox = self.mailboxes.pop(key)
-            self.memory.resize(-mailbox.weight)
+            self.mailboxes.pop(key).count_out()
         return len(idle)
 
     def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int) -> None:

@@ -282,7 +282,7 @@ class ShardCore:
         for mailbox in touched:
             self.mailbox_store.mark(mailbox)
             if mailbox.windows is not None:
-                self.mailbox_store.window_closer.watch(mailbox)
+                self.mailbox_store.windows_changed(mailbox)
             trimmed = mailbox.trim(self.limits.offline_max)
             self.output.counters["trimmed"] += len(trimmed)
             for connection in mailbox.connections.values():
@@ -438,14 +438,15 @@ class ShardCore:
         )
 
     def stats(self, now_ms: int) -> dict[str, Any]:
-        """Plain numbers for status and metrics."""
+        """Plain numbers for status and metrics; their cost does not depend on how many mailboxes there are."""
+        memory = self.mailbox_store.memory
         return {
             **self.output.counters,
             "users": len(self.mailboxes),
             "connections": self.connections.count,
-            "pending": sum(mailbox.pending_count() for mailbox in self.mailboxes.values()),
+            "pending": memory.messages + memory.cold,
             "broadcasts": len(self.mailbox_store.log),
-            "windows": sum(len(mailbox.windows.open) for mailbox in self.mailboxes.values() if mailbox.windows is not None),
+            "windows": memory.windows,
             **self.admission.stats(),
             "lag_ms": now_ms - self.post_queue.oldest_ms if self.post_queue.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",

@@ -17,6 +17,7 @@ from engine.core.mailbox.send import SendLimits, pump
 from engine.core.model.constants import NORMAL
 from engine.core.model.message import Message
 from engine.core.wire.records import WEBSOCKET
+from tests.support.operations import calls_of, peak_bytes_of
 
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 LIMITS = SendLimits(window=4, window_bytes=1 << 20, batch_bytes=1 << 16)
@@ -43,6 +44,52 @@ def test_a_trim_passes_over_what_is_on_its_way_to_the_dead_letters() -> None:
     assert (mailbox.gone, list(mailbox.dying)) == ([(1, 1), (3, 4)], [2])
     mailbox.settle([2], None, 0, POLICY)
     assert (mailbox.gone, mailbox.acked, mailbox.dying) == ([(1, 1), (3, 4)], {2}, {})
+
+
+GAP = 2_000_000
+
+
+def mailbox_with_gap() -> tuple[Mailbox, Attachment]:
+    """Message 1 is pending, then `GAP` numbers are gone, then comes one more; a connection was sent all of it."""
+    mailbox = mailbox_of(1)
+    mailbox.reach(GAP + 1, ())
+    mailbox.append(message(GAP + 2), b"", 1000)
+    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
+    while (sent := pump(mailbox, connection, 0, LIMITS, hold_low=False)) is not None:
+        assert sent.parts
+    return mailbox, connection
+
+
+def test_an_acknowledgement_by_id_behind_a_long_gap_costs_no_memory_for_its_numbers() -> None:
+    mailbox, connection = mailbox_with_gap()
+    mailbox.settle([1], connection, 0, POLICY)
+    assert peak_bytes_of(lambda: mailbox.settle([GAP + 2], connection, 0, POLICY)) < 100_000
+    assert (mailbox.floor, mailbox.gone, mailbox.acked, mailbox.hot) == (GAP + 2, [], set(), {})
+
+
+def test_a_long_gap_above_a_pending_message_stays_a_range() -> None:
+    mailbox, connection = mailbox_with_gap()
+    assert peak_bytes_of(lambda: mailbox.settle([GAP + 2], connection, 0, POLICY)) < 100_000
+    assert (mailbox.floor, mailbox.gone, mailbox.acked, list(mailbox.hot)) == (0, [(2, GAP + 1)], {GAP + 2}, [1])
+    mailbox.settle_through(GAP + 2, connection, 0, POLICY)
+    assert (mailbox.floor, mailbox.gone, mailbox.acked) == (GAP + 2, [], set())
+
+
+def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_behind_it() -> None:
+    mailbox = mailbox_of(4)
+    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
+    mailbox.supersede(2)
+    mailbox.settle([3], connection, 0, POLICY)
+    assert (mailbox.floor, mailbox.gone, mailbox.acked) == (0, [], {2, 3})
+    mailbox.settle([1], connection, 0, POLICY)
+    assert (mailbox.floor, mailbox.acked) == (3, set())
+
+
+def test_a_trim_after_a_jump_of_the_head_does_not_visit_every_number() -> None:
+    mailbox = mailbox_of(3)
+    mailbox.reach(GAP, ())
+    assert calls_of(lambda: mailbox.trim(10)) < 100
+    assert (mailbox.gone, mailbox.hot) == ([(1, GAP)], {})
 
 
 class Numbers(RuleBasedStateMachine):

@@ -38,6 +38,7 @@ from engine.core.wire.records import (
     Welcome,
     Written,
 )
+from tests.support.operations import calls_of
 from tests.support.shard_world import EDGE, RETRY, World, delivered, of
 
 
@@ -779,3 +780,13 @@ def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
     world.ack(1, 1)
     assert not [record for record in world.settle() if isinstance(record, Deliver)]
     assert world.core.mailboxes["t:u"].floor == 1
+
+
+def test_the_cost_of_stats_does_not_grow_with_the_mailboxes() -> None:
+    few, many = World(), World()
+    for world, count in ((few, 1), (many, 50)):
+        for n in range(count):
+            world.post(f"u{n}")
+        world.settle()
+    assert many.core.stats(0)["pending"] == 50
+    assert calls_of(lambda: many.core.stats(0)) == calls_of(lambda: few.core.stats(0))

@@ -280,6 +280,9 @@ class ShardMachine(RuleBasedStateMachine):
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
             assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
             assert bodies == sum(mailbox.hot_bytes for mailbox in mailboxes)
+            stats = self.world.core.stats(self.world.now_ms)
+            assert stats["pending"] == sum(mailbox.pending_count() for mailbox in mailboxes)
+            assert stats["windows"] == sum(len(mailbox.windows.open) for mailbox in mailboxes if mailbox.windows is not None)
 
     @invariant()
     def windows_hold(self) -> None:
