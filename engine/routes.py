@@ -41,7 +41,7 @@ from engine.http.cors import CrossOrigin
 from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
-from engine.transports.http_server import FastPaths
+from engine.transports.http_protocol import FastPaths
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
 from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets
@@ -61,7 +61,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: CounterSignals) -> Starlette:
-    """The application of one edge. Its `state.short_ways` are for `engine.server.build`.
+    """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`.
 
     Args:
         gateway: its state.
@@ -106,7 +106,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
-    application.state.short_ways = FastPaths(api.sockets.open, api.publisher, gateway.metrics.refused)
+    application.state.fast_paths = FastPaths(api.sockets.open, api.publisher, gateway.metrics.refused)
     return application
 
 

@@ -307,7 +307,7 @@ async def test_a_bug_is_a_500_that_tells_nothing_of_itself(caplog: pytest.LogCap
             raise ZeroDivisionError("a secret detail")
 
         world.gateway.wall_ms = boom
-        with caplog.at_level(logging.ERROR, "uvicorn.error"):
+        with caplog.at_level(logging.ERROR, "engine.edge.http"):
             answer = await client.get("/v1/heartbeat")
         assert "secret" not in problem(answer, 500)["detail"]
         assert "ZeroDivisionError" in caplog.text

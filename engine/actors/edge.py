@@ -112,7 +112,7 @@ class Edge(Process):
         await authenticator.prepare()
         self._gateway = self._make_gateway(await self._patiently(lambda: placed(self._redis)))
         application = self._app(authenticator)
-        self._server = http_server.build(application, self._config, application.state.short_ways)
+        self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
             for task in (*self._links.tasks(self._gateway), self._gateway.run(), self._signals.run(), authenticator.run()):
                 tasks.create_task(task)

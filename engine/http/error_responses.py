@@ -38,7 +38,7 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
         return Response(status_code=400)  # the client has left; the server throws this away
 
     expected = (Problem, Overloaded, Unavailable, HTTPException)
-    # Exception: a bug. uvicorn logs it with its traceback, the client learns nothing of it.
+    # Exception: a bug. The server logs it with its traceback; the response contains nothing of it.
     return {**dict.fromkeys(expected, cast("Any", refuse)), ClientDisconnect: answer_nobody, Exception: refuse}
 
 

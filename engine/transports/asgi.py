@@ -1,14 +1,214 @@
-"""What the edge's HTTP server offers its ASGI application beside the specification, and what its streaming endpoints need of ASGI."""
+"""One HTTP request and its response, between `engine.transports.http_protocol` and the ASGI application (ASGI HTTP, version 2.3)."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import logging
+import re
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 
-from starlette.types import Receive
+from starlette.types import ASGIApp, Receive
+
+from engine.auth.tokens import RawHeaders
 
 TRANSPORT: Final = "notify.transport"
 """Key of `scope["extensions"]` of HTTP requests: `{"transport": asyncio.Transport}`, so that a stream can abort a connection whose
 client does not read."""
+
+STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+"""By status code; a response of the engine has no other."""
+
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")  # RFC 9110, section 5.6.2, in lower case
+_NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, section 5.5: a line break in one would begin another header
+_BODILESS: Final = frozenset((204, 304))
+
+log: Final = logging.getLogger("engine.edge.http")
+
+
+class HttpConnection(Protocol):
+    """What an exchange uses of the connection it is on."""
+
+    @property
+    def default_headers(self) -> RawHeaders:
+        """Headers of every response."""
+
+    @property
+    def closes_next(self) -> bool:
+        """Is the connection to be closed after the response that is due?"""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or buffer them; nothing once the connection is closing."""
+
+    async def until_writable(self) -> None:
+        """Wait while the client does not take what is buffered."""
+
+    def resume_reading(self) -> None:
+        """The exchange has consumed what was received for it."""
+
+    def answered(self, *, close: bool) -> None:
+        """The response is complete. `close`: the connection ends with it."""
+
+    def fail(self) -> None:
+        """The response is incomplete and stays so."""
+
+
+class AsgiExchange:
+    """A request that the application answers.
+
+    The head of the response leaves with the first part of its body, in one write (ASGI leaves that to the server).
+
+    Args:
+        connection: where the response goes.
+        scope: of the request.
+        keep_alive: whether the client wants the connection kept open after the response.
+        expects_continue: the client waits for a 100 before it sends the body (RFC 9110, section 10.1.1).
+    """
+
+    __slots__ = (
+        "_body",
+        "_body_left",
+        "_changed",
+        "_chunked",
+        "_complete",
+        "_connection",
+        "_disconnected",
+        "_expects_continue",
+        "_head",
+        "_keep_alive",
+        "_scope",
+        "_whole",
+        "started",
+    )
+
+    def __init__(self, connection: HttpConnection, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._keep_alive = keep_alive
+        self._expects_continue = expects_continue
+        self._body = bytearray()  # received and not consumed
+        self._whole = False  # all of the request's body is here
+        self._changed = asyncio.Event()  # more of the body, its end, or the end of the exchange
+        self._disconnected = False
+        self._head = b""  # of the response, while it waits for the body's first part
+        self._chunked = False
+        self._body_left = 0  # of Content-Length
+        self._complete = False
+        self.started = False
+        """Has some of the response left?"""
+
+    # -- For the connection. -----------------------------------------------------------------------------------------------
+    def feed(self, body: bytes) -> int:
+        """Take a part of the request's body. Returns how many bytes wait to be consumed."""
+        if self._complete or self._disconnected:
+            return 0
+        self._body += body
+        self._changed.set()
+        return len(self._body)
+
+    def feed_eof(self) -> None:
+        """The request's body is complete."""
+        self._whole = True
+        self._changed.set()
+
+    def disconnect(self) -> None:
+        """The client is gone: the application receives `http.disconnect`, and what it sends is discarded."""
+        self._disconnected = True
+        self._changed.set()
+
+    async def run(self, application: ASGIApp) -> None:
+        """Let the application answer. A response that it leaves incomplete becomes a 500, or ends the connection if it has begun."""
+        try:
+            await application(self._scope, self._receive, self._send)
+        except Exception as error:
+            log.error("the application failed", exc_info=error)
+        finally:
+            if not (self._complete or self._disconnected):
+                self._fail()
+
+    # -- For the application. ----------------------------------------------------------------------------------------------
+    async def _receive(self) -> dict[str, Any]:
+        if self._expects_continue:
+            self._expects_continue = False
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not (self._disconnected or self._complete):
+            self._connection.resume_reading()
+            await self._changed.wait()
+            self._changed.clear()
+        if self._disconnected or self._complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": not self._whole}
+
+    async def _send(self, message: Any) -> None:
+        await self._connection.until_writable()
+        if self._disconnected:
+            return
+        expected = "http.response.body" if self._head or self.started else "http.response.start"
+        if self._complete or message["type"] != expected:
+            raise RuntimeError(f"{message['type']} instead of {'nothing' if self._complete else expected}")
+        if expected == "http.response.start":
+            self._head = self._make_head(message["status"], message.get("headers", ()))
+        else:
+            self._send_body(message.get("body", b""), more=message.get("more_body", False))
+
+    def _make_head(self, status: int, headers: RawHeaders) -> bytes:
+        self._expects_continue = False
+        self._keep_alive = self._keep_alive and not self._connection.closes_next
+        lines = [STATUS_LINES[status]]
+        length: int | None = None
+        says_close = False
+        for name, value in (*self._connection.default_headers, *headers):
+            field = name.lower()
+            if _NAME.fullmatch(field) is None or _NOT_IN_VALUES.search(value) is not None:
+                raise RuntimeError("a header that cannot be sent")
+            if field == b"content-length":
+                length = int(value)
+            elif field == b"connection" and b"close" in value.lower():
+                self._keep_alive = False
+                says_close = True
+            lines.append(b"%b: %b\r\n" % (field, value))
+        if not (self._keep_alive or says_close):
+            lines.append(b"connection: close\r\n")
+        if length is None and self._scope["method"] != "HEAD" and status not in _BODILESS:
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        self._body_left = 0 if length is None or self._scope["method"] == "HEAD" else length
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _send_body(self, body: bytes, *, more: bool) -> None:
+        if self._scope["method"] == "HEAD":
+            body = b""
+        elif self._chunked:
+            end = b"" if more else b"0\r\n\r\n"
+            body = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+        else:
+            self._body_left -= len(body)
+            if self._body_left < 0 or (self._body_left and not more):
+                raise RuntimeError("the response is not as long as its Content-Length")
+        head, self._head = self._head, b""
+        self.started = True
+        if head or body:
+            self._connection.write(head + body)
+        if not more:
+            self._end(close=not self._keep_alive)
+
+    def _fail(self) -> None:
+        """Answer 500, or end the connection when some of the response has left already."""
+        if self.started:
+            self._connection.fail()
+            return
+        body = b"Internal Server Error"
+        lines = [STATUS_LINES[500], *(b"%b: %b\r\n" % header for header in self._connection.default_headers)]
+        lines.append(b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+        self._connection.write(b"".join((*lines, body)))
+        self._end(close=True)
+
+    def _end(self, *, close: bool) -> None:
+        self._complete = True
+        self._changed.set()
+        self._connection.answered(close=close)
 
 
 async def until_disconnected(receive: Receive) -> None:

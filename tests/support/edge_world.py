@@ -526,8 +526,8 @@ async def edge_world(
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
     application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
-    short_ways = application.state.short_ways if short else None
-    world.server = http_server.build(wrap(application), config, short_ways)
+    fast_paths = application.state.fast_paths if short else None
+    world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(world.gateway.run(), world.signals.run())
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:
