@@ -14,7 +14,6 @@ allows; answering `duplicate` could drop a message that was never accepted befor
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -22,12 +21,10 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.model.message import TIMER_EFFECT
+from engine.core.model.message import is_timer_effect_id
 from engine.core.model.routing import slot_of
 from engine.errors import StorageUnavailable
 from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, meta_key
-
-_TIMER_EFFECT: Final = re.compile(re.escape(TIMER_EFFECT) + r"\d{1,2}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _NO_IDS: Final[Mapping[int, bytes]] = {}
 
@@ -52,7 +49,7 @@ def legacy_key(key: str, id: str) -> str | None:
     """The key under which older versions stored an id; None when another pair of mailbox key and id has the same one."""
     slot = slot_of(key)
     joined = f"{key}:{id}"
-    if joined.count(":") > 2 and not _TIMER_EFFECT.fullmatch(id):  # a scheduled id is unguessable, so no caller's id ends in one
+    if joined.count(":") > 2 and not is_timer_effect_id(id):  # a scheduled id is unguessable, so no caller's id ends in one
         colon = first = joined.index(":")  # the tenant has none
         while (colon := joined.find(":", colon + 1)) != -1:
             if colon != len(key) and first + 1 < colon < len(joined) - 1 and slot_of(joined[:colon]) == slot:

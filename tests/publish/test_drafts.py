@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.model.message import object_bytes
+from engine.core.model.message import object_bytes, timer_effect_id
+from engine.core.model.routing import timer_id
 from engine.core.wire.records import Merge, Post, Schedule
 from engine.http.problems import Problem, problem_response
 from engine.publish import media_types as intake
 from engine.publish.drafts import TS_MS_MAX, Draft, parse_drafts
 from engine.publish.media_types import CloudEvent, Item
+from engine.publish.message_ids import MessageIds
 from engine.publish.results import records_of
 from tests.support.json_values import json_values
 
@@ -289,6 +291,7 @@ def test_a_time_to_live_is_at_least_a_millisecond() -> None:
         ({"id": "a\tb"}, "$.id"),
         ({"id": "x" * 129}, "$.id"),
         ({"id": 7}, "$.id"),
+        ({"id": "timer:3-01a2016c-2647-7ab9-a075-06aafb696dcf"}, "$.id"),
         ({"priority": "urgent"}, "$.priority"),
         ({"priority": 0}, "$.priority"),
         ({"dealy": 5}, "$.dealy"),
@@ -320,6 +323,17 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
     assert paths(refused([item(), bad, item()])) == [(1, f"$[1]{path[1:]}")]
     assert paths(refused("\n".join(json.dumps(one) for one in (item(), bad, item())), LINES)) == [(1, path)]
     assert paths(refused(bad)) == [(0, path)]
+
+
+@pytest.mark.parametrize("id", ["timer:", "timer:3", "timer:3-tea", "3-01a2016c-2647-7ab9-a075-06aafb696dcf", "timer"])
+def test_an_id_that_is_no_effect_of_a_timer_may_begin_like_one(id: str) -> None:
+    assert publish(item(id=id))[0].id == id
+
+
+@given(st.sampled_from(["acme:ann", "acme:b", "acme:\nnews"]))
+def test_no_publisher_can_take_the_id_of_a_timers_effect(key: str) -> None:
+    """Its message would make the timer a repeat, so the delayed message would never be delivered."""
+    assert paths(refused(item(id=timer_effect_id(timer_id(key, MessageIds()()))))) == [(0, "$.id")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ edge, shard and stream handles opaque bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,10 +15,17 @@ from msgspec import Struct
 
 TIMER_EFFECT: Final = "timer:"
 
+_TIMER_EFFECT_ID: Final = re.compile(re.escape(TIMER_EFFECT) + r"[0-9]{1,2}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 
 def timer_effect_id(sid: str) -> str:
     """The id under which a durable timer takes effect, once, whatever message it carries."""
     return f"{TIMER_EFFECT}{sid}"
+
+
+def is_timer_effect_id(id: str) -> bool:
+    """Whether a durable timer may take effect under this id: the scheduled id is a partition and a UUID, see `routing.timer_id`."""
+    return id.startswith(TIMER_EFFECT) and _TIMER_EFFECT_ID.fullmatch(id) is not None
 
 
 class SharedBody(bytes):
