@@ -24,8 +24,9 @@ from starlette.websockets import WebSocket
 
 from engine.api import ack_and_patch, explanations, profiles, publish_endpoint, scheduled, subscriptions
 from engine.api.counters import CounterSignals
-from engine.api.events import EventEndpoint, RuleBook
+from engine.api.events import EventEndpoint
 from engine.api.publish_endpoint import PublishEndpoint
+from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits, whose
@@ -123,9 +124,9 @@ class _Api:
         self._ready = ready
         self._signals = signals
         self.sockets = Sockets(gateway, authenticator, config)
-        book = RuleBook(config, gateway.clock)
-        self.publisher = PublishEndpoint(gateway, authenticator, config, book)
-        self._events = EventEndpoint(config, gateway.shard_client, book, gateway.wall_ms)
+        rule_book = RuleBook(config, gateway.clock)
+        self.publisher = PublishEndpoint(gateway, authenticator, config, rule_book)
+        self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""

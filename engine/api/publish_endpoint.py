@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from engine.api.events import RuleBook
+from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
@@ -60,14 +60,14 @@ class PublishEndpoint:
         gateway: the edge's.
         authenticator: checks tokens.
         config: the engine's settings.
-        book: the rules, for the categories they define.
+        rule_book: the rules, for the categories they define.
     """
 
-    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, book: RuleBook) -> None:
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, rule_book: RuleBook) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
         self._config = config
-        self._book = book
+        self._rule_book = rule_book
 
     def admit(self, headers: RawHeaders, query_string: bytes) -> Principal:
         """Who publishes, before anything of the body is looked at.
@@ -92,5 +92,5 @@ class PublishEndpoint:
 
     def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[Draft]:
         """The drafts of a publish request. Raises Problem."""
-        gateway, categories = self._gateway, self._book.rules().categories
+        gateway, categories = self._gateway, self._rule_book.rules().categories
         return parse_drafts(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)

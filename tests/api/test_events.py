@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.api.events import RuleBook
-from engine.config import Config
+from engine.auth.tokens import Principal
 from engine.core.policy.category import Category, PolicyTerms
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
+from engine.publish.drafts import parse_drafts
 from tests.support.edge_world import edge_world
 
 RULES = """
@@ -65,6 +64,17 @@ async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules:
         assert list(world.scheduler.timers) == other
 
 
+async def test_a_notification_of_an_event_is_the_message_that_publishing_it_would_make(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        event = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1", "target": {"b": 1, "a": [None]}}
+        assert (await client.post("/v1/events", json=event)).status_code == 202
+        (post,) = world.shard.of(wire.Post)
+        published = {**json.loads(b"{%b}" % post.body), "user": "u1", "delay": 0}
+        del published["ts"]  # made by the edge
+        (draft,) = parse_drafts(json.dumps(published).encode(), None, Principal("default", "p", frozenset(), 0), world.config, 0, str)
+        assert (post.key, post.id, post.digest) == (draft.key, draft.id, draft.digest)
+
+
 async def test_an_event_nobody_has_a_rule_for_matches_nothing(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.http() as client:
         assert (await client.post("/v1/events", json={"type": "x", "user": "u1"})).json()["matched"] == []
@@ -111,6 +121,46 @@ async def test_what_could_not_be_cancelled_is_told_and_nothing_is_published(rule
         assert (await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e1"})).status_code == 202
 
 
+DOUBLED = """
+fire = { unless_event = "order.paid" }
+
+[[rule]]
+name = "paid"
+event = "order.paid"
+recipients = ["user"]
+type = "shop.paid"
+data = { once = "{data.blob}", twice = "{data.blob}" }
+"""
+
+
+async def test_an_event_whose_notification_is_too_large_is_refused_before_anything_is_cancelled_or_journalled(rules: Path) -> None:
+    rules.write_text(RULES + DOUBLED)
+    async with edge_world(rules_path=str(rules), data_bytes_max=2000) as world, world.http() as client:
+        (sid,) = (await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1"})).json()["scheduled"]
+        paid = {"type": "order.paid", "user": "u1", "id": "e1", "data": {"blob": "x" * 1500}}
+        for _ in range(2):
+            refused = await client.post("/v1/events", json=paid)
+            assert refused.status_code == 422, refused.text
+            assert refused.json()["errors"][0]["path"] == "$[0].data"
+            assert list(world.scheduler.timers) == [sid]
+            assert world.shard.of(wire.Happened) == []
+        accepted = await client.post("/v1/events", json={**paid, "data": {"blob": "x"}})
+        assert (accepted.status_code, accepted.json()["cancelled"]) == (202, 1)
+        assert [record.event for record in world.shard.of(wire.Happened)] == ["order.paid"]
+
+
+async def test_what_an_event_makes_of_many_users_is_bounded_like_a_publish_request(rules: Path) -> None:
+    rules.write_text(RULES + '[[rule]]\nname = "all"\nevent = "e"\nrecipients = ["data.users[]"]\ntype = "t"\ndata = { a = "{data.a}" }\n')
+    async with edge_world(rules_path=str(rules), body_bytes_max=4000, items_max=20) as world, world.http() as client:
+        event: dict[str, Any] = {"type": "e", "user": "u1", "data": {"a": "x" * 900, "users": ["a", "b"]}}
+        assert (await client.post("/v1/events", json=event)).status_code == 202
+        event["data"]["users"] = ["a", "b", "c", "d"]
+        assert (await client.post("/v1/events", json=event)).status_code == 413
+        event["data"] = {"users": [f"u{n}" for n in range(21)]}
+        assert (await client.post("/v1/events", json=event)).status_code == 413
+        assert len(world.shard.of(wire.Post)) == 2
+
+
 async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_later(rules: Path) -> None:
     rules.write_text(
         '[category.social]\ncap = 2\nper = "1h"\n' + RULES.replace('type = "forum.like"', 'type = "forum.like"\ncategory = "social"')
@@ -136,43 +186,6 @@ async def test_what_a_rule_sends_into_quiet_hours_is_scheduled(rules: Path) -> N
         told = (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})).json()
         assert told["scheduled"] == list(world.scheduler.timers)
         assert told["results"][0]["reason"] == "quiet_hours: it is night"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in_force(
-    rules: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = Clock()
-    book = RuleBook(Config(rules_path=str(rules), rules_check_ms=1000), clock)
-    assert [rule.name for rule in book.rules().rules] == ["like", "cart"]
-
-    def write(text: str) -> list[str]:
-        rules.write_text(text)
-        os.utime(rules, ns=(clock.now_ms + 1, clock.now_ms + 1))
-        before = [rule.name for rule in book.rules().rules]
-        assert before == [rule.name for rule in book.rules().rules], "not looked at before it is time"
-        clock.now_ms += 1000
-        return [rule.name for rule in book.rules().rules]
-
-    with caplog.at_level(logging.ERROR):
-        assert write('[[rule]]\nname = "like"\nevent = "e"\n') == ["like", "cart"]
-        assert f"{rules}:1: rule 'like': " in book.refused
-        clock.now_ms += 1000
-        book.rules()
-    assert len(caplog.records) == 1, "said once per change"
-    assert write(RULES.replace('"like"', '"liked"')) == ["liked", "cart"]
-    assert book.refused == ""
-    rules.unlink()
-    clock.now_ms += 1000
-    assert [rule.name for rule in book.rules().rules] == ["liked", "cart"]
-    assert str(rules) in book.refused
 
 
 # -- What is asked when the time has come. -----------------------------------------------------------------------------
@@ -241,14 +254,6 @@ async def test_one_timer_follows_a_user_however_many_events_come_and_another_one
         assert list(world.scheduler.timers) == [other]
         (still,) = (await client.post("/v1/events", json={"type": "page5", "user": "u1"})).json()["scheduled"]
         assert still == other
-
-
-async def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path) -> None:
-    events = ", ".join(f'"e{n}"' for n in range(65))
-    rules.write_text(RULES + f"fire = {{ unless_event = [{events}] }}\n")
-    book = RuleBook(Config(rules_path=str(rules)), Clock())
-    assert book.rules().rules == ()
-    assert "at most 64 events" in book.refused
 
 
 TOUCH_RULES = Path(__file__).parents[2] / "examples" / "touch" / "rules.toml"
