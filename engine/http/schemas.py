@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.config import Config
 from engine.core.model.constants import PRIORITIES
+from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.profile import DAYS, LEVEL_CHARS_MAX
 from engine.core.policy.quiet_hours import QUIET_MAX
 
@@ -219,6 +220,10 @@ def _name(config: Config, description: str = "") -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": config.id_chars_max} | ({"description": description} if description else {})
 
 
+def _message_id(config: Config, description: str) -> Schema:
+    return _name(config, description) | {"not": {"pattern": f"^{TIMER_EFFECT}"}}
+
+
 def _topic(config: Config) -> Schema:
     return _name(config) | {"pattern": r"^[^\s*]+$"}
 
@@ -324,7 +329,7 @@ def _notification(config: Config) -> Schema:
                 "const": True,
                 "description": "Everyone: who is connected, and who connects before it expires. Low priority unless given.",
             },
-            "id": _name(
+            "id": _message_id(
                 config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
             ),
             "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
@@ -352,7 +357,7 @@ def _cloud_event(config: Config) -> Schema:
         "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` becomes `context.source`.",
         "properties": {
             "specversion": {"const": "1.0"},
-            "id": _name(config, "The idempotency key."),
+            "id": _message_id(config, "The idempotency key."),
             "source": {"type": "string", "format": "uri-reference"},
             "type": _event_type(config),
             "subject": _name(config, "Whom to notify."),

@@ -23,7 +23,7 @@ from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES
-from engine.core.model.message import is_timer_effect_id
+from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
 from engine.core.model.placeholders import parse_template
 from engine.core.model.routing import audience_key, mailbox_key, split_key
@@ -238,8 +238,8 @@ class Drafter:
         """The id that a publisher chose, once it is checked."""
         if not is_id(id, self._config.id_chars_max):
             raise Invalid(f"printable text of 1 to {self._config.id_chars_max} characters", "$.id")
-        if is_timer_effect_id(id):  # taken by a message, it would make the timer a repeat of that message
-            raise Invalid("`timer:` and a scheduled id is how the engine remembers that the timer has fired", "$.id")
+        if id.startswith(TIMER_EFFECT):  # taken by a message, it would make the timer a repeat of that message
+            raise Invalid(f"must not begin with `{TIMER_EFFECT}`: that is how the engine remembers which timers have fired", "$.id")
         return id
 
     def _head(self, type_: str, priority: str | UnsetType) -> bytes:

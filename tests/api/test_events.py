@@ -149,6 +149,15 @@ async def test_an_event_whose_notification_is_too_large_is_refused_before_anythi
         assert [record.event for record in world.shard.of(wire.Happened)] == ["order.paid"]
 
 
+async def test_an_id_of_a_rule_with_the_prefix_of_the_engines_own_is_refused(rules: Path) -> None:
+    rules.write_text(RULES.replace('type = "forum.like"', 'type = "forum.like"\nid = "{$delivery}"'))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        refused = await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "timer:3-abc"})
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "$[0].id")
+        assert (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "like-1"})).status_code == 202
+        assert [post.id for post in world.shard.of(wire.Post)] == ["like-1"]
+
+
 async def test_what_an_event_makes_of_many_users_is_bounded_like_a_publish_request(rules: Path) -> None:
     rules.write_text(RULES + '[[rule]]\nname = "all"\nevent = "e"\nrecipients = ["data.users[]"]\ntype = "t"\ndata = { a = "{data.a}" }\n')
     async with edge_world(rules_path=str(rules), body_bytes_max=4000, items_max=20) as world, world.http() as client:

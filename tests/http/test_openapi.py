@@ -139,6 +139,8 @@ def accepted(item: object, content_type: str) -> bool:
         {"type": ...},
         {"id": ""},
         {"id": "k"},
+        {"id": "timer:3-a"},
+        {"id": "timers"},
         {"priority": "high"},
         {"priority": "urgent"},
         {"delay": 1.5},
@@ -173,7 +175,8 @@ def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(chang
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"subject": ...}, {"specversion": "2"}, {"traceparent": "x"}, {"ttl": -1}, {"id": ...}, {"source": ...}]
+    "change",
+    [{}, {"subject": ...}, {"specversion": "2"}, {"traceparent": "x"}, {"ttl": -1}, {"id": ...}, {"id": "timer:3-a"}, {"source": ...}],
 )
 def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, object]) -> None:
     base = {"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "subject": "u"}

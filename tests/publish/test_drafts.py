@@ -325,9 +325,21 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
     assert paths(refused(bad)) == [(0, path)]
 
 
-@pytest.mark.parametrize("id", ["timer:", "timer:3", "timer:3-tea", "3-01a2016c-2647-7ab9-a075-06aafb696dcf", "timer"])
-def test_an_id_that_is_no_effect_of_a_timer_may_begin_like_one(id: str) -> None:
+@pytest.mark.parametrize("id", ["timer", "a-timer:1", "Timer:1", "3-01a2016c-2647-7ab9-a075-06aafb696dcf"])
+def test_an_id_may_resemble_that_of_a_timers_effect_as_long_as_it_begins_otherwise(id: str) -> None:
     assert publish(item(id=id))[0].id == id
+
+
+@pytest.mark.parametrize("id", ["timer:", "timer:3", "timer:3-tea", "timer:3-01a2016c-2647-7ab9-a075-06aafb696dcf"])
+def test_an_id_with_the_prefix_of_the_engines_own_is_refused(id: str) -> None:
+    """Replay and the timeline of a message take any id with it for the effect of a timer."""
+    for body, content_type in (
+        (item(id=id), JSON),
+        ({"specversion": "1.0", "id": id, "source": "/s", "type": "a.b", "subject": "ann"}, EVENT),
+    ):
+        problem = refused(body, content_type)
+        assert (problem.status, paths(problem)) == (422, [(0, "$.id")])
+        assert "must not begin with `timer:`" in problem.members["errors"][0]["detail"]
 
 
 @given(st.sampled_from(["acme:ann", "acme:b", "acme:\nnews"]))

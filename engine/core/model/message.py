@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 TIMER_EFFECT: Final = "timer:"
+"""What ids made by `timer_effect_id` begin with, and no publisher's may: the edge refuses those."""
 
 _TIMER_EFFECT_ID: Final = re.compile(re.escape(TIMER_EFFECT) + r"[0-9]{1,2}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
