@@ -7,7 +7,7 @@ a link session begins anew or its slot has moved; shards and schedulers recognis
 Every route has its lanes (`engine.publish.priority_lanes`): they decide when a record leaves, and refuse what would wait too long.
 
 Limits: `records_max` records await answers at once, then `Overloaded`; every call ends after `timeout_ms`, with `None` in
-place of the answers that did not come.
+place of the answers that did not come. `engine.publish` has the table of who refuses what under load.
 
 A route says who answers: shard i is route i, scheduler j is route ~j (that is -1 - j).
 """

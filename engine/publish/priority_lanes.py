@@ -1,13 +1,14 @@
-"""What an edge sends to a shard or scheduler, and in which order: a lane per priority in front of every route.
+"""When an edge sends a record to a shard or scheduler: one queue per priority in front of every route.
 
-High goes out at once. Normal and low go out while fewer than a window of them are under way on the route, normal first; the others wait
-here, where high can still pass them, and not in the link, where nothing can pass anything. Before anything of a request is sent, every
-route it concerns is asked whether it is open for its priorities: it is closed to low when who enters now would wait for half of
-`delay_target_ms`, to normal at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the
-time the backlog takes.
+High leaves at once. Normal and low leave while fewer than a window of them are unanswered on the route, normal first; the others wait
+here, where high can still overtake them, and not in the link, which keeps order. Before anything of a request is sent, every route it
+concerns is checked for each of its priorities: it is closed to low when a new record would wait for half of `delay_target_ms`, to normal
+at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the time the backlog takes
+(`engine.publish` has the table of who refuses what under load).
 
-States of an item: waiting (in a lane) -> sent -> over (answered, or its call has ended); or waiting -> refused, after the whole target:
-what was never sent was not accepted. A route that does not answer fills its own lanes and closes; the others do not notice."""
+States of a record: waiting (in a lane) -> sent -> over (answered, or its call has ended); or waiting -> refused, after the whole target:
+a record that was never sent was not accepted. A route that does not answer fills its own lanes and closes; other routes are unaffected.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ from engine.core.model.constants import HIGH, PRIORITIES
 from engine.errors import Overloaded
 
 SHARES: Final = (1.0, 0.8, 0.5)
-"""Of the delay target, at which a route closes to high, normal and low."""
+"""Shares of the delay target at which a route closes to high, normal and low."""
 
 
 class PriorityLanes:
-    """One route. `closed_ms` tells whether it takes more, `send` and `over` what is on its way.
+    """The lanes of one route. The owner reports every record with `send` and `over`, and asks `closed_ms` before a request.
 
     Args:
-        window_floor: items below high under way at least, see `engine.core.edge.backlog`.
-        bearable_ms: while high ones take longer than this, and than is to be expected, fewer of the others are under way.
-        rate_per_ms: believed before it is measured.
-        delay_target_ms: the longest anyone is let wait.
+        window_floor: the smallest window of unanswered records below high, see `engine.core.edge.backlog`.
+        bearable_ms: while high ones take longer than this, and than is to be expected, the window shrinks.
+        rate_per_ms: records answered per millisecond, until it is measured.
+        delay_target_ms: the longest a record may wait.
         deliver: puts a record on the link.
         clock: milliseconds that never step.
     """
@@ -51,8 +52,8 @@ class PriorityLanes:
         self._deliver = deliver
         self._clock = clock
         self._waiting: tuple[OrderedDict[int, tuple[Struct, int]], ...] = tuple(OrderedDict() for _ in PRIORITIES)
-        self._under_way = 0  # of normal and low
-        self._urgent: set[int] = set()  # the high ones under way
+        self._unanswered = 0  # of normal and low
+        self._high_unanswered: set[int] = set()
         self._window = ConcurrencyLimit(window_floor, bearable_ms, clock())
         self._any = Stopwatch()
         self._high = Stopwatch()
@@ -60,7 +61,7 @@ class PriorityLanes:
         self.queued = 0
 
     def closed_ms(self, priority: int) -> float:
-        """0 when the route takes items of this priority, else how long its backlog takes, or the first of this priority has waited."""
+        """0 when the route takes records of this priority, else how long its backlog takes, or the oldest of this priority has waited."""
         delay_ms = self.flow.delay_ms
         lane = self._waiting[priority]
         if lane:
@@ -68,15 +69,15 @@ class PriorityLanes:
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
     def send(self, ref: int, record: Struct, priority: int) -> None:
-        """An item, to leave now or when its turn comes."""
+        """Send a record, now or when its turn comes."""
         self.flow.waiting += 1
         if priority == HIGH:
-            self._urgent.add(ref)
+            self._high_unanswered.add(ref)
             if self._high.timed < 0:
                 self._high.start(ref, self._clock())
             self._go(ref, record)
-        elif not self.queued and self._under_way < self._window.size:
-            self._under_way += 1
+        elif not self.queued and self._unanswered < self._window.size:
+            self._unanswered += 1
             self._go(ref, record)
         else:
             self._waiting[priority][ref] = (record, self._clock())
@@ -88,11 +89,11 @@ class PriorityLanes:
         self._deliver(record)
 
     def has(self, ref: int) -> bool:
-        """Does this item wait for its turn?"""
+        """Whether this record waits for its turn."""
         return bool(self.queued) and any(ref in lane for lane in self._waiting)
 
     def over(self, ref: int, *, answered: bool) -> None:
-        """The item was answered, or nobody awaits it any more. Others take its place."""
+        """The record was answered, or nobody awaits it any more. Waiting ones take its place."""
         if answered:
             self.flow.leave(1)
         else:
@@ -102,21 +103,21 @@ class PriorityLanes:
                 if lane.pop(ref, None) is not None:
                     self.queued -= 1
                     return
-        if ref in self._urgent:
-            self._urgent.discard(ref)
+        if ref in self._high_unanswered:
+            self._high_unanswered.discard(ref)
         else:
-            self._under_way -= 1
+            self._unanswered -= 1
         if ref in (self._any.timed, self._high.timed):
             self._time(ref, answered=answered)
-        while self.queued and self._under_way < self._window.size:
+        while self.queued and self._unanswered < self._window.size:
             lane = next(lane for lane in self._waiting if lane)
             self.queued -= 1
             waiting_ref, (record, _) = lane.popitem(last=False)
-            self._under_way += 1
+            self._unanswered += 1
             self._go(waiting_ref, record)
 
     def _time(self, ref: int, *, answered: bool) -> None:
-        """The watch is on this item, whose end tells how long it took when it was answered."""
+        """A record that is timed has ended: measure how long it took, when it was answered."""
         now_ms = self._clock()
         if ref == self._any.timed:
             took_ms = self._any.stop(now_ms)
@@ -128,33 +129,33 @@ class PriorityLanes:
                 self._window.urgent_took(took_ms)
 
     def again(self, ref: int, record: Struct) -> None:
-        """An item under way is sent once more."""
+        """Send an unanswered record once more."""
         self._time(ref, answered=False)
         self._deliver(record)
 
     def adopt(self, record: Struct) -> None:
-        """An item that was under way on another route is on its way here now."""
+        """Send a record that was sent on another route before, at once."""
         self.flow.waiting += 1
-        self._under_way += 1
+        self._unanswered += 1
         self._deliver(record)
 
     def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
-        """Items that have waited for the whole target without being sent: the caller takes them out, as not answered."""
+        """Records that have waited for the whole target without being sent; the caller takes each out with `over`."""
         due_since_ms = now_ms - self._target_ms
-        return [(ref, record) for lane in self._waiting for ref, (record, since_ms) in _until_younger(lane, due_since_ms)]
+        return [(ref, record) for lane in self._waiting for ref, (record, since_ms) in _waiting_since(lane, due_since_ms)]
 
     def look(self, now_ms: int) -> None:
-        """Measure; to be called some ten times a second."""
+        """Measure. To be called some ten times a second."""
         self.flow.look(now_ms)
         self._window.look(self.flow.rate_per_ms)
 
 
-def _until_younger(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:
+def _waiting_since(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:
     return takewhile(lambda entry: entry[1][1] <= since_ms, lane.items())
 
 
 def refuse_closed(wanted: Iterable[tuple[PriorityLanes, int]]) -> None:
-    """Ask the routes of a request, with the priorities it has for each.
+    """Check the routes of a request, with the priorities it has for each.
 
     Raises:
         Overloaded: at least one of them is closed to one of its priorities.

@@ -1,15 +1,14 @@
-"""The way into the parser: one publish request per turn of the event loop, the important ones first, and none that would wait too long.
+"""Publish requests wait here for their turn to be parsed: by priority, one per turn of the event loop, and none that would wait too long.
 
-Parsing is most of what an edge does for a publisher, and while it parses it does nothing else. So requests take turns: between two of
-them the loop has a look at every socket, and what arrives meanwhile of high priority is parsed at once. The others wait here as the bytes
-they came in, a lane per priority; a request is as important as its least important item, so that one high item opens no door for a
-thousand low ones.
+Parsing is most of what an edge does for a publisher, and it blocks the event loop. So requests take turns: between two of them the loop
+serves every socket, and a request of high priority that arrives meanwhile is parsed at once. The others wait as unparsed bytes, in one
+lane per priority. A request has the priority of its least important item, so that one high item gives no advantage to a thousand low ones.
 
-Refusing must be cheaper than accepting. Whether a request would wait too long is known from three delays, none of which needs it parsed:
+Refusing must be cheaper than accepting. Whether a request would wait too long follows from three delays, none of which needs it parsed:
 of the requests before it here, of the event loop itself, and of the shards (`engine.publish.priority_lanes`); its priority is found by a
-look at its
-bytes. A lane that more important requests keep passing shows in the age of its first one; whoever has waited for the whole target is
-refused."""
+search in its bytes. A lane that more important requests keep passing shows in the age of its oldest request; one that has waited for the
+whole target is refused. `engine.publish` has the table of who refuses what under load.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ _LAG_FADES: Final = 0.5
 
 
 class RequestQueue:
-    """Of one edge.
+    """The publish requests of one edge that wait to be parsed.
 
     Args:
         config: the engine's settings.
         clock: milliseconds that never step.
-        shards_ms: how long what is sent to the least busy shard waits now.
+        shards_ms: returns how long a record sent to the least busy shard waits now.
         refused: counts the refused requests by priority.
     """
 
@@ -53,7 +52,7 @@ class RequestQueue:
 
     @property
     def delay_ms(self) -> float:
-        """How long a request that comes now waits for its answer, beside what its handling takes."""
+        """How long a request that arrives now would wait, in addition to its own handling."""
         return self._flow.delay_ms + self._lag_ms + self._shards_ms()
 
     @property
@@ -62,7 +61,7 @@ class RequestQueue:
         return sum(map(len, self._lanes))
 
     def check_unread(self) -> None:
-        """Raises Overloaded when whatever the body holds would be refused."""
+        """Raise Overloaded when a request would be refused at any priority."""
         self._check(HIGH)
 
     async def enter(self, body: bytes, content_type: str | None) -> None:
@@ -106,7 +105,7 @@ class RequestQueue:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """A turn of the loop has passed: the next request's turn."""
+        """A turn of the loop has passed: let the next request be parsed."""
         self._turn_taken = False
         for lane in self._lanes:
             while lane:
@@ -120,7 +119,7 @@ class RequestQueue:
                 return
 
     def tick(self, now_ms: int, late_ms: int) -> None:
-        """The ticker woke up so much late, as everything else here does."""
+        """Measure, and refuse what has waited too long. `late_ms`: how late this call is, a measure of the loop's lag."""
         self._lag_ms = max(late_ms, self._lag_ms * _LAG_FADES)
         self._flow.look(now_ms)
         for priority, lane in enumerate(self._lanes):

@@ -2,7 +2,9 @@
 
 The limits themselves hold for every priority and are looked at once per batch of records, so they are passed by one batch at most; the
 levels are measured at every `tick`. Everything done here is undone by calmer measurements: what is held goes out, what left memory is
-read when its turn comes, refused publishers come back when they were told to, and refused timers are fired again by their scheduler."""
+read when its turn comes, refused publishers come back when they were told to, and refused timers are fired again by their scheduler.
+
+`engine.publish` has the table of who refuses what under load."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ It rises at once and falls by one after everything has stayed below 70 % of its 
 because each turn spills and reads the same messages again. The limit itself is checked at every post, the levels at every `measure`.
 
 A refused publisher is told when to come back: after the lag, or the time the excess takes to leave at the rate things have left lately.
+`engine.publish` has the table of who refuses what under load.
 """
 
 from __future__ import annotations
