@@ -1,11 +1,11 @@
-"""What the controller knows of its actors and what it does about it.
+"""The controller's view of its actors: whether each is healthy, and what their counters add up to.
 
-A `HealthWatch` per actor is fed with questions, answers and failures of its `stats()` calls; `verdict` says whether to leave it alone or to
-replace it. What counts is how long it has left questions unanswered, not when it answered last: the pause between two questions is none
-of its own. Ray itself restarts a process that has died; the verdict is for one that is there and does not answer. A replaced
-actor gets a whole timeout again before the next verdict, so a slow start is not killed over and over faster than that.
+A `HealthWatch` per actor is fed with the calls of its `stats()`, their results and their failures; `verdict` returns whether to leave the
+actor alone or to replace it. The timeout runs while a call is unanswered, not since the last answer: the pause between two calls is the
+controller's. Ray restarts a process that has died; the verdict is for one that runs and does not answer. A replaced actor gets
+`START_GRACE_FACTOR` timeouts before the next verdict, so that a slow start is not killed over and over.
 
-`summary` folds everybody's last answer into the engine's status.
+`totals` adds up the counters of all rows; a `LatencyWindow` turns cumulative histograms into quantiles of the recent past.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Histogram = Sequence[Sequence[float]]
 """[[upper bound in ms, count], ...] in growing order; the last bound is -1: everything above the one before."""
 
 START_GRACE_FACTOR: Final = 6
-"""A replaced actor may take this many timeouts: a shard replays its journal in its start."""
+"""Timeouts that a replaced actor has for its start: a shard replays its journal in it."""
 
 
 class HealthWatch:
-    """Health of one actor, from its answers.
+    """Health of one actor.
 
     Args:
         role, index: which actor.
-        timeout_ms: how long an actor that has answered before may leave questions unanswered; after it, it is replaced.
+        timeout_ms: how long a call of an actor that has answered before may stay unanswered; then the actor is replaced.
         now_ms: monotonic milliseconds, as all times here.
     """
 
@@ -39,7 +39,7 @@ class HealthWatch:
         self.cpu_pct = 0.0
         self._timeout_ms = timeout_ms
         self._answered_ms = now_ms
-        self._asked_ms: float | None = None  # the first question since it answered, or since it was replaced
+        self._asked_ms: float | None = None  # the first call since it answered, or since it was replaced
         self._grace = 1
         self._failed = False
 
@@ -49,7 +49,7 @@ class HealthWatch:
             self._asked_ms = now_ms
 
     def answered(self, stats: Mapping[str, Any], now_ms: float) -> None:
-        """`stats()` returned. Another process than last time means that it was restarted in between."""
+        """`stats()` returned. Another process than at the last answer counts as a restart."""
         before = self.stats
         if before and before["pid"] == stats["pid"] and before["started_ms"] == stats["started_ms"]:
             elapsed_s = (now_ms - self._answered_ms) / 1000
@@ -69,7 +69,7 @@ class HealthWatch:
         self._failed = True
 
     def verdict(self, now_ms: float) -> Verdict:
-        """`replace` once when the silence has lasted too long; then the actor has a start's time to answer."""
+        """`replace`, once, when a call has been unanswered for too long; then the timeout is that of a start."""
         if not self.stats or self._asked_ms is None or now_ms - self._asked_ms <= self._timeout_ms * self._grace:
             return "leave"
         self._asked_ms = now_ms
@@ -77,7 +77,7 @@ class HealthWatch:
         return "replace"
 
     def row(self) -> dict[str, Any]:
-        """One line of the status: the last answer and what is known beside it."""
+        """The actor's row of the status: its last `stats()`, and `alive`, `ready`, `cpu_pct` (of one core) and `restarts`."""
         base: dict[str, Any] = {"role": self.role, "index": self.index, "ready": False, "pid": None, "node": None, "rss_bytes": 0}
         alive = bool(self.stats) and not self._failed
         ready = alive and bool(self.stats.get("ready"))
@@ -96,7 +96,7 @@ def merge(histograms: Iterable[Histogram]) -> list[list[float]]:
 
 
 def subtract(newer: Histogram, older: Histogram) -> list[list[float]]:
-    """What was added since `older`; a counter that fell (its process was restarted) counts from zero."""
+    """The counts added since `older`; one that fell (its process was restarted) counts from zero."""
     before: dict[float, float] = {bound: count for bound, count in older}  # noqa: C416 - a row is a list, which `dict` is not typed to take
     return [[bound, count - before.get(bound, 0) if count >= before.get(bound, 0) else count] for bound, count in newer]
 
@@ -104,7 +104,7 @@ def subtract(newer: Histogram, older: Histogram) -> list[list[float]]:
 def quantile_ms(histogram: Histogram, fraction: float) -> float | None:
     """The value below which `fraction` of the observations lie, interpolated within its bucket; None without observations.
 
-    Above the last bound nothing is known: the answer is that bound.
+    In the last bucket, which has no upper bound, it is the bound below.
     """
     total = sum(count for _, count in histogram)
     if not total:
@@ -122,34 +122,36 @@ def quantile_ms(histogram: Histogram, fraction: float) -> float | None:
 
 
 class LatencyWindow:
-    """Quantiles of the recent past out of counters that only grow.
+    """Quantiles of the recent past from cumulative histograms.
 
     Args:
-        window_ms: how far back the quantiles look.
+        window_ms: length of that past.
+        prefix: of the quantiles' names.
     """
 
-    def __init__(self, window_ms: float) -> None:
+    def __init__(self, window_ms: float, prefix: str = "") -> None:
         self._window_ms = window_ms
+        self._prefix = prefix
         self._samples: deque[tuple[float, list[list[float]]]] = deque()
 
     def add(self, histogram: list[list[float]], now_ms: float) -> None:
-        """The counters as they are now."""
+        """The histogram as it is now."""
         self._samples.append((now_ms, histogram))
         while len(self._samples) > 2 and self._samples[1][0] <= now_ms - self._window_ms:
             self._samples.popleft()
 
     def quantiles(self) -> dict[str, float | None]:
-        """p50, p95 and p99 in ms over the window; of everything so far when nothing was delivered in it."""
-        if not self._samples:
-            return {"p50_ms": None, "p95_ms": None, "p99_ms": None}
-        newest = self._samples[-1][1]
-        recent = subtract(newest, self._samples[0][1])
-        chosen = recent if any(count for _, count in recent) else newest
-        return {f"p{percent}_ms": quantile_ms(chosen, percent / 100) for percent in (50, 95, 99)}
+        """`p50_ms`, `p95_ms` and `p99_ms` over the window; over everything so far when the window has no observations."""
+        chosen: Histogram = []
+        if self._samples:
+            newest = self._samples[-1][1]
+            recent = subtract(newest, self._samples[0][1])
+            chosen = recent if any(count for _, count in recent) else newest
+        return {f"{self._prefix}p{percent}_ms": quantile_ms(chosen, percent / 100) for percent in (50, 95, 99)}
 
 
 def totals(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Sums over the shards' rows: what an operator looks at first. `quarantined` are those of the schedulers too."""
+    """Sums of the shards' counters; `quarantined` includes the schedulers'."""
     rows = list(rows)
     shards = [row for row in rows if row["role"] == "shard"]
     names = ("connections", "users", "pending", "published", "delivered", "acknowledged", "retried", "dead_lettered", "expired")

@@ -24,6 +24,7 @@ class Attachment:
         "conn",
         "device",
         "exhausted",
+        "first_sent_ms",
         "flight",
         "flight_bytes",
         "kind",
@@ -59,6 +60,7 @@ class Attachment:
         self.topics = tuple(topics)  # of which the bearer's token makes it a member
         self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
         self.flight_bytes = 0
+        self.first_sent_ms: dict[int, int] = {}  # of messages in flight that were sent again
         self.rtt_ms = 0.0
         self.stalled = False
         self.exhausted: dict[int, int] = {}  # stalled by these: seq -> expires at ms
@@ -72,6 +74,8 @@ class Attachment:
         """The message is settled or gone: it leaves the flight. Returns whether it was in it."""
         if self.exhausted:
             self.exhausted.pop(message.seq, None)
+        if self.first_sent_ms:
+            self.first_sent_ms.pop(message.seq, None)
         if self.flight.pop(message.seq, None) is None:
             return False
         self.flight_bytes -= len(message.body)
@@ -109,8 +113,24 @@ class Attachment:
         if waited_ms:
             self.path.sample(min(waited_ms, policy.cap_ms), now_ms)
         for seq, _, _ in again:
-            self.flight[seq] = (now_ms, self.flight[seq][1] + 1)
+            sent_ms, tries = self.flight[seq]
+            self.first_sent_ms.setdefault(seq, sent_ms)
+            self.flight[seq] = (now_ms, tries + 1)
         return again
+
+    def answered_through(self, seq: int, now_ms: int) -> list[int]:
+        """Milliseconds since each message in flight up to `seq` was first sent on this connection; call before they are settled."""
+        times: list[int] = []
+        for number, (sent_ms, _) in self.flight.items():
+            if number > seq:
+                break
+            times.append(now_ms - (self.first_sent_ms.pop(number, sent_ms) if self.first_sent_ms else sent_ms))
+        return times
+
+    def answered(self, seqs: Iterable[int], now_ms: int) -> list[int]:
+        """As `answered_through`, for exactly these numbers; those that are not in flight are left out."""
+        flight, first_sent_ms = self.flight, self.first_sent_ms
+        return [now_ms - first_sent_ms.pop(seq, flight[seq][0]) for seq in seqs if seq in flight]
 
     def _stall(self, hot: Mapping[int, Message], policy: RetryPolicy) -> None:
         self.stalled = True
@@ -136,6 +156,7 @@ class Attachment:
         """
         for number in [number for number in self.flight if number <= seq]:
             _, tries = self.flight.pop(number)
+            self.first_sent_ms.pop(number, None)
             message = hot[number]
             message.attempts += tries
             self.flight_bytes -= len(message.body)
@@ -145,4 +166,5 @@ class Attachment:
         for seq, (_, tries) in self.flight.items():
             hot[seq].attempts += tries
         self.flight.clear()
+        self.first_sent_ms.clear()
         self.flight_bytes = 0

@@ -209,6 +209,7 @@ class Connections:
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
+        self._output.answered(connection.answered_through(record.seq, now_ms))
         messages = settle_newest(mailbox, record.seq, connection, now_ms, self._limits.retry)
         if messages:
             self._note_acked(mailbox, now_ms)
@@ -227,6 +228,7 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
+            self._output.answered(connection.answered(seqs, now_ms))
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms)
         else:
             self._unknown(session, record)

@@ -87,9 +87,10 @@ class Delivery:
                 newest = self._newest(mailbox, connection, now_ms)
                 if newest is not None:
                     if type(newest.body) is SharedBody:
+                        self._output.sent(newest, connection.since_ms, now_ms)
                         add(newest.body, connection.conn, newest.seq, newest.attempts + 1)
                     else:
-                        self._send_one(connection, newest)
+                        self._send_one(connection, newest, now_ms)
                     continue
                 pumped = self._pump(mailbox, connection, now_ms)
                 if pumped is None:
@@ -100,6 +101,7 @@ class Delivery:
                     continue
                 # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
                 for seq, attempt, body in parts[0]:
+                    self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
                     add(body, connection.conn, seq, attempt)
                 self._sent(mailbox, connection, pumped, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
@@ -111,7 +113,7 @@ class Delivery:
         """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
         newest = self._newest(mailbox, connection, now_ms)
         if newest is not None:
-            self._send_one(connection, newest)
+            self._send_one(connection, newest, now_ms)
             return
         pumped = self._pump(mailbox, connection, now_ms)
         if pumped is not None:
@@ -134,14 +136,17 @@ class Delivery:
         for part in pumped.parts:
             if isinstance(part, list):
                 self._output.counters["delivered"] += len(part)
+                for seq, _, _ in part:
+                    self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
                 self._deliver(session, conn, part)
             else:
                 self._output.to_edges.append((session, GapRange(conn, *part)))
                 self._mailbox_store.mark(mailbox)
         self._sent(mailbox, connection, pumped, now_ms)
 
-    def _send_one(self, connection: Attachment, message: Message) -> None:
+    def _send_one(self, connection: Attachment, message: Message, now_ms: int) -> None:
         self._output.counters["delivered"] += 1
+        self._output.sent(message, connection.since_ms, now_ms)
         self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
 
     def _sent(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:

@@ -40,7 +40,7 @@ COUNTERS: Final = (
 """What a shard counts since its start."""
 
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
-"""Upper bounds of the accept-to-ACK histogram; the last bucket is everything slower."""
+"""Upper bounds of the latency histograms; one more bucket counts everything slower."""
 
 
 class SessionEvent(Struct):
@@ -64,17 +64,19 @@ class ShardOutput:
         to_schedulers: (timer partition, record), likewise.
         session_events: connects and disconnects, oldest first.
         counters: one number for each name in `COUNTERS`.
-        latency: the accept-to-ACK histogram, one number for each bucket.
+        latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was away.
+        send_latency: of acceptance to the first send, on connections that were open at the acceptance.
+        ack_latency: of the first send on a connection to the ACK by that connection.
     """
 
-    __slots__ = ("counters", "latency", "session_events", "to_edges", "to_schedulers")
+    __slots__ = ("ack_latency", "counters", "latency", "send_latency", "session_events", "to_edges", "to_schedulers")
 
     def __init__(self) -> None:
         self.to_edges: list[tuple[str, Struct]] = []
         self.to_schedulers: list[tuple[int, Struct]] = []
         self.session_events: list[SessionEvent] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self.latency = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
 
     def acknowledged(self, messages: Iterable[Message], now_ms: int) -> None:
         """Count acknowledged messages, and the time from their acceptance until now."""
@@ -84,3 +86,20 @@ class ShardOutput:
             latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
             count += 1
         self.counters["acknowledged"] += count
+
+    def sent(self, message: Message, open_since_ms: int, now_ms: int) -> None:
+        """Count the time from acceptance until now, if the connection was open then: else it says how long the user was away."""
+        if open_since_ms <= message.accepted_ms and not message.attempts:
+            self.send_latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
+
+    def answered(self, times_ms: Iterable[int]) -> None:
+        """Count these times from a send to its ACK."""
+        ack_latency = self.ack_latency
+        for time_ms in times_ms:
+            ack_latency[bisect_left(LATENCY_BUCKETS_MS, time_ms)] += 1
+
+    def histograms(self) -> dict[str, list[list[int]]]:
+        """The latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower."""
+        bounds = (*LATENCY_BUCKETS_MS, -1)
+        named = {"latency": self.latency, "send_latency": self.send_latency, "ack_latency": self.ack_latency}
+        return {name: [[bound, count] for bound, count in zip(bounds, counts, strict=True)] for name, counts in named.items()}

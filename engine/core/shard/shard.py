@@ -43,7 +43,7 @@ from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
-from engine.core.shard.output import LATENCY_BUCKETS_MS, SessionEvent, ShardOutput
+from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.user_requests import Question, UserRequests
 from engine.core.wire.records import (
@@ -450,5 +450,5 @@ class ShardCore:
             **self.admission.stats(),
             "lag_ms": now_ms - self.post_queue.oldest_ms if self.post_queue.oldest_ms else 0,
             "storage": "down" if self.storage_away else "ok",
-            "latency": [[upper, count] for upper, count in zip((*LATENCY_BUCKETS_MS, -1), self.output.latency, strict=True)],
+            **self.output.histograms(),
         }
