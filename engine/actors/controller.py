@@ -1,11 +1,11 @@
-"""The controller actor: creates the other actors, watches them, replaces the silent ones, tells the engine's status.
+"""The controller actor: creates the other actors, checks their health, replaces those that hang, returns the engine's status.
 
-It holds nothing that cannot be found again: actors by their names, the slot map in Redis. When it dies, Ray starts it again, it
-finds everybody alive and disturbs nobody; messages flow without it. Each round asks every actor for its `stats()`; what to make
-of the answers is decided in `engine.core.controller.health`.
+It has no state of its own: actors are found by their names, the slot map is in Redis. When it dies, Ray restarts it and it finds the
+running actors; messages flow without it. A round calls `stats()` of every actor, every `health_ms`, and once more when the status is
+asked for and the last round is older than `FRESH_MS`. `engine.core.controller.health` decides what the results mean.
 
-Who repairs what: a process that died is restarted by Ray under the same handle; one that is there but silent is killed here,
-so that Ray restarts it; an actor that Ray has given up (or somebody killed for good) is created anew here.
+Repairs: Ray restarts a process that died, under the same handle; a process that runs and does not answer is killed here, so that Ray
+restarts it; an actor that Ray has given up is created anew here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ log = logging.getLogger(__name__)
 CONTROLLER: Final = "controller"
 """Name of the controller actor in the engine's namespace."""
 
+FRESH_MS: Final = 400
+"""Age of a round beyond which the status starts another one. With the edges' cache of the status, counters are shown within a second."""
+
 _ROLES: Final = ("shard", "scheduler", "edge")
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
+_REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
+_LATENCIES: Final = {"latency": "", "send_latency": "send_", "ack_latency": "ack_"}  # shards' histograms: prefix of their quantiles
 
 
 def actor_options(config: Config, name: str, resources: dict[str, float]) -> dict[str, Any]:
-    """How every actor of an engine is created: found by name, restarted for ever, calls never repeated by Ray."""
+    """Options of every actor of an engine: found by name, restarted without limit, calls never repeated by Ray."""
     return {
         "name": name,
         "namespace": config.namespace,
@@ -71,7 +76,9 @@ class Controller:
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
-        self._latency = LatencyWindow(config.latency_window_ms)
+        self._latencies = {name: LatencyWindow(config.latency_window_ms, prefix) for name, prefix in _LATENCIES.items()}
+        self._round: asyncio.Future[None] | None = None
+        self._round_at_s = 0.0  # when it began
         self._own = self._watch_of_self()
         self._redis: dict[str, Any] = {"url": display_url(config.redis_url), "alive": False, "restarts": 0}
         self._redis_run = ""
@@ -79,7 +86,7 @@ class Controller:
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
         self._watching.add_done_callback(_end_when_failed)
 
-    # -- what others call ---------------------------------------------------------------------------------------------
+    # -- remote methods ---------------------------------------------------------------------------------------------
 
     async def config(self) -> Config:
         """The configuration the engine runs with."""
@@ -93,13 +100,21 @@ class Controller:
         """
         await asyncio.shield(self._created)
 
-    async def status(self) -> dict[str, Any]:
-        """The engine as of the last round, `health_ms` ago at most.
+    async def status(self, fresh: bool = True) -> dict[str, Any]:
+        """The engine as of the last round.
 
-        {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "totals"}; a row per actor is its `stats()`
-        plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`; `totals` has sums, and p50, p95 and p99 in ms from
-        acceptance to acknowledgement over the recent past.
+        Args:
+            fresh: start a round when the last one began more than `FRESH_MS` ago, and wait for it, but not for actors that hang.
+                Otherwise the status is up to `health_ms` old and costs the actors nothing.
+
+        Returns:
+            {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "totals"}. A row per actor is its `stats()`,
+            plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the recent past in
+            ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms` from
+            acceptance to the ACK, which includes the time in which a user was away.
         """
+        if fresh and self._round is not None and not self._watching.done() and time.monotonic() - self._round_at_s > FRESH_MS / 1000:
+            await asyncio.wait({self._begin_round()}, timeout=_REFRESH_TIMEOUT_S)
         rows: dict[str, list[dict[str, Any]]] = {role: [] for role in _ROLES}
         for (role, _), watch in self._watches.items():
             rows[role].append(watch.row())
@@ -112,17 +127,18 @@ class Controller:
             "edges": rows["edge"],
             "controller": self._own.row(),
             "redis": dict(self._redis),
-            "totals": {**totals(everyone), **self._latency.quantiles()},
+            "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
         }
 
     async def stop(self) -> None:
-        """Stop everybody in good order: edges take their leave, then shards and schedulers write what they hold, then all end.
+        """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
 
-        Bounded by `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
+        Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
         """
-        self._watching.cancel()
-        self._created.cancel()
-        await asyncio.gather(self._watching, self._created, return_exceptions=True)
+        tasks = [task for task in (self._watching, self._created, self._round) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         margin_ms = 500
         for roles, timeout_ms in (
             (("edge",), self._config.drain_ms + margin_ms),
@@ -150,7 +166,7 @@ class Controller:
             self._create(role, index)
 
     async def _prepare_storage(self) -> None:
-        """Data epoch and slot map, unless an engine is running: then both are there, and the map must not change under it."""
+        """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
         while True:
             try:
                 await mark_upgrade(self._client, int(time.time() * 1000))
@@ -184,19 +200,32 @@ class Controller:
         try:
             await asyncio.shield(self._created)
         except ConfigError as error:
-            log.error("%s", error)  # `created()` tells it to whoever starts the engine
+            log.error("%s", error)  # `created()` raises it in `engine up`
             return
         period_s = self._config.health_ms / 1000
         while True:
-            started = time.monotonic()
-            await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
-            now_ms = monotonic_ms()
-            self._own.answered(self._stats(), now_ms)
-            shards = [watch.stats["latency"] for watch in self._watches.values() if "latency" in watch.stats]
-            self._latency.add(merge(shards), now_ms)
-            # A start is watched closely: whoever started the engine is waiting for it.
+            # During a start the rounds are close: `engine up` waits for the last actor.
             settled = all(watch.row()["ready"] for watch in self._watches.values())
-            await asyncio.sleep(max(0.0, (period_s if settled else min(period_s, RETRY_S)) - (time.monotonic() - started)))
+            wait_s = self._round_at_s + (period_s if settled else min(period_s, RETRY_S)) - time.monotonic()
+            if self._round is not None and wait_s > 0:
+                await asyncio.sleep(wait_s)  # a status may have begun a round meanwhile
+            else:
+                await asyncio.shield(self._begin_round())
+
+    def _begin_round(self) -> asyncio.Future[None]:
+        """A round of calls, or the one that is under way."""
+        if self._round is None or self._round.done():
+            self._round_at_s = time.monotonic()
+            self._round = asyncio.ensure_future(self._ask_all())
+            self._round.add_done_callback(_end_when_failed)
+        return self._round
+
+    async def _ask_all(self) -> None:
+        await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
+        now_ms = monotonic_ms()
+        self._own.answered(self._stats(), now_ms)
+        for name, window in self._latencies.items():
+            window.add(merge(watch.stats[name] for watch in self._watches.values() if name in watch.stats), now_ms)
 
     async def _ask(self, key: tuple[str, int]) -> None:
         watch = self._watches[key]
@@ -245,8 +274,8 @@ class Controller:
         return {**vitals("controller", 0, self._started_ms), "ready": True}
 
 
-def _end_when_failed(watching: asyncio.Task[None]) -> None:
-    """A controller that no longer watches would only look alive: let Ray start it again."""
-    if not watching.cancelled() and (error := watching.exception()) is not None:
+def _end_when_failed(task: asyncio.Future[None]) -> None:
+    """End the process when this task failed: Ray restarts the actor, which would otherwise look alive and check nobody."""
+    if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the controller ends: %r", error, exc_info=error)
         os._exit(1)

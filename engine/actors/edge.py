@@ -43,7 +43,7 @@ from engine.transports import http_server
 
 log = logging.getLogger(__name__)
 
-_CACHE_S: Final = 1.0
+_CACHE_S: Final = 0.5
 """Status and readiness are asked for by anyone at any rate; the answer is at most this old."""
 
 _STATUS_TIMEOUT_S: Final = 5.0

@@ -246,7 +246,7 @@ class _Run:
         deadline = time.monotonic() + self._config.start_timeout_s
         hint_at = time.monotonic() + _HINT_S
         while not self._stop.is_set():
-            status: dict[str, Any] = await self._controller.status.remote()
+            status: dict[str, Any] = await self._controller.status.remote(fresh=False)
             if status["ready"]:
                 return status
             waiting = [
@@ -314,7 +314,7 @@ class _Run:
 
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / 1000):
-                status = await self._controller.status.remote()
+                status = await self._controller.status.remote(fresh=False)
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.info("the controller does not answer: %s", type(error).__name__)
             return

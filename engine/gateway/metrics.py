@@ -223,7 +223,9 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _latencies(status: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Metric]:
     for name, help_text, role, field in (
-        ("engine_delivery_seconds", "From acceptance to the acknowledgement, per message.", "shard", "latency"),
+        ("engine_delivery_seconds", "From acceptance to the acknowledgement, per message; includes a user's absence.", "shard", "latency"),
+        ("engine_first_send_seconds", "From acceptance to the first send, on connections open at the time.", "shard", "send_latency"),
+        ("engine_ack_seconds", "From the first send on a connection to its acknowledgement, per message.", "shard", "ack_latency"),
         ("engine_timer_lateness_seconds", "From due to handed out, per durable timer.", "scheduler", "lateness"),
     ):
         family = HistogramMetricFamily(name, help_text, labels=(role,))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -34,6 +36,7 @@ def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
     assert found["redis"]["alive"]
     assert found["redis"]["aof_enabled"]
     assert {"connections", "published", "acknowledged", "pending", "p50_ms", "p95_ms", "p99_ms"} <= found["totals"].keys()
+    assert {f"{what}_p{percent}_ms" for what in ("send", "ack") for percent in (50, 95, 99)} <= found["totals"].keys()
 
 
 async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngine) -> None:
@@ -46,8 +49,33 @@ async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngi
         await socket.send('{"type":"ack","seq":20}')
         found = engine.status_when(lambda status: status["totals"]["acknowledged"] >= before["acknowledged"] + 20)
     assert found["totals"]["published"] >= before["published"] + 20
+    assert found["totals"]["send_p50_ms"] is not None
+    assert found["totals"]["ack_p50_ms"] is not None
     assert found["totals"]["p50_ms"] is not None
     assert found["totals"]["p50_ms"] <= found["totals"]["p95_ms"] <= found["totals"]["p99_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+async def test_counters_are_no_older_than_a_second_however_seldom_the_controller_asks() -> None:
+    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_HEALTH_MS": "600000"}) as seldom:
+        for published in (1, 2):
+            await seldom.publish({"user": "counted", "type": "test.message"})
+            seldom.status_when(lambda status, published=published: status["totals"]["published"] == published, within_s=2)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+async def test_a_user_s_absence_is_in_neither_latency_that_the_status_shows(fragile: RunningEngine) -> None:
+    away_s = 1.5
+    await fragile.publish({"user": "away", "type": "test.message"})
+    await asyncio.sleep(away_s)  # the absence itself
+    async with fragile.connect("away") as socket:
+        message = (await fragile.receive(socket, "messages"))["messages"][0]
+        await socket.send(json.dumps({"type": "ack", "seq": message["seq"]}))
+        totals = fragile.status_when(lambda status: status["totals"]["acknowledged"] == 1)["totals"]
+    assert totals["send_p99_ms"] is None, "nobody was connected when it was accepted"
+    assert 0 < totals["ack_p99_ms"] < 1000 * away_s < totals["p99_ms"]
 
 
 @pytest.mark.slow

@@ -252,6 +252,7 @@ async def test_what_is_published_in_the_form_arrives_and_the_counters_move(conte
     counted += "Number(document.querySelector('#stat-acknowledged').textContent.replace(/,/g, '')) >= a"
     await page.wait_for_function(counted, arg=[published + 1, acknowledged + 1])
     await expect(page.locator("#stat-p95")).to_have_text(re.compile(r"\d.* ms"))
+    await expect(page.locator("#sub-p95")).to_have_text(re.compile(r"send to ACK \d.* ms"))
     assert await number(page, "#stat-connections") >= 1
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

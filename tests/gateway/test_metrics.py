@@ -31,6 +31,8 @@ STATUS: dict[str, Any] = {
             "acknowledged": 90,
             "storage": "ok",
             "latency": [[1, 4], [5, 2], [-1, 1]],
+            "send_latency": [[1, 5], [5, 3], [-1, 0]],
+            "ack_latency": [[1, 0], [5, 6], [-1, 2]],
         },
         {"index": 1, "role": "shard", "alive": False, "ready": False},
     ],
@@ -104,6 +106,8 @@ def test_the_engines_status_becomes_metrics_of_every_actor() -> None:
     assert values(text, "engine_storage_up") == {("0", "shard"): 1, ("0", "scheduler"): 0}
     assert values(text, "engine_connections") == {("0", "websocket"): 3, ("0", "sse"): 1, ("0", "poll"): 0}
     assert values(text, "engine_delivery_seconds_bucket") == {("0.001", "0"): 4, ("0.005", "0"): 6, ("+Inf", "0"): 7}
+    assert values(text, "engine_first_send_seconds_bucket") == {("0.001", "0"): 5, ("0.005", "0"): 8, ("+Inf", "0"): 8}
+    assert values(text, "engine_ack_seconds_bucket") == {("0.001", "0"): 0, ("0.005", "0"): 6, ("+Inf", "0"): 8}
     assert values(text, "engine_delivery_recent_seconds") == {("0.5",): 0.004, ("0.95",): 0.0095}
 
 

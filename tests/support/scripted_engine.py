@@ -235,6 +235,7 @@ class ScriptedEngine:
         totals = {
             "connections": len(self.queues), "published": self.head, "acknowledged": self.head - len(self.pending),
             "pending": len(self.pending), "p50_ms": 2.4, "p95_ms": 7.9, "p99_ms": 18.0,
+            "send_p50_ms": 1.4, "send_p95_ms": 3.9, "send_p99_ms": 9.0, "ack_p50_ms": 1.0, "ack_p95_ms": 4.2, "ack_p99_ms": 9.0,
         }  # fmt: skip
         return JSONResponse({"version": "0.1.0", "totals": totals}, self.status_code)
 

@@ -69,10 +69,10 @@ export class Counters {
     }
     byId("stat-connections").textContent = count.format(totals.connections);
     this.#draw("connections", totals.connections);
-    const { p50_ms, p95_ms, p99_ms } = totals;
-    byId("stat-p95").textContent = p95_ms ? `${number.format(p95_ms)} ms` : "–";
-    byId("sub-p95").textContent = p95_ms ? `p50 ${number.format(p50_ms)}, p99 ${number.format(p99_ms)}` : "publish to ACK";
-    this.#draw("p95", p95_ms ?? 0);
+    const ms = (/** @type {number | null} */ value) => (value === null || value === undefined ? "–" : `${number.format(value)} ms`);
+    byId("stat-p95").textContent = ms(totals.send_p95_ms);
+    byId("sub-p95").textContent = `publish to send; send to ACK ${ms(totals.ack_p95_ms)}`;
+    this.#draw("p95", totals.send_p95_ms ?? 0);
     this.#before = totals;
     this.#beforeMs = now;
   }

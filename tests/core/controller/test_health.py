@@ -157,6 +157,13 @@ def test_without_recent_messages_the_quantiles_of_everything_so_far_stand() -> N
     assert (window.quantiles()["p50_ms"] or 0) > 1
 
 
+def test_quantiles_bear_the_prefix_of_their_window() -> None:
+    window = LatencyWindow(10_000, "ack_")
+    window.add([[1, 0], [100, 50], [-1, 0]], 0)
+    assert window.quantiles().keys() == {"ack_p50_ms", "ack_p95_ms", "ack_p99_ms"}
+    assert (window.quantiles()["ack_p50_ms"] or 0) > 1
+
+
 def test_totals_are_sums_over_shards_and_of_what_is_quarantined_over_all() -> None:
     rows = [stats(connections=2, pending=1), stats(connections=3), {"role": "edge", "connections": {"websocket": 9}}]
     assert totals(rows)["connections"] == 5
