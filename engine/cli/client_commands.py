@@ -1,8 +1,8 @@
-"""The commands of people who publish and receive: `engine token`, `publish`, `listen` and `replay`.
+"""The commands of a publisher and of a receiver: `engine token`, `publish`, `listen`, `replay` and `rules`.
 
-They need no Ray and no state of their own: the address of the running engine comes from its data directory, tokens are minted
-from its secret. Errors are `EngineError`s, which `engine.cli.app` prints in one line. What a command needs is imported when it runs:
-the JWT and WebSocket libraries take longer to import than `engine --help` may.
+They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
+Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
+libraries take longer to import than `engine --help` may.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from engine.cli.operator_commands import setting_option
 from engine.cli.rules_commands import app as rules
 from engine.errors import EngineError, RulesError, Unreachable
 
 if TYPE_CHECKING:
     from engine.client.publish_results import Result
 
-PUBLISH_PATIENCE_S: Final = 5.0  # a person waits; an engine that restarts is back by then
-REPLAY_PATIENCE_S: Final = 60.0  # an engine that is restarted half-way is waited for
+PUBLISH_RETRY_S: Final = 5.0  # someone waits at the terminal; an engine that restarts is back by then
+REPLAY_RETRY_S: Final = 60.0  # an engine that is restarted during a replay is waited for
 
-DataDir = Annotated[str | None, typer.Option("--data-dir", help="The engine's data directory.", show_default=".engine")]
-Url = Annotated[str | None, typer.Option("--url", help="The engine's address.", show_default="the running one's")]
+DataDir = Annotated[str | None, setting_option("data_dir")]
+Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
 GivenToken = Annotated[
-    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="A token to use.", show_default="one made with the engine's own secret")
+    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
 ]
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose users these are.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,11 +54,11 @@ def _duration_s(text: str, option: str) -> float:
 
 
 def token(
-    user: Annotated[str, typer.Argument(help="Who presents the token: the user to receive for, or a name for a publisher.")],
+    user: Annotated[str, typer.Argument(help="Subject of the token: the user to receive for, or a name for a publisher.")],
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="connect, publish or admin; may be repeated.", show_default="connect")
+        list[str] | None, typer.Option("--scope", help="connect, publish or admin; may be repeated (default connect).")
     ] = None,
-    ttl: Annotated[str, typer.Option("--ttl", help="How long it is good: 90s, 15m, 12h, 30d.")] = "1h",
+    ttl: Annotated[str, typer.Option("--ttl", help="Lifetime: 90s, 15m, 12h, 30d.")] = "1h",
     tenant: Tenant = "default",
     data_dir: DataDir = None,
 ) -> None:
@@ -74,12 +75,12 @@ def token(
 
 
 def publish(
-    user: Annotated[str, typer.Argument(help="Whom to notify.")],
+    user: Annotated[str, typer.Argument(help="User to notify.")],
     type: Annotated[str, typer.Argument(help="Dotted event type, such as post.liked.")],
     data: Annotated[str | None, typer.Option("--data", help="The payload, as JSON.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", help="Deliver later: 250ms, 5s, 15m, 2h, 7d.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Idempotency key: publishing it again within 24 h delivers nothing.")] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.", show_default="normal")] = None,
+    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low (default normal).")] = None,
     tenant: Tenant = "default",
     url: Url = None,
     token: GivenToken = None,
@@ -107,35 +108,37 @@ def publish(
     target = find_engine(data_dir, url, token, "engine-publish", ["publish"], tenant)
 
     async def run() -> Result:
-        async with Publisher(target.url, target.token, retry_for_s=PUBLISH_PATIENCE_S) as publisher:
+        async with Publisher(target.url, target.token, retry_for_s=PUBLISH_RETRY_S) as publisher:
             return await publisher.publish(**fields)
 
     try:
         result = asyncio.run(run())
     except Unreachable as error:
         raise target.unreachable(error) from error
-    told = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
+    printed = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
     if result.scheduled_at is not None:
-        told["scheduled_at"] = datetime.fromtimestamp(result.scheduled_at / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
-    sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in told.items())]) + "\n")
+        printed["scheduled_at"] = datetime.fromtimestamp(result.scheduled_at / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in printed.items())]) + "\n")
     if result.status == "suppressed":
         raise typer.Exit(1)
 
 
 # -- listen ------------------------------------------------------------------------------------------------------------
 def listen(
-    user: Annotated[str, typer.Argument(help="Whose notifications.")],
+    user: Annotated[str, typer.Argument(help="User whose notifications to receive.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
-    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after this many.", show_default="until Ctrl-C")] = None,
-    last_event_id: Annotated[str | None, typer.Option("--last-event-id", help="Go on after this cursor, acknowledging up to it.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after this many messages.")] = None,
+    last_event_id: Annotated[
+        str | None, typer.Option("--last-event-id", help="Resume after this cursor; acknowledges everything up to it.")
+    ] = None,
     tenant: Tenant = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print and acknowledge what arrives for a user, until Ctrl-C. Reconnects by itself.
+    """Print and acknowledge a user's notifications, until Ctrl-C. Reconnects after a failure.
 
-    A message is acknowledged when it is printed: it does not come again, on this or any other device.
+    A message is acknowledged when it is printed: it is not sent again, to this or any other device.
 
     [dim]engine listen alice
     engine listen alice --json | jq .data
@@ -148,7 +151,7 @@ def listen(
     try:
         asyncio.run(run(target.url, target.token, json=json, count=count, last_event_id=last_event_id))
     except KeyboardInterrupt:
-        return  # that is how it is meant to end; what was printed is acknowledged
+        return  # the intended end; what was printed is acknowledged
     except Unreachable as error:
         raise target.unreachable(error) from error
     except ValueError as error:
@@ -159,19 +162,19 @@ def listen(
 def replay(
     file: Annotated[str, typer.Argument(help='A .jsonl or .jsonl.gz file of {"event": name, "payload": {...}}; - for standard input.')],
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="Rules in TOML.", show_default="rules_path, else rules.toml beside FILE")
+        Path | None, typer.Option("--rules", help="Rules in TOML, if not those of rules_path, or else rules.toml beside FILE.")
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Deliveries per second; 0 for as fast as possible.")] = 0,
     user_prefix: Annotated[str, typer.Option("--user-prefix", help="Put before every user's name.")] = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="New ids: deliver again what an earlier replay delivered.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Use new ids: delivers again what an earlier replay has delivered.")] = False,
     tenant: Tenant = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Publish recorded events through the rules: who is notified of what.
+    """Apply rules to recorded events, and publish the resulting notifications.
 
-    Replaying a file twice delivers nothing twice: the ids of notifications come from what was recorded.
+    Replaying a file twice delivers nothing twice: the ids of notifications are derived from the recording.
 
     [dim]engine replay examples/github/deliveries.jsonl.gz
     engine replay deliveries.jsonl --rules my-rules.toml --rate 20
@@ -193,7 +196,7 @@ def replay(
         task = progress.add_task("replaying", total=recording.size_bytes or None)
         run = Replay(
             parsed,
-            lambda on_result: Publisher(target.url, target.token, on_result=on_result, retry_for_s=REPLAY_PATIENCE_S),
+            lambda on_result: Publisher(target.url, target.token, on_result=on_result, retry_for_s=REPLAY_RETRY_S),
             rate_per_s=rate,
             user_prefix=user_prefix,
             id_prefix=f"{secrets.token_hex(4)}/" if fresh else "",

@@ -1,4 +1,4 @@
-"""`engine rules check | explain | test`: a rules file before it is in force. They need no running engine."""
+"""`engine rules check | explain | test`: check a rules file before it is used. They need no running engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
 
 @app.command()
 def check(rules: RulesFile) -> None:
-    """Can this file be used? Says the line, the rule and the reason when it cannot."""
+    """Check that a file can be used; if not, print the line, the rule and the reason."""
     parsed = _rules(rules)
     sys.stdout.write(f"{rules}: {len(parsed.rules)} rules, categories {', '.join(sorted(parsed.categories))}, nothing wrong\n")
 
@@ -32,11 +32,11 @@ def explain(
     rules: RulesFile,
     event: Annotated[str, typer.Argument(help="Name of the event, such as order.paid.")],
     payload: Annotated[str, typer.Argument(help="Its JSON object; @FILE reads it from a file.")] = "{}",
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose user.")] = "default",
+    tenant: Annotated[str, typer.Option("--tenant", help="Tenant of the user.")] = "default",
     level: Annotated[str, typer.Option("--level", help="Level in the user's profile.")] = "",
-    active: Annotated[str, typer.Option("--active", help="Last active so long ago: 3h, 2d.", show_default="never")] = "",
+    active: Annotated[str, typer.Option("--active", help="Time since the user was last active: 3h, 2d; never, when left out.")] = "",
 ) -> None:
-    """What would each rule make of an event, and why? Sends nothing.
+    """Print what each rule would do with an event, and why. Sends nothing.
 
     [dim]engine rules explain examples/touch/rules.toml cart.abandoned '{"user": "ann"}' --level vip --active 3h[/dim]
     """
@@ -64,7 +64,7 @@ def explain(
 
 @app.command()
 def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in TOML, see examples/touch/cases.toml.")]) -> None:
-    """Run the examples written beside the rules; exits with 1 when one does not hold."""
+    """Run cases against the rules; exits with 1 when one does not hold."""
     parsed = _rules(rules)
     failed = 0
     found = parse_cases(_text(cases), str(cases))

@@ -81,7 +81,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "redis": Section(
         "durable storage",
         {
-            "redis_url": "redis://, rediss://, unix:// or redis+sentinel://HOST,HOST/NAME, 6.2 or newer; empty starts one",
+            "redis_url": "URL of a Redis, 6.2 or newer: redis://, rediss://, unix://, redis+sentinel://HOST,HOST/NAME; empty starts one",
             "redis_fsync": "of the engine's own Redis; `everysec` may lose the last second in a power cut",
             "redis_replicas_min": "replicas that must have a write before it is answered",
             "redis_timeout_ms": "time for one command",
@@ -170,6 +170,11 @@ def variable(name: str) -> str:
     return f"{_INTERNAL_PREFIX if SECTION_OF[name] == INTERNAL else _PREFIX}{name.upper()}"
 
 
+def option_of(name: str) -> str:
+    """The command line option of a setting, for commands that have one."""
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
 def unit(name: str) -> str:
     """The unit of a field's value, `""` for a plain number or a text."""
     found = _UNIT.search(name)
@@ -228,7 +233,7 @@ def _from_options(options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     for name in options:
         if name not in FIELDS:
             raise ConfigError(_unknown_setting(name, ""))
-    return {name: (value, _OPTIONS.get(name, f"--{name.replace('_', '-')}")) for name, value in options.items() if value is not None}
+    return {name: (value, option_of(name)) for name, value in options.items() if value is not None}
 
 
 def _converted(name: str, value: Any, source: str) -> Any:

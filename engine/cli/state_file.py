@@ -52,6 +52,12 @@ def remove_state(data_dir: str | Path) -> None:
     (Path(data_dir) / STATE_FILE).unlink(missing_ok=True)
 
 
+def running_state(data_dir: str | Path) -> EngineState | None:
+    """The engine that runs on the data directory; None when there is none."""
+    state = read_state(data_dir)
+    return state if state is not None and state.runs() else None
+
+
 def read_state(data_dir: str | Path) -> EngineState | None:
     """The last engine of this data directory, whether it still `runs()` or not; None when there is no file, or an unreadable one."""
     try:

@@ -1,0 +1,184 @@
+"""The commands of an operator: `engine up`, `status`, `config`, `scale` and `down`.
+
+`up` runs the engine in its own process (`engine.cli.up`); the others find a running one by the state file in the data directory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from engine.cli.settings import SECTION_OF, SECTIONS, load, load_with_sources, option_of
+from engine.config import Config
+from engine.errors import EngineError
+
+DOWN_TIMEOUT_S: Final = 20.0
+_POLL_S: Final = 0.05
+
+
+def setting_option(name: str) -> Any:
+    """The option of a published setting, with the setting's meaning and default as its help."""
+    meaning, default = SECTIONS[SECTION_OF[name]].settings[name], getattr(Config(), name)
+    text = f"{meaning[0].upper()}{meaning[1:]}{f' (default {default})' if default != '' else ''}."
+    return typer.Option(option_of(name), help=text, show_default=False)
+
+
+Port = Annotated[int | None, setting_option("port")]
+Host = Annotated[str | None, setting_option("host")]
+Shards = Annotated[int | None, setting_option("shards")]
+Schedulers = Annotated[int | None, setting_option("schedulers")]
+Edges = Annotated[int | None, setting_option("edges")]
+RedisUrl = Annotated[str | None, setting_option("redis_url")]
+DataDir = Annotated[str | None, setting_option("data_dir")]
+Address = Annotated[str | None, setting_option("address")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (up, status, config, scale, down):
+        app.command()(command)
+
+
+def up(
+    port: Port = None,
+    host: Host = None,
+    shards: Shards = None,
+    schedulers: Schedulers = None,
+    edges: Edges = None,
+    redis: RedisUrl = None,
+    data_dir: DataDir = None,
+    address: Address = None,
+) -> None:
+    """Start an engine and stay in the foreground; Ctrl-C drains and stops it.
+
+    [dim]engine up
+    engine up --port 9000 --shards 4
+    engine up --address auto --redis redis://10.0.0.5:6379/0 --host 0.0.0.0[/dim]
+    """
+    from engine.cli.up import up as run
+
+    raise typer.Exit(run(load(_options(port, host, shards, schedulers, edges, redis, data_dir, address)), Console()))
+
+
+def config(
+    json: Annotated[bool, typer.Option("--json", help="All of it as JSON, for programs.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Internal limits too. They are not part of the interface and may change in any release.")
+    ] = False,
+    port: Port = None,
+    host: Host = None,
+    shards: Shards = None,
+    schedulers: Schedulers = None,
+    edges: Edges = None,
+    redis: RedisUrl = None,
+    data_dir: DataDir = None,
+    address: Address = None,
+) -> None:
+    """Show every setting: its value, where that comes from, and what it means.
+
+    A value is taken from an option, else from ENGINE_<NAME> in the environment, else from engine.toml in the working directory, where its
+    key stands in its section, else it is the default. This shows what `engine up` with the same options would run with.
+
+    [dim]engine config
+    ENGINE_PORT=9000 engine config
+    engine config --json | jq '.settings[] | select(.source != "default")'[/dim]
+    """
+    from engine.cli.settings_report import report, settings_table
+
+    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address))
+    if json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode({"settings": report(loaded, internal)}), indent=2).decode() + "\n")
+    else:
+        Console().print(settings_table(report(loaded, internal)))
+
+
+def _options(
+    port: int | None,
+    host: str | None,
+    shards: int | None,
+    schedulers: int | None,
+    edges: int | None,
+    redis: str | None,
+    data_dir: str | None,
+    address: str | None,
+) -> dict[str, Any]:
+    return {
+        "port": port,
+        "host": host,
+        "shards": shards,
+        "schedulers": schedulers,
+        "edges": edges,
+        "redis_url": redis,
+        "data_dir": data_dir,
+        "address": address,
+    }
+
+
+def status(
+    json: Annotated[bool, typer.Option("--json", help="The whole status as JSON, for programs.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the running engine: its processes, their CPU, memory and restarts, counters and latencies.
+
+    [dim]engine status
+    engine status --json | jq .totals[/dim]
+    """
+    from engine.cli.status_report import ask_status, print_status
+
+    found = ask_status(load({"data_dir": data_dir}))
+    if json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    else:
+        print_status(found, Console())
+
+
+def scale(
+    shards: Annotated[int, typer.Option(help="How many shards the engine should have.", min=1, max=1024)],
+    data_dir: DataDir = None,
+) -> None:
+    """Print how to run with another number of shards: users move between shards at a start, not while the engine runs."""
+    from engine.cli.state_file import running_state
+    from engine.cli.status_report import ask_status
+
+    config = load({"data_dir": data_dir})
+    if running_state(config.data_dir) is None:
+        raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up --shards {shards}`")
+    have = len(ask_status(config)["shards"])
+    if have == shards:
+        Console().print(f"the engine has {shards} shards")
+        return
+    raise EngineError(
+        f"the engine has {have} shards, and this release cannot move users between shards that run. "
+        f"Stop it (`engine down`), then `engine up --shards {shards}`: its users are spread anew, nothing is lost"
+    )
+
+
+def down(data_dir: DataDir = None) -> None:
+    """Drain and stop the engine of this data directory."""
+    from engine.cli.state_file import running_state
+
+    config = load({"data_dir": data_dir})
+    state = running_state(config.data_dir)
+    console = Console()
+    if state is None:
+        console.print(f"no engine runs on {config.data_dir}")
+        return
+    os.kill(state.pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_TIMEOUT_S
+    while state.runs():
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"engine {state.pid} is still draining after {DOWN_TIMEOUT_S:g} s; `kill -9 {state.pid}` ends it, and loses nothing"
+            )
+        time.sleep(_POLL_S)
+    console.print("stopped")

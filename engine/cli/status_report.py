@@ -1,0 +1,104 @@
+"""`engine status`: the status of the running engine, requested over HTTP and printed as tables that fit 80 columns."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.local_engine import printable
+from engine.cli.state_file import read_state
+from engine.client.credentials import parse_url
+from engine.config import Config
+from engine.errors import EngineError
+
+_TIMEOUT_S: Final = 10
+_TOKEN_TTL_S: Final = 60
+_LATENCIES: Final = {"publish to send": "send_", "send to ACK": "ack_"}  # row: prefix of its quantiles in the totals
+_QUANTILES: Final = ("p50", "p95", "p99")
+
+
+def ask_status(config: Config) -> dict[str, Any]:
+    """`GET /v1/status` of the running engine.
+
+    Raises:
+        EngineError: none runs, or it does not answer; one line.
+    """
+    state = read_state(config.data_dir)
+    if state is None:
+        raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`")
+    if not state.runs():
+        raise EngineError(f"the engine on {config.data_dir} is gone: its process {state.pid} was killed; start it again with `engine up`")
+    secret = config.jwt_secret or load_or_create_secret(config.data_dir)
+    token = mint(secret, "status", ("admin",), _TOKEN_TTL_S, now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience)
+    address = parse_url(state.url)
+    try:
+        with contextlib.closing(http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)) as connection:
+            connection.request("GET", "/v1/status", headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            if answer.status != http.HTTPStatus.OK:
+                raise http.client.HTTPException(f"{answer.status} {answer.reason}")
+            return msgspec.json.decode(answer.read(), type=dict[str, Any])
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
+        reason = printable(str(error).strip() or type(error).__name__)
+        raise EngineError(f"the engine at {state.url} (pid {state.pid}) does not answer: {reason}; its logs: {state.ray_logs}") from error
+
+
+def print_status(found: dict[str, Any], console: Console) -> None:
+    """The status for people."""
+    totals = found["totals"]
+    console.print(parts_table(found))
+    console.print(
+        f"\n{totals['connections']} connections, {totals['pending']} pending, "
+        f"{totals['published']} published, {totals['acknowledged']} acknowledged\n"
+    )
+    console.print(latency_table(totals))
+    if totals.get("quarantined"):
+        console.print(f"[red]{totals['quarantined']} stored records could not be read and were moved aside[/]; the shards' logs say which")
+
+
+def parts_table(found: dict[str, Any]) -> Table:
+    """A row for every actor, and for Redis."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns with addresses of any length
+    for title in ("part", "pid", "node", "state"):
+        table.add_column(title, no_wrap=True)
+    for title in ("cpu %", "MB", "restarts", "conns", "pending"):
+        table.add_column(title, no_wrap=True, justify="right")
+    rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
+    for row in [*rows, found["controller"]]:
+        name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
+        state = "[green]ready[/]" if row["ready"] else "[yellow]starting[/]" if row["alive"] else "[red]silent[/]"
+        connections = row.get("connections", "")
+        if isinstance(connections, dict):
+            connections = sum(connections.values())
+        numbers = (
+            f"{row['cpu_pct']:.1f}",
+            f"{row['rss_bytes'] / 1e6:.0f}",
+            str(row["restarts"]),
+            str(connections),
+            str(row.get("pending", "")),
+        )
+        table.add_row(name, str(row["pid"] or ""), str(row["node"] or ""), state, *numbers)
+    redis = found["redis"]
+    state = "[green]ready[/]" if redis["alive"] else "[red]silent[/]"
+    memory = f"{redis.get('used_memory_bytes', 0) / 1e6:.0f}"
+    table.add_row("redis", str(redis.get("pid", "")), "", state, "", memory, str(redis["restarts"]), "", "")
+    return table
+
+
+def latency_table(totals: dict[str, Any]) -> Table:
+    """Quantiles of the recent past; `-` where nothing was measured yet."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("latency, ms", no_wrap=True)
+    for quantile in _QUANTILES:
+        table.add_column(quantile, no_wrap=True, justify="right")
+    for name, prefix in _LATENCIES.items():
+        values = (totals.get(f"{prefix}{quantile}_ms") for quantile in _QUANTILES)
+        table.add_row(name, *("-" if value is None else f"{value:g}" for value in values))
+    return table

@@ -1,0 +1,101 @@
+"""What `engine status` prints, and what it says when the engine does not answer."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from engine.cli.app import app
+from engine.cli.state_file import EngineState, write_state
+from engine.cli.status_report import ask_status
+from engine.config import Config
+from engine.errors import EngineError
+
+
+@pytest.mark.parametrize("quarantined", [0, 3])
+def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, quarantined: int
+) -> None:
+    totals: dict[str, Any] = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": quarantined}
+    totals |= {"send_p50_ms": 2.5, "send_p95_ms": 7.0, "send_p99_ms": None}
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    redis = {"alive": True, "restarts": 0}
+    found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda _config: found)
+    told = CliRunner().invoke(app, ["status"]).stdout
+    assert ("3 stored records could not be read" in told) == bool(quarantined)
+    assert re.search(r"latency, ms +p50 +p95 +p99", told)
+    assert re.search(r"publish to send +2.5 +7 +-", told)
+    assert re.search(r"send to ACK +- +- +-", told)
+
+
+def test_the_status_of_a_busy_engine_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(role: str, index: int, **more: int) -> dict[str, object]:
+        process = {
+            "ready": True,
+            "pid": 1_234_567,
+            "node": "192.168.100.200",
+            "cpu_pct": 100.0,
+            "rss_bytes": 9_999_000_000,
+            "restarts": 123,
+        }
+        return {"role": role, "index": index, **process, **more}
+
+    totals = dict.fromkeys(("connections", "pending", "published", "acknowledged", "quarantined"), 0)
+    redis = {"alive": True, "restarts": 0, "pid": 1_234_567, "used_memory_bytes": 9_999_000_000}
+    found = {"edges": [row("edge", 10, connections=99_999)], "shards": [row("shard", 10, connections=99_999, pending=9_999_999)]}
+    found |= {"schedulers": [row("scheduler", 1)], "controller": row("controller", 0), "redis": redis, "totals": totals}  # type: ignore[dict-item]
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda _config: found)
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["status"]).stdout
+    assert "restarts conns pending" in told
+    assert "99999 9999999" in told
+    assert "\u2026" not in told
+
+
+@contextmanager
+def server_that_answers(answer: bytes) -> Iterator[str]:
+    """A server that answers one request with these bytes and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "Service Unavailable"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "Expected `object`"),
+        (b"nonsense\r\n\r\n", "nonsense"),
+        (b"", "closed connection"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_one_line_with_its_address_and_logs(tmp_path: Path, answer: bytes, told: str) -> None:
+    own = psutil.Process()
+    facts = {"version": "1", "ray_address": "", "ray_logs": "/the/logs", "namespace": "engine", "redis_url": ""}
+    with server_that_answers(answer) as url:
+        write_state(tmp_path, EngineState(url=url, pid=own.pid, pid_started_s=own.create_time(), **facts))
+        with pytest.raises(EngineError, match=told) as caught:
+            ask_status(Config(data_dir=str(tmp_path)))
+    reason = str(caught.value)
+    assert reason.startswith(f"the engine at {url} (pid {own.pid}) does not answer: ")
+    assert reason.endswith("; its logs: /the/logs")
+    assert reason.isprintable(), "one line"
