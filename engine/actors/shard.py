@@ -116,8 +116,8 @@ class Shard(Server):
         self._client = client = self._surroundings.connect(self._config)
         broadcasts = BroadcastLog(self._surroundings.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
-        self._pages = Pages(client, self._journal.witness, self._config.offline_max)
-        self._offline = OfflineStreams(client, self._journal.witness)
+        self._pages = Pages(client, self._journal.loss_detector, self._config.offline_max)
+        self._offline = OfflineStreams(client, self._journal.loss_detector)
         self._links = LinkServer(
             wire.to_shard,
             self._config,
@@ -341,7 +341,7 @@ class Shard(Server):
     async def _look(self) -> None:
         """Is everything in storage that should be? A shard with nothing to write would not notice."""
         try:
-            data_epoch = await self._journal.witness.look(self._client)
+            data_epoch = await self._journal.loss_detector.check(self._client)
         except StorageUnavailable as error:
             log.info("shard %d: %s", self._index, error)
             return

@@ -1,1 +1,1 @@
-"""Durable storage: everything the engine keeps in Redis, and the way it is written."""
+"""Durable storage in Redis: key names, Lua scripts, journal, pages, streams and timers."""

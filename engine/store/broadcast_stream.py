@@ -1,11 +1,11 @@
-"""The broadcast log in Redis: one stream that any edge appends to and every shard follows.
+"""The broadcast log in Redis: one stream that any edge appends to and every shard tails.
 
-Appending is one script per broadcast, however many users it is for: it looks up the idempotency key, appends, remembers the
-key and keeps the log within its limits, all or nothing. No epoch fences it: there is no state of a writer to protect.
+An append is one script run per broadcast, whatever its audience: look up the idempotency key, append, store the key, trim the log to
+its limits; all or nothing. It is not fenced, because a writer of the log has no state.
 
-An append whose answer is lost may have been applied. It is repeated under the same id until `commit_retry_ms` have passed, and
-finds itself then; so the one thing that an answer "unavailable" leaves open is whether the broadcast is in the log, and a
-publisher that repeats it under its id makes it so once.
+An append whose reply is lost may have been applied. It is repeated under the same id until `commit_retry_ms` have passed, and then
+finds itself. So after "unavailable" the broadcast may or may not be in the log, and a publisher that repeats it under its id stores
+it exactly once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,17 @@ _APPEND = Script("broadcast_append")
 _DROP = Script("broadcast_drop")
 
 _READ_ENTRIES: Final = 200
-"""Read at once: at most some ten megabytes, usually a hundred kilobytes."""
+"""Entries per read: at most some ten megabytes, usually a hundred kilobytes."""
 
 
 class Appended(Struct, frozen=True):
-    """What became of a broadcast: ACCEPTED, DUPLICATE or CONFLICT; the scheduled id of a first one that was delayed."""
+    """Result of an append.
+
+    Attributes:
+        status: ACCEPTED, DUPLICATE or CONFLICT.
+        pos: position in the log, of the first one for a DUPLICATE.
+        scheduled_id: of a DUPLICATE whose first one was delayed.
+    """
 
     status: int
     pos: int = 0
@@ -49,7 +55,7 @@ class BroadcastLog:
     """The log, for edges and shards.
 
     Args:
-        client: its replies are waited for up to `redis_timeout_ms`, so a blocking read waits for half of that.
+        client: its commands time out after `redis_timeout_ms`, so a blocking read blocks for half of that.
     """
 
     def __init__(self, client: redis.Redis, config: Config) -> None:
@@ -63,11 +69,11 @@ class BroadcastLog:
         """Make broadcasts durable, in one round trip.
 
         Args:
-            entries: each with the digest of its payload, and the id that makes it the same one again.
-            repeated: an earlier attempt may have been applied, so what is known with the same payload is its effect.
+            entries: (entry, digest of its payload, idempotency id).
+            repeated: an earlier attempt of this call may have been applied, so a stored id with the same digest is its effect.
 
         Raises:
-            StorageUnavailable: no answer, or too few replicas have it; what of it was written is unknown: repeat it.
+            StorageUnavailable: no reply, or too few replicas have it; some of it may have been written: repeat it.
         """
         legacy: Mapping[int, bytes] = {}
         if self._legacy_ids.may_exist:
@@ -94,10 +100,10 @@ class BroadcastLog:
         ]
 
     async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:
-        """The next entries behind a position, and the position reached; an entry that cannot be read is logged and passed over.
+        """The next entries behind a position, and the position of the last one. An entry that cannot be decoded is logged and skipped.
 
         Args:
-            wait: when there is none, wait for one, half of `redis_timeout_ms` at most.
+            wait: block until there is an entry, for half of `redis_timeout_ms` at most.
 
         Raises StorageUnavailable.
         """
@@ -112,11 +118,11 @@ class BroadcastLog:
             try:
                 broadcasts.append(read_entry(after, fields.get(b"b", b"")))
             except UNREADABLE as error:
-                log.error("the broadcast at %d cannot be read, nobody will get it: %s", after, error)
+                log.error("the broadcast at %d cannot be decoded and is not delivered: %s", after, error)
         return broadcasts, after
 
     async def first(self) -> int:
-        """The position at which the log begins; 0 when it is empty. Raises StorageUnavailable."""
+        """Position of the oldest entry; 0 when the log is empty. Raises StorageUnavailable."""
         try:
             found: Any = await self._client.xrange(broadcast_log_key(), count=1)
         except (RedisError, OSError) as error:
@@ -124,7 +130,7 @@ class BroadcastLog:
         return int(found[0][0].partition(b"-")[0]) if found else 0
 
     async def drop(self, positions: Sequence[int]) -> None:
-        """Take these out of the log: they have expired. Raises StorageUnavailable."""
+        """Delete expired entries from the log. Raises StorageUnavailable."""
         for start in range(0, len(positions), _READ_ENTRIES):
             await _DROP.run(self._client, [broadcast_log_key(), broadcast_state_key()], positions[start : start + _READ_ENTRIES])
 

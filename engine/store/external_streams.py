@@ -1,4 +1,4 @@
-"""Streams that other systems read: dead letters per tenant, and the connects and disconnects of all users."""
+"""Streams for other systems: dead letters per tenant, and the connects and disconnects of all users."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from engine.store.keys import dead_letter_key, session_stream_key
 
 
 async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter], length_max: int) -> None:
-    """Append refused messages to `dead:<tenant>`: user, seq, id, priority, reason, attempts, body (a JSON object).
+    """Append messages that clients rejected to `dead:<tenant>`: user, seq, id, priority, reason, attempts, body (a JSON object).
 
-    Raises StorageUnavailable; some may be written then, and will be written again.
+    Raises StorageUnavailable; some may have been written, and a repeat writes those twice.
     """
     try:
         pipeline = client.pipeline(transaction=False)
@@ -44,7 +44,7 @@ async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter],
 async def write_session_events(client: redis.Redis, events: Sequence[SessionEvent], length_max: int) -> None:
     """Append connects and disconnects to `session:stream`: event, tenant, user, session, device, node, transport, at, code.
 
-    Raises StorageUnavailable; some may be written then.
+    Raises StorageUnavailable; some may have been written.
     """
     try:
         pipeline = client.pipeline(transaction=False)

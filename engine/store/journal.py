@@ -1,7 +1,7 @@
 """The journal of one shard: a Redis stream, one entry per group commit, written by one epoch at a time.
 
-Entry ids are `<epoch>-<group number>`, so they grow over restarts, and an append that is repeated because its answer was
-lost is recognised. `engine.core.commit.group` says what goes into an entry, `engine.store.loss_detector` how the loss of one is noticed.
+Entry ids are `<epoch>-<group number>`: they grow across restarts, and an append that is repeated because its reply was lost is
+recognised. `engine.core.commit.group` defines the content of an entry, `engine.store.loss_detector` how a lost entry is detected.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _FENCE = Script("fence")
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _READ_ENTRIES = 50
-"""Journal entries read at once at replay: at most some tens of megabytes."""
+"""Journal entries per read at replay: at most some tens of megabytes."""
 
 
 class Journal:
-    """One incarnation's hold of a shard's journal. `take_over` first.
+    """One incarnation's write access to a shard's journal. Call `take_over` first.
 
     Args:
-        shard: its index.
-        idempotency_ms: how long ids are remembered.
-        replicas: who else must have a group, a rollback or a checkpoint before it counts.
+        shard: index of the shard.
+        idempotency_ms: how long an id is stored, ms.
+        replicas: how many replicas must have a group, a rollback or a checkpoint before the call returns.
     """
 
     def __init__(self, client: redis.Redis, shard: int, idempotency_ms: int, replicas: Replicas = NO_REPLICAS) -> None:
@@ -59,24 +59,27 @@ class Journal:
         self._replicas = replicas
         self._legacy_ids = LegacyIds(client, idempotency_ms)
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
-        self._checkpoints = 0  # tried
-        self._attempts: list[int] = []  # epochs to take the shard over with, of which no answer came
-        self.witness = LossDetector(shard)
+        self._checkpoints = 0  # attempted
+        self._attempts: list[int] = []  # epochs of take-overs whose reply did not arrive
+        self.loss_detector = LossDetector(shard)
 
     @property
     def epoch(self) -> int:
-        """Of this incarnation; 0 before `take_over`."""
-        return self.witness.epoch
+        """Epoch of this incarnation; 0 before `take_over`."""
+        return self.loss_detector.epoch
 
     async def take_over(self, slots: Sequence[int]) -> int:
-        """Take a new epoch and fence the shard and its slots: from now on older incarnations write nothing.
+        """Take a new epoch and fence the shard and its slots: writes of older incarnations are rejected from then on.
 
-        The required replicas have everything that earlier incarnations left, too: what is read from now on is as safe.
-        May be called again, by who finds its writes lost: unless somebody has taken over since.
+        Also waits until the required replicas have everything that earlier incarnations wrote. An incarnation that finds its writes
+        lost may call it again, unless a newer one has taken over since.
+
+        Args:
+            slots: the slots of the shard.
 
         Raises:
-            Fenced: someone took a newer epoch meanwhile.
-            StorageUnavailable: Redis does not answer; try again.
+            Fenced: another incarnation took a newer epoch meanwhile.
+            StorageUnavailable: Redis does not answer; retry.
         """
         epoch = await take_epoch(self._client)
         held = [self.epoch, *self._attempts] if self.epoch else []
@@ -85,52 +88,58 @@ class Journal:
         await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
         self._checkpoints = 0
         self._attempts.clear()
-        self.witness.opened(epoch)
+        self.loss_detector.opened(epoch)
         return epoch
 
     async def append(self, group: Group) -> Mapping[int, bytes]:
-        """Make the group durable. Safe to repeat.
+        """Make the group durable. Idempotent.
 
         Returns:
-            Empty when it is durable; else nothing was written, because these ids (by index into `group.ids`) are
-            remembered with these values.
+            Empty when the group is durable. Otherwise nothing was written, because ids of the group are stored already:
+            {index into `group.ids`: stored value}.
 
         Raises:
             Fenced: this incarnation has been replaced.
             DataLost: storage has lost an earlier group; nothing was written.
-            StorageUnavailable: no answer; whether it was written is unknown: repeat it, or roll it back.
+            StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
         if group.ids and self._legacy_ids.may_exist and (known := await self._legacy_ids.look_up(group.ids)):
             return known
         keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.witness.head, *group.values]
+        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.loss_detector.head, *group.values]
         reply = await _APPEND.run(self._client, keys, args, self._replicas)
         if reply[0] == b"KNOWN":
             return dict(zip(reply[1::2], reply[2::2], strict=True))
-        self.witness.head = f"{self.epoch}-{group.number}"
+        self.loss_detector.head = f"{self.epoch}-{group.number}"
         return {}
 
     async def rollback(self, group: Group) -> None:
-        """Make sure the group is not in the journal and never will be. Raises like `append`."""
+        """Remove the group from the journal, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
         keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.witness.head], self._replicas)
-        self.witness.head = f"{self.epoch}-{group.number}u"
+        await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.loss_detector.head], self._replicas)
+        self.loss_detector.head = f"{self.epoch}-{group.number}u"
 
     async def covered(self, through: int | None, written: Mapping[str, int] = _NOTHING) -> None:
-        """A checkpoint is written; forget the groups of this epoch through number `through`, and everything of older epochs.
+        """Trim the journal after a checkpoint: groups of this epoch through number `through`, and all of older epochs.
 
-        With None the journal keeps everything. Safe to repeat, also with another number. Raises like `append`; also DataLost when
-        storage, which may be another server by now, does not show what `Pages.write` says to be `written`.
+        Idempotent, also with another number.
+
+        Args:
+            through: the last group that the checkpoint contains; None keeps the whole journal.
+            written: the slot marks that `Pages.write` returned.
+
+        Raises:
+            As `append`. Also DataLost when storage, which may be another server after a fail-over, lacks one of `written`.
         """
         self._checkpoints += 1
         number = self._checkpoints
         keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard), *written]
         keep = 0 if through is None else through + 1
-        await _COVER.run(self._client, keys, [self.epoch, number, self.witness.mark, keep, *written.values()], self._replicas)
-        self.witness.mark = number
+        await _COVER.run(self._client, keys, [self.epoch, number, self.loss_detector.mark, keep, *written.values()], self._replicas)
+        self.loss_detector.mark = number
 
     async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """All entries, oldest first, as (entry id, payload). Raises StorageUnavailable."""
+        """Yield all entries, oldest first, as (entry id, payload). Raises StorageUnavailable."""
         start = b"-"
         while True:
             try:
@@ -144,7 +153,10 @@ class Journal:
             start = b"(" + chunk[-1][0]
 
     async def look_up(self, fired: FiredTimers) -> None:
-        """Which of the timers that the shard doubts took effect before? Raises StorageUnavailable: they failed then, and come again."""
+        """Look up which of the doubted timers have taken effect before, and pass the result to `fired`.
+
+        Raises StorageUnavailable; the timers are marked failed then, and the scheduler sends them again.
+        """
         doubts = fired.take_doubted()
         if not doubts:
             return
@@ -161,14 +173,17 @@ class Journal:
         fired.looked_up(doubts, [value is not None or index in legacy for index, value in enumerate(values)])
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
-        """Keep what could not be read, for people to look at; the newest `length_max` of them. Raises StorageUnavailable."""
+        """Keep a record that could not be decoded, with its origin, for inspection; the newest `length_max` are kept.
+
+        Raises StorageUnavailable.
+        """
         try:
             await self._client.xadd(journal_quarantine_key(self._shard), {"where": where, "blob": blob}, maxlen=length_max)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
 
     async def quarantined(self) -> int:
-        """How much nobody has looked at yet: the length of the quarantine, which an operator empties. Raises StorageUnavailable."""
+        """The number of quarantined records; an operator deletes them after inspection. Raises StorageUnavailable."""
         try:
             return int(await self._client.xlen(journal_quarantine_key(self._shard)))
         except (RedisError, OSError) as error:

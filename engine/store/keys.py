@@ -1,6 +1,6 @@
-"""Every key the engine has in Redis, by function: nobody else spells one.
+"""Every key the engine has in Redis, one function each. No other module builds a key.
 
-All keys of a slot share the hash tag `{s<slot>}`, so that a script may touch them together on a Redis Cluster.
+All keys of a slot share the hash tag `{s<slot>}`, so that one script may access them together on a Redis Cluster.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def meta_key() -> str:
 
 
 def epoch_key() -> str:
-    """String: the last fencing epoch given out, one space for all writers of a cluster."""
+    """String: the last fencing epoch issued, one sequence for all writers of a cluster."""
     return "engine:epoch"
 
 
 def replication_key() -> str:
-    """String without meaning: written before every WAIT, see `engine.store.lua.Replicas`."""
+    """String, always empty: written before every WAIT, see `engine.store.lua.Replicas`."""
     return "engine:replicated"
 
 
 # -- of a slot ---------------------------------------------------------------------------------------------------------
 def slot_epoch_key(slot: int) -> str:
-    """String: highest epoch of the shard that owns the slot; an older one is refused."""
+    """String: epoch of the shard that owns the slot; writes with an older one are rejected."""
     return f"{{s{slot}}}epoch"
 
 
@@ -54,7 +54,7 @@ def page_key(slot: int) -> str:
 
 
 def windows_key(slot: int) -> str:
-    """Sorted set: mailbox keys whose page has open windows, by when the next is to be closed, ms."""
+    """Sorted set: mailbox keys whose page has open aggregation windows, scored by when the next one closes, ms."""
     return f"{{s{slot}}}windows"
 
 
@@ -81,7 +81,7 @@ def journal_key(shard: int) -> str:
 
 
 def journal_head_key(shard: int) -> str:
-    """String: `<epoch>-<number>` of the last group that was appended, `<epoch>-<number>u` when it was rolled back (undone)."""
+    """String: `<epoch>-<number>` of the last group appended; `<epoch>-<number>u` when that group was rolled back (undone)."""
     return f"{{shard-{shard}}}head"
 
 
@@ -91,18 +91,18 @@ def journal_mark_key(shard: int) -> str:
 
 
 def journal_quarantine_key(shard: int) -> str:
-    """Stream: journal entries and pages that could not be read."""
+    """Stream: journal entries and pages that could not be decoded."""
     return f"{{shard-{shard}}}quarantine"
 
 
 def shard_epoch_key(shard: int) -> str:
-    """String: highest writer epoch of the shard; an older one is refused."""
+    """String: epoch of the shard's writer; writes with an older one are rejected."""
     return f"{{shard-{shard}}}epoch"
 
 
 # -- of a timer partition ----------------------------------------------------------------------------------------------
 def timer_due_key(partition: int) -> str:
-    """Sorted set: scheduled id by due time in ms; the due time here is the one that counts."""
+    """Sorted set: scheduled ids by due time, ms. This due time is authoritative; the one in the timer's record is not updated."""
     return f"{{t{partition}}}due"
 
 
@@ -112,7 +112,7 @@ def timer_key(partition: int) -> str:
 
 
 def timer_user_prefix(partition: int) -> str:
-    """With a mailbox key behind it, a sorted set: that user's scheduled ids by due time."""
+    """Prefix; with a mailbox key appended, a sorted set: that user's scheduled ids by due time, ms."""
     return f"{{t{partition}}}user:"
 
 
@@ -122,32 +122,32 @@ def timer_collapse_key(partition: int) -> str:
 
 
 def timer_fired_key(partition: int) -> str:
-    """Sorted set: `<tenant>:<scheduled id>` of fired timers by when they are forgotten, ms."""
+    """Sorted set, tombstones of fired timers: `<tenant>:<scheduled id>`, scored by when they are deleted, ms."""
     return f"{{t{partition}}}fired"
 
 
 def timer_cancelled_key(partition: int) -> str:
-    """Sorted set: `<tenant>:<scheduled id>` of cancelled timers by when they are forgotten, ms."""
+    """Sorted set, tombstones of cancelled timers: `<tenant>:<scheduled id>`, scored by when they are deleted, ms."""
     return f"{{t{partition}}}cancelled"
 
 
 def timer_quarantine_key(partition: int) -> str:
-    """Hash: scheduled id -> stored bytes that could not be read."""
+    """Hash: scheduled id -> stored bytes that could not be decoded."""
     return f"{{t{partition}}}quarantine"
 
 
 def timer_claimed_key(partition: int) -> str:
-    """String: the horizon, ms; see `engine.core.scheduler.claim_horizon`. What is due until then may have been handed out."""
+    """String: the claim horizon, ms (`engine.core.scheduler.claim_horizon`). Timers due up to it may have been sent to a shard."""
     return f"{{t{partition}}}claimed"
 
 
 def timer_young_key(partition: int) -> str:
-    """Hash: scheduled ids due until the inherited horizon that were stored or moved since the take-over."""
+    """Hash: scheduled ids due up to the inherited horizon that were stored or moved since the take-over."""
     return f"{{t{partition}}}young"
 
 
 def timer_epoch_key(partition: int) -> str:
-    """String: highest epoch of the scheduler that owns the partition; an older one is refused."""
+    """String: epoch of the scheduler that owns the partition; writes with an older one are rejected."""
     return f"{{t{partition}}}epoch"
 
 
@@ -158,27 +158,27 @@ def broadcast_log_key() -> str:
 
 
 def broadcast_state_key() -> str:
-    """Hash: `last`, the position given out last, and `bytes`, of all entries."""
+    """Hash: `last`, the last position assigned, and `bytes`, the size of all entries."""
     return "{broadcasts}state"
 
 
 # -- of counter signals ------------------------------------------------------------------------------------------------
 def signals_key(tenant: str) -> str:
-    """Hash: name of a signal -> what it sums up to."""
+    """Hash: name of a signal -> its sum."""
     return f"{{signals}}sums:{tenant}"
 
 
 def signals_writer_key(writer: str) -> str:
-    """String: number of the last batch added by a writer; it expires."""
+    """String: number of the last batch that a writer added; it expires."""
     return f"{{signals}}writer:{writer}"
 
 
-# -- shared with other systems -----------------------------------------------------------------------------------------
+# -- read by other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
-    """Stream: connects and disconnects, read by other systems with consumer groups."""
+    """Stream: connects and disconnects of all tenants, read with consumer groups."""
     return "session:stream"
 
 
 def dead_letter_key(tenant: str) -> str:
-    """Stream: a tenant's messages that could not be handled."""
+    """Stream: a tenant's dead letters, messages that a client rejected with `nack`."""
     return f"dead:{tenant}"

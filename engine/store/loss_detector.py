@@ -1,17 +1,19 @@
-"""How a shard notices that storage has lost what it had confirmed.
+"""Detects that storage has lost writes it had confirmed to a shard.
 
-A fail-over to a replica that lagged, a log that was cut, a backup that was restored: each leaves a Redis that answers well and has
-forgotten the last moments. What it has is a beginning of what was written, because replication and the append-only file keep
-the order. So it is enough to look at the last thing one wrote: the head of the journal (every group) and the mark (every
-checkpoint). An append is refused by its script when the head is not what the shard left there; a read of pages or streams
-asks for the mark on the same connection, so from the same server; a checkpoint is refused slot by slot where the slot lacks
-the one before it (`engine.store.pages`), and as a whole where a slot does not show this one by the time the journal is to be trimmed;
-and now and then everything is asked for without a reason, because a shard with nothing to write would not notice.
+A fail-over to a lagging replica, a truncated append-only file and a restored backup all leave a Redis that works and lacks the most
+recent writes. What it has is a prefix of the writes, because replication and the append-only file keep their order. So it suffices to
+compare the last write: the head of the journal (every group) and the mark (every checkpoint).
+
+    append      its script rejects a head that is not the shard's last one
+    read        of pages and streams gets the mark on the same connection, so from the same server
+    checkpoint  is rejected by slot where the slot lacks the previous one (`engine.store.pages`), and as a whole where a slot lacks this
+                one when the journal is to be trimmed
+    idle        a periodic `check`, because a shard without writes would not notice
 
     head   `<epoch>-<group>`, with a `u` when that group was rolled back
     mark   `<epoch>-<checkpoint>`
 
-Confirmed values only grow: a write whose answer was lost may have been applied, so more than expected is no loss.
+Confirmed values only grow: a write whose reply was lost may have been applied, so a higher value than expected is no loss.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from engine.store.keys import EPOCH_FIELD, journal_head_key, journal_mark_key, m
 
 
 class LossDetector:
-    """What storage has confirmed to one incarnation of a shard."""
+    """The last writes that storage has confirmed to one incarnation of a shard.
+
+    Attributes:
+        epoch: of the incarnation, 0 before it has one.
+        head: of the journal.
+        mark: number of the last checkpoint.
+    """
 
     def __init__(self, shard: int) -> None:
         self._shard = shard
@@ -36,27 +44,27 @@ class LossDetector:
         self.mark = 0
 
     def opened(self, epoch: int) -> None:
-        """A new epoch was taken; nothing is written under it yet."""
+        """Begin a new epoch, without writes."""
         self.epoch = epoch
         self.head = f"{epoch}-0"
         self.mark = 0
 
     def guard(self, pipeline: Any) -> Callable[[Any], None]:
-        """Add the question for the mark to a pipeline of reads; returns what to do with its reply.
+        """Append a read of the mark to a pipeline of reads; returns the function that checks its reply.
 
-        The check raises DataLost when the server that answered lacks a checkpoint, Fenced when another incarnation wrote one.
+        The function raises DataLost when the server lacks a checkpoint, Fenced when a newer incarnation wrote one.
         """
         at_least = self.mark
         pipeline.get(journal_mark_key(self._shard))
         return lambda reply: self._check_mark(reply, at_least)
 
-    async def look(self, client: redis.Redis) -> str:
-        """Is everything there? Returns the data epoch, which somebody else may have replaced.
+    async def check(self, client: redis.Redis) -> str:
+        """Check that storage has every confirmed write. Returns the data epoch, which another shard may have replaced.
 
         Raises:
             Fenced: this incarnation has been replaced.
-            DataLost: something is missing.
-            StorageUnavailable: no answer.
+            DataLost: a write is missing.
+            StorageUnavailable: no reply.
         """
         head, mark = self.head, self.mark
         try:
@@ -67,7 +75,7 @@ class LossDetector:
             pipeline.hget(meta_key(), EPOCH_FIELD)
             found = await pipeline.execute()
         except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"a look at what is there: {error}") from error
+            raise StorageUnavailable(f"check of the last writes: {error}") from error
         epoch = int(found[0] or 0)
         if epoch > self.epoch:
             raise Fenced(f"epoch {epoch} owns the keys now")
@@ -90,9 +98,9 @@ class LossDetector:
             raise DataLost(f"storage has lost the checkpoint {at_least}, the last is {found or 'not there'}")
 
     def _number(self, text: str) -> int:
-        """The number behind this incarnation's epoch; -1 when it is an older one's, or nothing.
+        """The number in `<epoch>-<number>`; -1 when the epoch is an older one, or the text empty.
 
-        A newer incarnation's is no loss: Fenced.
+        Raises Fenced when the epoch is a newer one: no write of this incarnation is lost.
         """
         epoch, _, number = text.partition("-")
         if epoch and int(epoch) > self.epoch:

@@ -1,13 +1,13 @@
-"""Lua scripts, which Redis runs atomically: the place where fencing and writing are one step.
+"""Lua scripts, which Redis runs atomically, so that a fencing check and the write it protects are one step.
 
-A script's first reply element is a word: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks what it had confirmed),
-or one of the script's own. Each script does all its refusing before its first write, so that it happens whole or not at all;
-Redis itself refuses (out of memory, read-only, disk full) at the first write of a script and never later.
+The first element of a script's reply is a status: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks a write it had
+confirmed), or one that the script defines. A script makes all its checks before its first write, so it applies whole or not at all;
+Redis itself rejects writes (out of memory, read-only, disk full) at the first write of a script and never later.
 
-What one writer at a time may do is in `scripts/fenced`: each of these begins with `scripts/fenced.lua`.
+Scripts for one writer at a time are in `scripts/fenced`; the text of `scripts/fenced.lua` is put before each of them.
 
-A server forgets its scripts when it restarts, when a replica takes over, and at SCRIPT FLUSH, which may come between two commands of a
-pipeline. It says so instead of running one; then it gets the text, and what it did not run is sent again.
+A server loses its loaded scripts when it restarts, when a replica is promoted, and at SCRIPT FLUSH, which may run between two
+commands of a pipeline. It answers NOSCRIPT then; the script is loaded and the calls it did not run are sent again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FOLDER = Path(__file__).parent / "scripts"
 
 
 class Replicas(Struct, frozen=True):
-    """How many replicas must have a write, in their memory, before it counts, and how long they have for it.
+    """How many replicas must have a write in memory before it is confirmed, and how long to wait for them.
 
-    It is asked with WAIT, which counts from the connection's last write. A script that finds its work done by an earlier copy
-    of itself, or answers from what somebody else wrote, has written nothing; so a write of its own goes before every WAIT. And
-    because replication is one ordered stream, a replica that has this write has everything written before it, by anyone.
+    WAIT counts from the connection's last write. A script that finds its work done already writes nothing, so each WAIT is preceded
+    by a write to `replication_key()`. Replication is one ordered stream: a replica that has this write has all earlier ones, of any
+    connection.
     """
 
     count: int = 0
@@ -41,17 +41,17 @@ class Replicas(Struct, frozen=True):
 
     @staticmethod
     def wanted(config: Config) -> Replicas:
-        """What the configuration asks for."""
+        """The setting of this configuration."""
         return Replicas(config.redis_replicas_min, config.redis_replicas_timeout_ms)
 
     def ask(self, pipeline: Any) -> None:
-        """Add the question to a pipeline, behind what it is about; the last reply goes to `check`."""
+        """Append the WAIT to a pipeline, behind the writes it is for; pass the replies to `check`."""
         if self.count:
             pipeline.set(replication_key(), b"")
             pipeline.execute_command("WAIT", self.count, self.timeout_ms)
 
     def check(self, replies: list[Any], what: str) -> None:
-        """Take the replies to the question off the end. Raises StorageUnavailable when too few replicas have it."""
+        """Remove the replies to `ask` from the end of `replies`. Raises StorageUnavailable when too few replicas have the writes."""
         if not self.count:
             return
         reached, written = replies.pop(), replies.pop()
@@ -70,7 +70,7 @@ async def _execute(client: redis.Redis, *command: Any) -> Any:
 
 
 class Script:
-    """One script of the `scripts` folder, sent by its hash once the server knows it."""
+    """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it."""
 
     def __init__(self, name: str) -> None:
         folder, _, self.name = name.rpartition("/")
@@ -79,12 +79,12 @@ class Script:
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
-        """Run it; returns the reply after its first word has been looked at.
+        """Run it; returns the reply, whose status is neither FENCED nor LOST.
 
         Raises:
             Fenced: a newer epoch owns the keys; nothing was written.
-            DataLost: storage has lost what this script builds on; nothing was written.
-            StorageUnavailable: no answer, or too few replicas have it; whether it ran is unknown.
+            DataLost: storage has lost a write that this script depends on; nothing was written.
+            StorageUnavailable: no reply, or too few replicas have it; it may have run.
         """
         if replicas.count:
             return (await self.run_many(client, [(keys, args)], replicas))[0]
@@ -100,9 +100,9 @@ class Script:
     async def run_many(
         self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas = NO_REPLICAS
     ) -> list[list[Any]]:
-        """Run it several times, each run atomic by itself, in one round trip. Raises like `run`.
+        """Run it several times in one round trip, each run atomic by itself. Raises like `run`.
 
-        The runs must not build on each other: where the server has forgotten the script, those that it did not know it for come last.
+        The runs must not depend on each other's order: those answered with NOSCRIPT are repeated after the others.
         """
         if not calls:
             return []
@@ -112,7 +112,7 @@ class Script:
             again = await self._round_trip(client, [calls[at] for at in unknown], replicas, load=True)
             for at in unknown:
                 replies[at] = again.pop(0)
-            replies[len(calls) :] = again  # of the replicas: what they have now, they have with everything before it
+            replies[len(calls) :] = again  # of the later WAIT, which includes the first round trip
         for reply in replies[: len(calls)]:
             if isinstance(reply, Exception):
                 raise StorageUnavailable(f"{self.name}: {reply}") from reply
@@ -123,7 +123,7 @@ class Script:
     async def _round_trip(
         self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas, load: bool = False
     ) -> list[Any]:
-        """A reply to each call, an error as itself, and the replies that `replicas.check` takes. Raises StorageUnavailable."""
+        """The reply to each call, an error reply as the exception, then the replies for `replicas.check`. Raises StorageUnavailable."""
         try:
             pipeline = client.pipeline(transaction=False)
             if load:
@@ -137,7 +137,7 @@ class Script:
         return replies[1:] if load else replies
 
     def checked(self, reply: list[Any]) -> list[Any]:
-        """The reply itself, unless it says FENCED or LOST."""
+        """Return the reply. Raises Fenced or DataLost when its status says so."""
         if reply[0] == b"FENCED":
             raise Fenced(f"{self.name}: epoch {reply[1].decode()} owns the keys now")
         if reply[0] == b"LOST":

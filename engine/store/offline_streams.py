@@ -1,6 +1,6 @@
-"""The offline streams, one per user: range reads by sequence number, and the sweep of what has expired.
+"""The offline streams, one per user: range reads by sequence number, and the sweep of expired entries.
 
-Entry id = `<sequence number>-0`, so the cursor is a range read and writing a message twice is harmless.
+An entry's id is `<sequence number>-0`, so resuming from a cursor is a range read, and writing a message twice stores it once.
 """
 
 from __future__ import annotations
@@ -26,22 +26,27 @@ _SCAN_COUNT = 500
 
 
 class OfflineStreams:
-    """Reads the offline streams of a shard's users."""
+    """Reads the offline streams of a shard's users.
 
-    def __init__(self, client: redis.Redis, witness: LossDetector) -> None:
+    Attributes:
+        corrupt: (origin, bytes) of entries that could not be decoded, for the caller to quarantine and clear.
+    """
+
+    def __init__(self, client: redis.Redis, loss_detector: LossDetector) -> None:
         self._client = client
-        self._witness = witness
+        self._loss_detector = loss_detector
         self.corrupt: list[tuple[str, bytes]] = []
 
     async def read(self, reads: Sequence[StreamRead]) -> list[list[StoredMessage]]:
-        """What the streams hold of each range, in order. An entry that cannot be read is left out, logged, and kept in
-        `corrupt` for the caller to quarantine; its number will be announced as a gap.
+        """The stored messages of each range, in order.
+
+        An entry that cannot be decoded is left out, logged and added to `corrupt`; the caller announces its number as a gap.
 
         Raises DataLost, StorageUnavailable.
         """
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._witness.guard(pipeline)
+            check = self._loss_detector.guard(pipeline)
             for read in reads:
                 pipeline.xrange(offline_key(read.key), min=f"{read.first}-0", max=f"{read.last}-0")
             marked, *replies = await pipeline.execute()
@@ -64,8 +69,10 @@ class OfflineStreams:
     async def sweep(self, slot: int, now_ms: int) -> AsyncIterator[tuple[str, MailboxPage, int]]:
         """Delete expired entries from the streams of a slot.
 
-        Yields (mailbox key, its page, when its oldest entry left expires; 0 when none is left) for each stream that changed.
-        Deleting what has expired is right under any epoch, so it is not fenced. Raises StorageUnavailable.
+        Yields (mailbox key, its page, when the oldest remaining entry expires in ms, 0 when none remains) for each stream with
+        entries that had expired. An expired entry may be deleted under any epoch, so the sweep is not fenced.
+
+        Raises StorageUnavailable.
         """
         cursor: int = 0
         pages: Any
@@ -76,7 +83,7 @@ class OfflineStreams:
                     try:
                         page = decode_page(blob)
                     except UNREADABLE:
-                        continue  # reported and quarantined when its user comes
+                        continue  # reported and quarantined when the mailbox is loaded
                     if page.oldest_expires_ms and page.oldest_expires_ms <= now_ms:
                         key = field.decode()
                         yield key, page, await self._sweep_stream(key, now_ms)
@@ -86,7 +93,7 @@ class OfflineStreams:
             raise StorageUnavailable(f"sweep: {error}") from error
 
     async def _sweep_stream(self, key: str, now_ms: int) -> int:
-        """Delete expired entries of one stream; returns when the first of the others expires, 0 when there is none."""
+        """Delete the expired entries of one stream; returns when the first of the others expires, ms, 0 when there is none."""
         stream = offline_key(key)
         start, oldest = b"-", 0
         while True:

@@ -1,4 +1,4 @@
-"""Pages: a user's mailbox without bodies, in one hash per slot; and the checkpoints that write them."""
+"""Pages, the stored state of mailboxes without message bodies (one hash per slot), and the checkpoints that write them."""
 
 from __future__ import annotations
 
@@ -23,32 +23,36 @@ log = logging.getLogger(__name__)
 _CHECKPOINT = Script("fenced/slot_checkpoint")
 
 _SLOT_MESSAGES = 500
-"""Messages of one script run: a few milliseconds during which Redis serves nobody else."""
+"""Messages per script run: it blocks Redis for a few milliseconds."""
 
 _ROUND_TRIP_RUNS = 64
-"""Script runs of one round trip: other commands get their turn between two round trips."""
+"""Script runs per round trip; other clients' commands run between two round trips."""
 
 
 class Pages:
-    """Reads pages and writes checkpoints under the epoch of `witness`."""
+    """Reads pages, and writes checkpoints under the epoch of `loss_detector`.
 
-    def __init__(self, client: redis.Redis, witness: LossDetector, stream_max: int) -> None:
+    Args:
+        stream_max: messages kept per offline stream; the oldest beyond it are trimmed.
+    """
+
+    def __init__(self, client: redis.Redis, loss_detector: LossDetector, stream_max: int) -> None:
         self._client = client
-        self._witness = witness
+        self._loss_detector = loss_detector
         self._stream_max = stream_max
-        self._writes = 0  # tried
+        self._writes = 0  # attempted
         self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
 
     async def read(self, keys: Sequence[str]) -> dict[str, MailboxPage | None]:
-        """The pages of these mailboxes, `None` where there is none.
+        """The pages of these mailboxes; None where there is none.
 
-        A page that cannot be read is logged and kept in `corrupt` for the caller to quarantine; its key goes to `damaged`, so that the
-        caller has it written anew. What stands for it has the numbers that can still be read of it; where there are none, the
-        key goes to `lost`, and the numbers are those that the offline stream remembers: a message with a lower one would be
-        taken for written already. Others may have been given out beyond them, so the caller has to replace the data epoch.
+        A page that cannot be decoded is logged, its bytes are added to `corrupt` for the caller to quarantine, and its key to
+        `damaged`, so that the caller writes the page again. A substitute page is returned, with the sequence numbers that can still be
+        read from it. Where none can, the key is added to `lost` and the numbers are those of the offline stream, because a spill
+        with a lower number would be taken for written. Higher numbers may have been used, so the caller must replace the data epoch.
 
         Raises DataLost, StorageUnavailable.
         """
@@ -58,7 +62,7 @@ class Pages:
             by_slot.setdefault(slot_of(key), []).append(key)
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._witness.guard(pipeline)
+            check = self._loss_detector.guard(pipeline)
             for slot, fields in by_slot.items():
                 pipeline.hmget(page_key(slot), fields)
             marked, *replies = await pipeline.execute()
@@ -72,13 +76,13 @@ class Pages:
         return pages
 
     async def with_windows(self, slots: Sequence[int]) -> list[str]:
-        """Keys of the mailboxes whose page has open windows, those to be closed first before others of their slot.
+        """Keys of the mailboxes whose page has open windows; within a slot, the next to close first.
 
         Raises DataLost, StorageUnavailable.
         """
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._witness.guard(pipeline)
+            check = self._loss_detector.guard(pipeline)
             for slot in slots:
                 pipeline.zrange(windows_key(slot), 0, -1)
             marked, *replies = await pipeline.execute()
@@ -101,7 +105,7 @@ class Pages:
         return page
 
     async def _page_of_stream(self, key: str) -> MailboxPage | None:
-        """A page with the numbers that an offline stream remembers; None when there is no stream."""
+        """A page with the sequence numbers of an offline stream; None when there is no stream."""
         try:
             info: Any = await self._client.xinfo_stream(offline_key(key))
         except ResponseError:
@@ -114,14 +118,15 @@ class Pages:
         return page_with(head, floor)
 
     async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, int]:
-        """Write pages and spilled messages, each mailbox atomically. Safe to repeat; one call at a time.
+        """Write pages and spilled messages, each mailbox atomically. Idempotent; one call at a time.
 
-        Returns by slot mark what storage must show before anything is forgotten that these hold (`Journal.covered`).
+        Returns {key of a slot's mark: number of this write}. Storage must show at least these before the journal is trimmed
+        (`Journal.covered`).
 
         Raises:
             Fenced: this incarnation has been replaced.
             DataLost: storage has lost an earlier write; nothing was written to that slot.
-            StorageUnavailable: no answer; some of it may be written.
+            StorageUnavailable: no reply; some of it may have been written.
         """
         self._writes += 1
         number = self._writes
@@ -135,7 +140,7 @@ class Pages:
         return {slot_mark_key(slot): number for slot in by_slot}
 
     def _runs(self, by_slot: dict[int, list[Spill]], number: int, now_ms: int) -> Iterator[tuple[list[str], list[object]]]:
-        """The script runs that write these, each with the mailboxes of one slot."""
+        """The (keys, arguments) of the script runs that write these, each with mailboxes of one slot."""
         for slot, spills in by_slot.items():
             run: tuple[list[str], list[object]] | None = None
             messages = 0
@@ -147,7 +152,7 @@ class Pages:
                     messages = 0
                     run = (
                         [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot)],
-                        [self._witness.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
+                        [self._loss_detector.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
                     )
                 keys, args = run
                 keys.append(offline_key(spill.key))

@@ -1,13 +1,11 @@
 """The connection to Redis, and the data epoch.
 
-One pool per process. Every timeout and limit is explicit, because the library's defaults are not the engine's. A command is
-never repeated by the library: when a reply is lost the command may have been applied, and only its caller knows whether
-repeating it is harmless. The pool itself replaces connections that it finds dead, so a restarted Redis costs one error at most
-per command that was under way.
+One pool per process, with explicit timeouts and limits. redis-py never retries a command: when a reply is lost the command may have
+been applied, and only its caller can decide whether repeating it is safe. The pool replaces dead connections, so a restarted Redis
+costs at most one error per command in flight.
 
-The data epoch is the first half of every cursor. It is made when a Redis is first used and lives in it: it changes exactly
-when data is lost, so a client with an old cursor is told of the gap. Whoever finds that something is missing
-(`engine.store.loss_detector`) replaces it.
+The data epoch is the first half of every cursor. It is created when a Redis is first used, stored in it, and replaced exactly when
+data is lost, so that a client with an older cursor gets `gap`. `engine.store.loss_detector` detects the loss.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, T
 
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.connection_pool import ConnectionPool, Hearing
+from engine.store.connection_pool import CancellableConnection, ConnectionPool
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Script
 from engine.store.sentinel import SCHEMES, SentinelPool
@@ -40,7 +38,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def connect(config: Config) -> redis.Redis:
-    """A client with a pool of its own for `config.redis_url`; opens nothing yet.
+    """A client with its own pool for `config.redis_url`. Connections are opened on first use.
 
     The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel`. Replies are bytes. The caller closes the
     client with `aclose()`.
@@ -65,12 +63,12 @@ def connect(config: Config) -> redis.Redis:
             pool = ConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:
         raise ConfigError(f"redis_url: {error}") from error
-    pool.connection_class = type("Heard", (Hearing, pool.connection_class), {})
+    pool.connection_class = type("EngineConnection", (CancellableConnection, pool.connection_class), {})
     return redis.Redis.from_pool(pool)
 
 
 def display_url(url: str) -> str:
-    """The URL without its passwords: what may be printed and logged."""
+    """The URL without its passwords, for output and logs."""
     return _PASSWORDS.sub(r"\1\2***", url)
 
 
@@ -78,7 +76,7 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
     """Wait until Redis answers and has loaded its data; returns its version.
 
     Raises:
-        StorageUnavailable: no answer within `timeout_s`, a refused password, or a Redis older than `VERSION_MIN`.
+        StorageUnavailable: no reply within `timeout_s`, a rejected password, or a Redis older than `VERSION_MIN`.
     """
     where = display_url(config.redis_url)
     version = await _first_answer(client, where, time.monotonic() + timeout_s)
@@ -87,7 +85,7 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
 
 
 def check_version(version: str, where: str) -> None:
-    """Raises StorageUnavailable when a Redis of this version is too old; `where` says which Redis."""
+    """Raises StorageUnavailable when a Redis of this version is too old; `where` is its address, for the message."""
     if tuple(int(part) for part in version.split(".")[:2]) < VERSION_MIN:
         raise StorageUnavailable(f"Redis at {where} is {version}; {VERSION_MIN[0]}.{VERSION_MIN[1]} or newer is needed")
 
@@ -106,9 +104,9 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
 
 
 async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> list[str]:
-    """What this Redis is configured to lose, one sentence each; empty when a 202 means what it says.
+    """One sentence for each setting of this Redis under which an accepted message may be lost; empty when there is none.
 
-    A server that hides its configuration (managed services do) yields no warning about it.
+    A server that does not show its configuration (managed services) yields no warning about it.
     """
     try:
         found = {**await client.config_get("appendonly"), **await client.config_get("maxmemory-policy")}
@@ -128,7 +126,7 @@ async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> lis
 
 
 def base36(number: int) -> str:
-    """A number >= 0 in base 36: the alphabet has no `-`, which separates the halves of a cursor."""
+    """A number >= 0 in base 36, whose alphabet lacks the `-` that separates the halves of a cursor."""
     digits = ""
     while True:
         number, rest = divmod(number, 36)
@@ -138,7 +136,12 @@ def base36(number: int) -> str:
 
 
 async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
-    """The data epoch of this Redis; the first caller on an empty Redis makes it from `now_s`, later ones never change it."""
+    """The data epoch of this Redis. The first call on an empty Redis creates it from `now_s`; later calls return it unchanged.
+
+    Raises:
+        StorageUnavailable: the server did not keep it.
+        RedisError: no reply.
+    """
     await client.hsetnx(meta_key(), EPOCH_FIELD, base36(now_s))
     epoch = await client.hget(meta_key(), EPOCH_FIELD)
     if epoch is None:
@@ -147,7 +150,7 @@ async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
 
 
 async def replace_data_epoch(client: redis.Redis, lost: str, now_s: int) -> str:
-    """Storage has lost data that cursors of the epoch `lost` speak of: the epoch from now on, the same for all who say so.
+    """Replace the data epoch `lost` after a loss of data; returns the new one, the same for all callers that replace the same one.
 
     Raises StorageUnavailable.
     """

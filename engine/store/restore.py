@@ -1,14 +1,14 @@
-"""Storage has lost data: put back what a running shard still holds, so that its successor finds it.
+"""After storage has lost data: write what a running shard still holds in memory, for its successor to read.
 
-In this order, each step safe to repeat, and right if the process dies after any of them:
+The steps in this order, each idempotent, and each a consistent state to crash in:
 
-    epoch       the loss may have taken the fence with it. Taking a new epoch also asks whether a newer incarnation exists
+    epoch       the fence may be lost as well. Taking a new epoch also detects a newer incarnation
     slot map    unless it is there
-    data epoch  replaced before anything else is written: numbers that clients have seen may be given again, and a cursor of the
-                old epoch must not be taken for one of the new
-    journal     what memory holds, behind what is left of it (`engine.core.journal.rebuild`)
+    data epoch  replaced before any other write: sequence numbers that clients have seen may be assigned again, and a cursor of the
+                old epoch must not match the new one
+    journal     the mailboxes in memory, appended to what is left of it (`engine.core.journal.rebuild`)
 
-Before the last step is through, a death loses what only memory held; the clients are told of the gap all the same.
+A crash before the last step ends loses what only memory held; clients get `gap` all the same.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from engine.store.slot_map import place_again
 
 
 async def put_back(client: redis.Redis, journal: Journal, core: ShardCore, entry_bytes_max: int, now_s: int) -> None:
-    """Do all of it. The core must not be fed any more.
+    """Run all steps. The core must not receive input any more.
+
+    Args:
+        entry_bytes_max: size of one journal entry.
+        now_s: seconds since the epoch.
 
     Raises:
-        Fenced: a newer incarnation exists; what it holds is newer too.
+        Fenced: a newer incarnation exists; its state is newer too.
         DataLost: storage has lost data again.
-        StorageUnavailable: no answer; begin again.
+        StorageUnavailable: no reply; run it again.
     """
     await journal.take_over(core.slot_map.slots_of(core.index))
     await place_again(client, core.slot_map)

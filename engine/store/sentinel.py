@@ -1,15 +1,14 @@
-"""Redis behind Sentinel: finding the master, and finding it again after a fail-over.
+"""Redis behind Sentinel: discovers the master, also after a fail-over.
 
     redis+sentinel://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/SERVICE[/DB][?OPTION=...]
 
 `rediss+sentinel://` speaks TLS to the sentinels and to the master. Port 26379 and database 0 are the defaults. User and password
 are those of the master; `sentinel_username` and `sentinel_password` are options, as is everything that a plain Redis URL takes.
 
-The rules are those of Redis's "Guidelines for Redis clients with support for Redis Sentinel": every new connection asks the
-sentinels, one after the other, which server is the master now, and asks that server whether it agrees (`ROLE`); a sentinel may
-be a moment behind. Sentinel closes the connections of a master that it demotes; where it could not, the first write says
-READONLY, which closes the connection here. So a fail-over costs errors until the sentinels have agreed, and nothing has to
-be told about it. What was under way is repeated by whoever knows whether that is harmless.
+It follows Redis's "Guidelines for Redis clients with support for Redis Sentinel": every new connection queries the sentinels in order
+for the current master, and verifies it with `ROLE`, because a sentinel may lag. Sentinel closes the connections of a master that it
+demotes; where it cannot, the first write fails with READONLY, which closes the connection here. So a fail-over costs errors until the
+sentinels have agreed and needs no notification. Commands in flight fail; their callers decide whether to repeat them.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from redis.exceptions import ConnectionError, ReadOnlyError
 from engine.store.connection_pool import ConnectionPool
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""Schemes of URLs with sentinels, and what they are without."""
+"""URL schemes with sentinels -> the same without."""
 
 _SENTINEL_PORT: Final = 26379
 _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
 class SentinelUrl(msgspec.Struct, frozen=True):
-    """A parsed URL: whom to ask for which service, and how to speak to the sentinels and to the master."""
+    """A parsed URL: addresses of the sentinels, service name, and connection options for the sentinels and for the master."""
 
     sentinels: list[tuple[str, int]]
     service: str
@@ -43,10 +42,10 @@ class SentinelUrl(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> SentinelUrl:
-    """Take a URL of this module apart. Raises ValueError."""
+    """Parse a `redis+sentinel` URL. Raises ValueError."""
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
-    login, _, hosts = authority.rpartition("@")  # several hosts are no authority of a URL: Python reads it without them, or refuses it
+    login, _, hosts = authority.rpartition("@")  # urlsplit rejects an authority with several hosts
     parts = urlsplit(f"{scheme}://master/{path}")
     service, _, database = parts.path.lstrip("/").partition("/")
     if not service:
@@ -70,7 +69,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 class _ToMaster(Connection):
-    """A connection that asks the sentinels whom to connect to, each time it connects."""
+    """A connection that discovers the master through the sentinels each time it connects."""
 
     def __init__(self, *, sentinel: Sentinel, service: str, **options: Any) -> None:
         self._sentinel = sentinel
@@ -90,11 +89,11 @@ class _ToMaster(Connection):
 
 
 class _ToMasterOverTLS(_ToMaster, SSLConnection):
-    """The same over TLS."""
+    """A connection to the master over TLS."""
 
 
 async def _greet(connection: Any) -> None:
-    """Log in, then make sure that the server itself thinks that it is the master."""
+    """Authenticate, then verify that the server reports the role of master."""
     await connection.on_connect()
     await connection.send_command("ROLE", check_health=False)
     (role, *_) = await connection.read_response()
@@ -103,15 +102,15 @@ async def _greet(connection: Any) -> None:
 
 
 class SentinelPool(ConnectionPool):
-    """Connections to whoever is the master; closing the pool closes those to the sentinels too.
+    """Connections to the current master. Closing the pool also closes those to the sentinels.
 
     Args:
         url: see the module's text.
-        sentinel_timeout_s: of one question to one sentinel.
+        sentinel_timeout_s: timeout of one query to one sentinel.
         options: of the pool and of the connections to the master.
 
     Raises:
-        ValueError: the URL is not one.
+        ValueError: the URL is not valid.
     """
 
     def __init__(self, url: str, sentinel_timeout_s: float, **options: Any) -> None:

@@ -1,7 +1,7 @@
-"""The slot map in Redis: which shard owns which users.
+"""The slot map in Redis: which shard owns which slot, and so which users.
 
-It is written when the data is first used. Another number of shards spreads the slots anew, which is only safe when no journal
-holds anything: a journal belongs to a shard, pages and offline streams to a slot.
+It is written when the data is first used. Starting with another number of shards redistributes the slots. That is only safe while
+every journal is empty, because a journal belongs to a shard, whereas pages and offline streams belong to a slot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _decoder = msgspec.msgpack.Decoder(SlotMap)
 
 
 async def read_slot_map(client: redis.Redis) -> SlotMap | None:
-    """The slot map, None when this Redis was never used. Raises StorageUnavailable."""
+    """The slot map; None when no engine has used this Redis. Raises StorageUnavailable."""
     try:
         packed: Any = await client.get(slots_key())
     except (RedisError, OSError) as error:
@@ -30,7 +30,7 @@ async def read_slot_map(client: redis.Redis) -> SlotMap | None:
 
 
 async def placed(client: redis.Redis) -> SlotMap:
-    """The slot map of an engine that is starting or running. Raises StorageUnavailable, also while it is not written yet."""
+    """The slot map of an engine that is starting or running. Raises StorageUnavailable, also when there is none yet."""
     slot_map = await read_slot_map(client)
     if slot_map is None:
         raise StorageUnavailable("the slot map is not written yet")
@@ -38,11 +38,11 @@ async def placed(client: redis.Redis) -> SlotMap:
 
 
 async def place(client: redis.Redis, shards: int) -> SlotMap:
-    """The slot map for `shards` shards: the one in Redis when it fits, else a new one, spread evenly. No shard may run yet.
+    """The slot map for `shards` shards: the stored one when it has that many, else a new, even one. Call it before any shard runs.
 
     Raises:
         ConfigError: the number differs from the last run's, and that run's journals still hold messages.
-        StorageUnavailable: no answer.
+        StorageUnavailable: no reply.
     """
     found = await read_slot_map(client)
     before = max(found.owners) + 1 if found else shards
@@ -65,11 +65,11 @@ async def place(client: redis.Redis, shards: int) -> SlotMap:
             return slot_map
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"slot map: {error}") from error
-    return await place(client, shards)  # somebody was faster: theirs counts
+    return await place(client, shards)  # another controller stored one first
 
 
 async def place_again(client: redis.Redis, slot_map: SlotMap) -> None:
-    """The slot map that a running engine has, for a Redis that has lost it. Raises StorageUnavailable."""
+    """Store the slot map of a running engine again, unless there is one. Raises StorageUnavailable."""
     try:
         await client.set(slots_key(), _encoder.encode(slot_map), nx=True)
     except (RedisError, OSError) as error:

@@ -1,20 +1,18 @@
-"""Durable timers in Redis: one scheduler's hold of its partitions.
+"""Durable timers in Redis: one scheduler's access to its partitions.
 
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
 timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
-tombstones of fired and cancelled timers, the epoch that fences an older scheduler off, and how far the timers are claimed, with the
-exceptions (`engine.core.scheduler.claim_horizon`). The due time in the sorted set is the
-one that counts: moving a timer does not touch its record.
+tombstones of fired and cancelled timers, the epoch that fences older schedulers, the claim horizon and its exceptions
+(`engine.core.scheduler.claim_horizon`). The due time in the sorted set is authoritative: moving a timer does not rewrite its record.
 
-A turn is one script run per partition, all partitions in one round trip. Everything in it may be repeated: a scheduled id is
-stored once, a cancelled one stays cancelled, removing what is gone changes nothing.
+A turn is one script run per partition, all partitions in one round trip. A turn may be repeated: a scheduled id is stored once, a
+cancelled one stays cancelled, removing an absent timer changes nothing.
 
-An id given by the caller is one key space with immediate publishing, and lives in the slot of the user, not in the timer
-partition, so no script may touch both on a Redis Cluster. Therefore two steps: the id is taken first, with the scheduled id
-in the value; then the timer is stored. A crash in between leaves an id that names a timer which does not exist: neither
-armed, nor fired, nor cancelled. Whoever repeats that publish finds this out and stores the timer under the scheduled id that
-the key already names, so a publish that is repeated until it is answered is stored exactly once. For this the tombstones must
-outlive the ids (checked in `engine.config`).
+Ids given by callers share their keys with immediate publishing. The key is in the slot of the user, not in the timer partition, so no
+script may access both on a Redis Cluster. Therefore two steps: store the id, with the scheduled id in its value; then store the timer.
+A crash in between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects
+this and stores the timer under the scheduled id in the key, so a publish that is repeated until it is answered is stored exactly once.
+For this the tombstones must outlive the ids (checked in `engine.config`).
 """
 
 from __future__ import annotations
@@ -94,11 +92,11 @@ def _storage(what: str) -> Iterator[None]:
 
 _TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"
 _TOO_MANY_RETRY_MS: Final = 60_000
-"""Until one of them has fired, which storage does not tell: a minute is nothing to a night, and sixty times fewer refusals."""
+"""Storage does not know when one of them fires. A minute is short against a night of quiet hours, and cuts retries."""
 
 
-class _Ask:
-    """One request on its way through a turn."""
+class _TurnEntry:
+    """One request during a turn."""
 
     __slots__ = ("answer", "repeat", "request", "spared", "taken", "timer")
 
@@ -106,16 +104,16 @@ class _Ask:
         self.request = item.request
         self.repeat = item.repeat
         self.spared = item.spared
-        self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # as it is to be stored
-        self.taken = b""  # the value this request took its id with
-        self.answer: TimerAnswer | None = None  # as soon as it is known
+        self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # to be stored
+        self.taken = b""  # the value that this request stored its id with
+        self.answer: TimerAnswer | None = None  # once it is decided
 
     def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "", count: int = 0, retry_ms: int = 0) -> None:
         self.answer = TimerAnswer(self.request.ref, status, list(timers), detail, count, retry_ms)
 
 
 class TimerStore:
-    """Writes and reads the timers of some partitions under one epoch. `take_over` first."""
+    """Writes and reads the timers of some partitions under one epoch. Call `take_over` first."""
 
     def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int]) -> None:
         self._client = client
@@ -125,16 +123,16 @@ class TimerStore:
         self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
         self.claimed: dict[int, int] = {}
-        """How far each partition was claimed at the take-over, ms."""
+        """Claim horizon of each partition at the take-over, ms."""
 
     async def take_over(self) -> int:
-        """Take a new epoch and fence the partitions: from now on older incarnations write nothing. Returns the epoch.
+        """Take a new epoch and fence the partitions: writes of older incarnations are rejected from then on. Returns the epoch.
 
-        Each partition's horizon is read with its fence: no older incarnation can advance it any more.
+        Each partition's horizon is read together with its fence, so no older incarnation can advance it afterwards.
 
         Raises:
-            Fenced: someone took a newer epoch meanwhile.
-            StorageUnavailable: Redis does not answer; try again.
+            Fenced: another incarnation took a newer epoch meanwhile.
+            StorageUnavailable: Redis does not answer; retry.
         """
         epoch = await take_epoch(self._client)
         of_partition = (timer_epoch_key, timer_claimed_key, timer_young_key)
@@ -145,39 +143,41 @@ class TimerStore:
         return epoch
 
     async def apply(self, work: Sequence[StoreWork], now_ms: int) -> list[StoreDone]:
-        """Do one turn's work; the result has one element per element of `work`, in its order.
+        """Apply one turn; returns one result per element of `work`, in order.
 
         Raises:
             Fenced: this incarnation has been replaced; nothing was written in at least one partition.
             DataLost: storage has lost that this incarnation owns a partition; nothing was written there.
-            StorageUnavailable: no answer; it may have been applied in part: repeat it with `repeat` set.
+            StorageUnavailable: no reply; it may have been applied in part: repeat it with `repeat` set.
         """
-        asks = [[_Ask(item) for item in part.requests] for part in work]
-        await self._take_ids([ask for part in asks for ask in part])
-        calls = [self._call(part, part_asks, now_ms) for part, part_asks in zip(work, asks, strict=True)]
-        # Requests are answered and timers handed out on the strength of this turn; a removal that a fail-over loses only means that
-        # a timer fires again.
+        entries = [[_TurnEntry(item) for item in part.requests] for part in work]
+        await self._take_ids([entry for part in entries for entry in part])
+        calls = [self._call(part, part_entries, now_ms) for part, part_entries in zip(work, entries, strict=True)]
+        # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
+        # again.
         replicas = self._replicas if any(part.requests or part.moved or part.claim_ms for part in work) else NO_REPLICAS
         if len(calls) == 1:
             replies = [await _TURN.run(self._client, *calls[0], replicas)]
         else:
             replies = await _TURN.run_many(self._client, calls, replicas)
-        done = [self._done(part, part_asks, reply) for part, part_asks, reply in zip(work, asks, replies, strict=True)]
-        await self._release_ids([ask for part in asks for ask in part])
+        done = [self._done(part, part_entries, reply) for part, part_entries, reply in zip(work, entries, replies, strict=True)]
+        await self._release_ids([entry for part in entries for entry in part])
         await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
         return done
 
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
-    async def _take_ids(self, asks: Sequence[_Ask]) -> None:
-        """Take the callers' ids, and settle or redirect the requests whose id is taken by another publish."""
+    async def _take_ids(self, entries: Sequence[_TurnEntry]) -> None:
+        """Store the callers' ids, and answer or redirect the requests whose id another publish has stored."""
         scheduling = [
-            (ask, ask.timer) for ask in asks if isinstance(ask.request, Schedule) and ask.request.idempotent and ask.timer is not None
+            (entry, entry.timer)
+            for entry in entries
+            if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer is not None
         ]
         if scheduling and self._legacy_ids.may_exist:
             known = await self._legacy_ids.look_up([(timer.key, timer.id) for _, timer in scheduling])
             for index, value in known.items():
                 _redirect(*scheduling[index], value)
-            scheduling = [asked for index, asked in enumerate(scheduling) if index not in known]
+            scheduling = [pair for index, pair in enumerate(scheduling) if index not in known]
         if not scheduling:
             return
         with _storage("ids"):
@@ -188,27 +188,27 @@ class TimerStore:
                 pipeline.set(key, value, nx=True, px=self._config.idempotency_caller_s * 1000)
                 pipeline.get(key)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        for (ask, timer), taken, value in zip(scheduling, replies[::2], replies[1::2], strict=True):
+        for (entry, timer), taken, value in zip(scheduling, replies[::2], replies[1::2], strict=True):
             if isinstance(taken, ResponseError):
-                ask.settle(UNAVAILABLE, detail=f"storage refuses: {taken}")
+                entry.settle(UNAVAILABLE, detail=f"storage refuses: {taken}")
             elif isinstance(taken, Exception) or isinstance(value, Exception):
                 raise StorageUnavailable(f"ids: {taken}")
             elif taken:
-                ask.taken = idempotency_value(timer.digest, 0, timer.sid)
-            elif value is not None:  # None: it expired between the two commands, the timer is stored under its own id
-                _redirect(ask, timer, value)
+                entry.taken = idempotency_value(timer.digest, 0, timer.sid)
+            elif value is not None:  # None: it expired between the two commands; the timer is stored under its own id
+                _redirect(entry, timer, value)
 
-    async def _release_ids(self, asks: Sequence[_Ask]) -> None:
-        """Give ids back that were taken for timers which were then refused, so that the id may be used for something else."""
+    async def _release_ids(self, entries: Sequence[_TurnEntry]) -> None:
+        """Delete the ids of timers that were then rejected, so that they can be used again."""
         calls = [
-            ([idempotency_key(ask.timer.key, ask.timer.id)], [ask.taken])
-            for ask in asks
-            if ask.taken and ask.timer is not None and ask.answer is not None and ask.answer.status in (OVERLOADED, UNAVAILABLE)
+            ([idempotency_key(entry.timer.key, entry.timer.id)], [entry.taken])
+            for entry in entries
+            if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
         await _RELEASE.run_many(self._client, calls)
 
     # -- The script. ---------------------------------------------------------------------------------------------------
-    def _call(self, part: StoreWork, asks: Sequence[_Ask], now_ms: int) -> tuple[list[str], list[Any]]:
+    def _call(self, part: StoreWork, entries: Sequence[_TurnEntry], now_ms: int) -> tuple[list[str], list[Any]]:
         keys = [
             timer_epoch_key(part.partition),
             timer_due_key(part.partition),
@@ -220,27 +220,27 @@ class TimerStore:
             timer_claimed_key(part.partition),
             timer_young_key(part.partition),
         ]
-        open_asks = [ask for ask in asks if ask.answer is None]
+        open_entries = [entry for entry in entries if entry.answer is None]
         forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
         args: list[Any] = [self.epoch, now_ms, part.claimed_ms, forget_at_ms, self._config.timers_per_user_max]
-        args += [part.claim_ms, len(part.fired), len(part.moved), len(open_asks)]
+        args += [part.claim_ms, len(part.fired), len(part.moved), len(open_entries)]
         for pair in part.fired.items():
             args += pair
         for sid, move in part.moved.items():
             args += (sid, *move)
-        for ask in open_asks:
-            args += _request_args(ask, self._config)
+        for entry in open_entries:
+            args += _request_args(entry, self._config)
         if part.page is not None:
             args += [*part.page.after, part.page.until_ms, part.page.limit, part.page.bytes_max]
         return keys, args
 
-    def _done(self, part: StoreWork, asks: Sequence[_Ask], reply: list[Any]) -> StoreDone:
+    def _done(self, part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
         _, stored, replies, page, more, moved, claimed_ms, young = reply
         quarantined: list[str] = []
-        for ask, answer in zip((ask for ask in asks if ask.answer is None), replies, strict=True):
-            _settle(ask, answer, quarantined)
-        answers = [ask.answer for ask in asks if ask.answer is not None]
-        assert len(answers) == len(asks)
+        for entry, answer in zip((entry for entry in entries if entry.answer is None), replies, strict=True):
+            _settle(entry, answer, quarantined)
+        answers = [entry.answer for entry in entries if entry.answer is not None]
+        assert len(answers) == len(entries)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
         there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
         young_sids = [sid.decode() for sid in young]
@@ -255,89 +255,89 @@ class TimerStore:
         await _QUARANTINE.run_many(self._client, calls)
 
 
-def _redirect(ask: _Ask, timer: Timer, value: bytes) -> None:
-    """The id is taken: conflict, what became of an immediate publish, or the scheduled id under which the timer belongs."""
+def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
+    """Handle a stored id: a conflict, the result of an immediate publish, or the scheduled id to store the timer under."""
     parts = value.split(b"|", 2)
     if len(parts) != 3:
-        ask.settle(CONFLICT, detail="the id is taken by a record that cannot be read")
+        entry.settle(CONFLICT, detail="the id is taken by a record that cannot be decoded")
     elif parts[0] != timer.digest.hex().encode():
-        ask.settle(CONFLICT)
+        entry.settle(CONFLICT)
     elif parts[1] == b"%d" % NEVER:
-        ask.settle(SUPPRESSED, detail=parts[2].decode(errors="replace"))
+        entry.settle(SUPPRESSED, detail=parts[2].decode(errors="replace"))
     elif not parts[2]:
-        ask.settle(DUPLICATE, detail=f"seq={parts[1].decode()}")
+        entry.settle(DUPLICATE, detail=f"seq={parts[1].decode()}")
     elif parts[2] == timer.sid.encode():
-        ask.taken = value  # by an earlier sending of this request
+        entry.taken = value  # by an earlier attempt of this request
     else:
-        ask.timer = msgspec.structs.replace(timer, sid=parts[2].decode())
+        entry.timer = msgspec.structs.replace(timer, sid=parts[2].decode())
 
 
-def _request_args(ask: _Ask, config: Config) -> tuple[Any, ...]:
-    request: Request = ask.request
+def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
+    request: Request = entry.request
     if isinstance(request, Schedule):
-        timer = ask.timer
+        timer = entry.timer
         assert timer is not None
         return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer), timer.collapse)
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
     if isinstance(request, CancelAll):
-        return ("A", request.collapse, request.key, " ".join(ask.spared), "", "")
+        return ("A", request.collapse, request.key, " ".join(entry.spared), "", "")
     return (_ONE_TIMER[type(request)], request.sid, request.tenant, request.due_ms if isinstance(request, Reschedule) else 0, 0, "")
 
 
-def _settle(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:
-    """Turn the script's reply into the answer."""
+def _settle(entry: _TurnEntry, reply: list[Any], quarantined: list[str]) -> None:
+    """Set the answer from the script's reply."""
     word = reply[0]
     if word == b"list":
         timers = _read_all(reply[2:], quarantined)
-        ask.settle(OK, timers, "truncated" if reply[1] else "")
+        entry.settle(OK, timers, "truncated" if reply[1] else "")
     elif word == b"all":
-        ask.settle(OK, count=reply[1])
+        entry.settle(OK, count=reply[1])
     elif word == b"refused":
-        ask.settle(UNAVAILABLE, detail=f"storage refuses: {reply[1].decode(errors='replace')}")
-    elif ask.timer is not None and isinstance(ask.request, Schedule):
-        _settle_schedule(ask, ask.request, ask.timer, reply, quarantined)
+        entry.settle(UNAVAILABLE, detail=f"storage refuses: {reply[1].decode(errors='replace')}")
+    elif entry.timer is not None and isinstance(entry.request, Schedule):
+        _settle_schedule(entry, entry.request, entry.timer, reply, quarantined)
     else:
-        _settle_one(ask, reply, quarantined)
+        _settle_one(entry, reply, quarantined)
 
 
-def _settle_schedule(ask: _Ask, request: Schedule, timer: Timer, reply: list[Any], quarantined: list[str]) -> None:
+def _settle_schedule(entry: _TurnEntry, request: Schedule, timer: Timer, reply: list[Any], quarantined: list[str]) -> None:
     word = reply[0]
     redirected = timer.sid != request.timer.sid
     status = DUPLICATE if redirected else SCHEDULED
     detail = timer.sid if redirected else ""
     if word == b"stored":
-        ask.settle(status, [timer], detail)
+        entry.settle(status, [timer], detail)
     elif word == b"limit":
-        ask.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
+        entry.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
     elif word == b"present":
-        ask.settle(status, _read_all([timer.sid.encode(), *reply[1:]], quarantined), detail)
-    else:  # fired or cancelled since; the first answer stands
-        ask.settle(status, [], detail or GONE)
+        entry.settle(status, _read_all([timer.sid.encode(), *reply[1:]], quarantined), detail)
+    else:  # fired or cancelled since: a duplicate of the first
+        entry.settle(status, [], detail or GONE)
 
 
-def _settle_one(ask: _Ask, reply: list[Any], quarantined: list[str]) -> None:
+def _settle_one(entry: _TurnEntry, reply: list[Any], quarantined: list[str]) -> None:
     word = reply[0]
-    assert not isinstance(ask.request, Schedule | ListTimers | CancelAll)
-    sid = ask.request.sid
+    assert not isinstance(entry.request, Schedule | ListTimers | CancelAll)
+    sid = entry.request.sid
     if word == b"fired":
-        ask.settle(ALREADY_FIRED)
-    elif word == b"cancelled" and ask.repeat and isinstance(ask.request, Cancel):
-        ask.settle(OK)  # by the first sending, whose answer was lost
+        entry.settle(ALREADY_FIRED)
+    elif word == b"cancelled" and entry.repeat and isinstance(entry.request, Cancel):
+        entry.settle(OK)  # by the first attempt, whose answer was lost
     elif word == b"done":
         timers = _read_all([sid.encode(), *reply[1:]], quarantined)
-        if timers or isinstance(ask.request, Cancel):
-            ask.settle(OK, timers)
+        if timers or isinstance(entry.request, Cancel):
+            entry.settle(OK, timers)
         else:
-            ask.settle(NOT_FOUND, detail="the timer could not be read and was moved aside")
+            entry.settle(NOT_FOUND, detail="the timer could not be decoded and was quarantined")
     else:
         if word == b"unreadable":
             quarantined.append(sid)
-        ask.settle(NOT_FOUND)
+        entry.settle(NOT_FOUND)
 
 
 def _read_all(flat: Sequence[Any], quarantined: list[str]) -> list[Timer]:
-    """Timers from (scheduled id, due time, packed timer) triples, without those that cannot be read."""
+    """Timers from (scheduled id, due time, packed timer) triples, without those that cannot be decoded."""
     timers = []
     for sid, due_ms, packed in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         try:

@@ -123,7 +123,7 @@ def clients_are_sent_messages_before_the_commit() -> Any:
 @mutation
 def a_refused_group_is_not_rolled_back() -> Any:
     async def rollback(self: Journal, group: Any) -> None:
-        self.witness.head = f"{self.epoch}-{group.number}"
+        self.loss_detector.head = f"{self.epoch}-{group.number}"
 
     return patched(Journal, "rollback", rollback)
 

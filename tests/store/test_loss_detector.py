@@ -34,13 +34,13 @@ async def test_whole_storage_is_no_loss(writer: Writer, redis_client: Redis) -> 
     epoch = await claim_data_epoch(redis_client, 0)
     for id in ("a", "b"):
         await writer.write(id)
-        assert await writer.journal.witness.look(redis_client) == epoch
+        assert await writer.journal.loss_detector.check(redis_client) == epoch
     await writer.journal.rollback(writer.group("c"))
     writer.intake.refused()
-    assert await writer.journal.witness.look(redis_client) == epoch
+    assert await writer.journal.loss_detector.check(redis_client) == epoch
     await writer.journal.covered(None)
     await writer.journal.covered(2)
-    assert await writer.journal.witness.look(redis_client) == epoch
+    assert await writer.journal.loss_detector.check(redis_client) == epoch
 
 
 async def test_a_group_is_not_appended_behind_a_lost_one(writer: Writer, redis_client: Redis) -> None:
@@ -51,7 +51,7 @@ async def test_a_group_is_not_appended_behind_a_lost_one(writer: Writer, redis_c
     with pytest.raises(DataLost):
         await writer.write("c")
     with pytest.raises(DataLost):
-        await writer.journal.witness.look(redis_client)
+        await writer.journal.loss_detector.check(redis_client)
     assert await writer.stored() == ["a"]
 
 
@@ -64,17 +64,17 @@ async def test_a_lost_rollback_is_noticed(writer: Writer, redis_client: Redis) -
     writer.intake.refused()
     await before.come_back()
     with pytest.raises(DataLost):
-        await writer.journal.witness.look(redis_client)
+        await writer.journal.loss_detector.check(redis_client)
     with pytest.raises(DataLost):
         await writer.write("next")
 
 
 async def test_an_append_whose_answer_was_lost_is_no_loss(writer: Writer, redis_client: Redis) -> None:
     group = writer.group("a")
-    head = writer.journal.witness.head
+    head = writer.journal.loss_detector.head
     await writer.journal.append(group)
-    writer.journal.witness.head = head  # the answer never came
-    await writer.journal.witness.look(redis_client)
+    writer.journal.loss_detector.head = head  # the answer never came
+    await writer.journal.loss_detector.check(redis_client)
     assert await writer.journal.append(group) == {}
     assert await writer.stored() == ["a"]
 
@@ -84,12 +84,12 @@ async def test_a_lost_fence_is_a_loss_and_a_newer_one_is_not(writer: Writer, red
     successor = Writer(redis_client)
     await successor.journal.take_over([slot_of(KEY)])
     with pytest.raises(Fenced):
-        await writer.journal.witness.look(redis_client)
+        await writer.journal.loss_detector.check(redis_client)
     await before.come_back()
     with pytest.raises(DataLost):
         await successor.write("a")
     with pytest.raises(DataLost):
-        await successor.journal.witness.look(redis_client)
+        await successor.journal.loss_detector.check(redis_client)
 
 
 async def test_an_epoch_is_never_given_out_twice_even_by_a_redis_that_forgot_it(writer: Writer, redis_client: Redis) -> None:
@@ -100,8 +100,8 @@ async def test_an_epoch_is_never_given_out_twice_even_by_a_redis_that_forgot_it(
 
 
 async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, redis_client: Redis) -> None:
-    witness = writer.journal.witness
-    pages, offline = Pages(redis_client, witness, 100), OfflineStreams(redis_client, witness)
+    loss_detector = writer.journal.loss_detector
+    pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
     before = await Moment.taken(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await writer.journal.covered(None)
@@ -119,7 +119,7 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
     writer: Writer, redis_client: Redis
 ) -> None:
     """A replica that has every group, and not yet the pages, is promoted between the two steps of a checkpoint."""
-    pages = Pages(redis_client, writer.journal.witness, 100)
+    pages = Pages(redis_client, writer.journal.loss_detector, 100)
     await writer.write("a")
     before = await Moment.taken(redis_client)
     written = await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
@@ -127,14 +127,14 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
     with pytest.raises(DataLost):
         await writer.journal.covered(1, written)
     assert await writer.stored() == ["a"]
-    written = await Pages(redis_client, writer.journal.witness, 100).write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
+    written = await Pages(redis_client, writer.journal.loss_detector, 100).write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await writer.journal.covered(1, written)
     assert await writer.stored() == []
 
 
 async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:
-    witness = writer.journal.witness
-    pages, offline = Pages(redis_client, witness, 100), OfflineStreams(redis_client, witness)
+    loss_detector = writer.journal.loss_detector
+    pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
     await writer.journal.covered(None)
     successor = Writer(redis_client)
     await successor.journal.take_over([slot_of(KEY)])
@@ -143,19 +143,19 @@ async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back
     with pytest.raises(Fenced):
         await offline.read([StreamRead(KEY, 1, 3)])
     with pytest.raises(Fenced):
-        await witness.look(redis_client)
+        await loss_detector.check(redis_client)
     with pytest.raises(Fenced):
         await writer.journal.take_over([slot_of(KEY)])
     await successor.write("a")
 
 
 async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client: Redis) -> None:
-    pages = Pages(redis_client, writer.journal.witness, 100)
+    pages = Pages(redis_client, writer.journal.loss_detector, 100)
     await redis_client.flushall()
     with pytest.raises(DataLost):
         await writer.write("a")
     with pytest.raises(DataLost):
-        await writer.journal.witness.look(redis_client)
+        await writer.journal.loss_detector.check(redis_client)
     with pytest.raises(DataLost):
         await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     assert not await redis_client.exists(page_key(slot_of(KEY)), journal_key(3))
@@ -164,16 +164,16 @@ async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client
 async def test_late_copies_of_finished_writes_change_nothing(writer: Writer, redis_client: Redis) -> None:
     """A command that waited in a dead connection may be applied after its successors."""
     first = writer.group("a")
-    head = writer.journal.witness.head
+    head = writer.journal.loss_detector.head
     await writer.journal.append(first)
     await writer.journal.rollback(first)
     writer.intake.refused()
     await writer.write("b")
-    witness = writer.journal.witness
-    expected, witness.head = witness.head, head
+    loss_detector = writer.journal.loss_detector
+    expected, loss_detector.head = loss_detector.head, head
     await writer.journal.rollback(first)
     await writer.journal.append(first)
-    witness.head = expected
+    loss_detector.head = expected
     assert await redis_client.get(journal_head_key(3)) == expected.encode()
     second = writer.group("c")
     assert await writer.journal.append(second) == {}

@@ -29,7 +29,7 @@ NOW_MS = int(time.time() * 1000)
 async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
     await journal.take_over([slot_of(key)])
-    return Pages(client, journal.witness, 10_000), OfflineStreams(client, journal.witness)
+    return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
 
 
 async def pages_of(client: Redis) -> Pages:

@@ -119,7 +119,7 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     writer = Writer(client)
     await writer.journal.take_over([slot_of(KEY), slot_of(OTHER)])
     await writer.write("before")
-    pages = Pages(client, writer.journal.witness, 100)
+    pages = Pages(client, writer.journal.loss_detector, 100)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
     group = writer.group("a", "b", "c")
     spills = [spill_of(mailbox(NOW_MS, 3)), spill_of(mailbox(NOW_MS, 2, key=OTHER))]

@@ -1,7 +1,7 @@
--- Append one broadcast to the log, unless its id is known, and push out the oldest beyond the limits.
--- KEYS: log, state, idempotency key   ARGV: digest in hex, entry, remember the id for ms, entries at most, bytes at most
--- state: `last` position given out, `bytes` of all entries. Positions are microseconds of this server's clock, made to grow.
--- Returns {'OK', position} or {'KNOWN', what the id stands for}.
+-- Append one broadcast to the log unless its id is stored already, and trim the oldest entries beyond the limits.
+-- KEYS: log, state, idempotency key   ARGV: digest in hex, entry, ttl of the id in ms, entries at most, bytes at most
+-- state: `last` position assigned, `bytes` of all entries. Positions are microseconds of this server's clock, strictly increasing.
+-- Returns {'OK', position} or {'KNOWN', value of the id}.
 local known = redis.call('GET', KEYS[3])
 if known then
   return {'KNOWN', known}
@@ -13,7 +13,7 @@ redis.call('XADD', KEYS[1], position .. '-0', 'b', ARGV[2])
 redis.call('SET', KEYS[3], ARGV[1] .. '|' .. position .. '|', 'PX', ARGV[3])
 local bytes = tonumber(state[2] or '0') + #ARGV[2]
 local entries = redis.call('XLEN', KEYS[1])
--- Normally one goes for each that comes; after the limits were lowered, at most a hundred at a time.
+-- Usually one entry is trimmed per append; after the limits were lowered, at most a hundred.
 for _ = 1, 100 do
   if entries <= 1 or (entries <= tonumber(ARGV[4]) and bytes <= tonumber(ARGV[5])) then
     break

@@ -1,5 +1,5 @@
--- Take entries that have expired out of the broadcast log. Safe to repeat, by anyone.
--- KEYS: log, state   ARGV: positions   Returns {'OK', how many were there}.
+-- Delete expired entries from the broadcast log. Idempotent, for any caller.
+-- KEYS: log, state   ARGV: positions   Returns {'OK', number deleted}.
 local dropped, bytes = 0, 0
 for i = 1, #ARGV do
   local id = ARGV[i] .. '-0'

@@ -1,5 +1,5 @@
--- Data was lost: another data epoch, once, however many notice.
--- KEYS: facts about the data   ARGV: field, epoch that was lost, its successor   Returns {'OK', the epoch from now on}.
+-- Replace the data epoch after a loss of data, once however many callers detect it.
+-- KEYS: meta hash   ARGV: field, epoch to replace, its successor   Returns {'OK', current epoch}.
 local epoch = redis.call('HGET', KEYS[1], ARGV[1])
 if not epoch or epoch == ARGV[2] then
   epoch = ARGV[3]

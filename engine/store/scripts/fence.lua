@@ -1,4 +1,5 @@
--- Take over: raise the epoch of every key to ARGV[1], or change nothing when any of them is newer.
+-- Take over: set every key to the epoch ARGV[1], or none when any of them has a newer one.
+-- Returns {'OK'} or {'FENCED', epoch}. Idempotent.
 for i = 1, #KEYS do
   local epoch = redis.call('GET', KEYS[i])
   if epoch and tonumber(epoch) > tonumber(ARGV[1]) then

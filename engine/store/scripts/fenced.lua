@@ -1,5 +1,5 @@
--- What every script of the folder `fenced` begins with: refuse an older writer than the keys' owner, and storage that has lost the owner.
--- KEYS: epoch, ...   ARGV: epoch, ...   Returns {'FENCED', epoch} or {'LOST', 'the epoch', found}, or goes on.
+-- Put before every script of the folder `fenced`: reject a writer older than the owner of the keys, and storage that has lost the owner.
+-- KEYS: epoch, ...   ARGV: epoch, ...   Returns {'FENCED', epoch} or {'LOST', 'the epoch', found}, or continues.
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
   if epoch and tonumber(epoch) > tonumber(ARGV[1]) then

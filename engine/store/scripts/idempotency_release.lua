@@ -1,4 +1,4 @@
--- Give an id back that was taken for a timer which was then refused.   KEYS: idempotency key   ARGV: the value it was taken with
+-- Delete an id that was stored for a timer which was then rejected.   KEYS: idempotency key   ARGV: the value it was stored with
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
 end

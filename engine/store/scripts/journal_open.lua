@@ -1,6 +1,7 @@
--- Take a shard over: from now on every other epoch is refused, and the head and the mark say what this one has written.
--- Who held it before and puts back what storage has lost is refused when it was taken from them meanwhile.
--- KEYS: epoch, head, mark   ARGV: epoch, then for who held it before: that epoch, epochs of attempts whose answer was lost...
+-- Take a shard over: writes with any other epoch are rejected from now on; head and mark are reset to this epoch.
+-- An incarnation that takes over again, to restore what storage has lost, is rejected when another one has taken over meanwhile.
+-- KEYS: epoch, head, mark   ARGV: epoch, then when taking over again: the epoch held, epochs of attempts whose reply was lost...
+-- Returns {'OK'} or {'FENCED', epoch}.
 local epoch = redis.call('GET', KEYS[1])
 if epoch then
   local newest = tonumber(ARGV[2] or ARGV[1])

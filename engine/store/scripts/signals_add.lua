@@ -1,6 +1,6 @@
--- Add one batch of signals, unless it was added before.
--- KEYS: the writer's last number, then a hash per tenant   ARGV: number of the batch, seconds to remember it for, then for each
--- sum: which of the hashes (1 is the first), the signal's name, what to add
+-- Add one batch of counter signals, unless it was added before.
+-- KEYS: the writer's last number, then a hash per tenant   ARGV: number of the batch, ttl of that number in s, then for each
+-- sum: index of the hash (from 1), the signal's name, amount
 -- Returns {'OK'} or {'KNOWN'}.
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if last >= tonumber(ARGV[1]) then

@@ -1,6 +1,6 @@
--- A checkpoint is written: say so, and forget the groups that it covers.
+-- After a checkpoint: advance the mark, and trim the groups that it contains.
 -- KEYS: epoch, journal, mark, slot marks...   ARGV: epoch, number of the checkpoint, lowest mark expected, first group to keep (0: trim
---   nothing), then of each slot that the checkpoint has written the lowest mark expected
+--   nothing), then for each slot mark the lowest value expected
 -- mark is "<epoch>-<number>" of the last checkpoint.
 local mark = redis.call('GET', KEYS[3]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '-1')
@@ -8,7 +8,7 @@ if last < tonumber(ARGV[3]) then
   return {'LOST', 'the last checkpoint', mark}
 end
 for i = 4, #KEYS do
-  -- Between the pages and this a replica without them may have been promoted: what they hold is in the journal and nowhere else then.
+  -- A replica without these pages may have been promoted since they were written: then only the journal has their content.
   local found = redis.call('GET', KEYS[i]) or ''
   if tonumber(string.match(found, '^' .. ARGV[1] .. '%-(%d+)$') or '-1') < tonumber(ARGV[i + 1]) then
     return {'LOST', 'pages of this checkpoint', found}

@@ -1,11 +1,11 @@
--- The publishers of this group were told that nothing was accepted: make that true, and keep a late copy from applying.
+-- Remove a group whose publishers get "unavailable", and keep a delayed copy of its append from applying.
 -- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number, head before the group
 local id = ARGV[1] .. '-' .. ARGV[2]
 local head = redis.call('GET', KEYS[2]) or ''
 if head ~= ARGV[3] and head ~= id and head ~= id .. 'u' then
   local last = string.match(head, '^' .. ARGV[1] .. '%-(%d+)u?$')
   if last and tonumber(last) > tonumber(ARGV[2]) then
-    return {'OK'} -- a late copy: the group was rolled back and others came after it
+    return {'OK'} -- a delayed copy: the group was rolled back and later groups were appended
   end
   return {'LOST', 'the last group', head}
 end

@@ -1,15 +1,15 @@
--- The dirty mailboxes of one slot: stream entries first, then the page, all or nothing.
+-- Write dirty mailboxes of one slot: stream entries first, then the page; all or nothing.
 -- KEYS: slot epoch, slot mark, page, windows, streams...   ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
---   mailbox key, page blob, trim below, next window closes at ms (0: none is open, -1: it never had any),
+--   mailbox key, page blob, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), entries n, n x (seq, blob)
--- mark is "<epoch>-<number>" of the last write. What this one brings is right behind the marks it expects, and no others: it leaves
--- out what the streams have already.
+-- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
+-- when that one is missing.
 local mark = redis.call('GET', KEYS[2]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
 if last < tonumber(ARGV[3]) then
   return {'LOST', 'the last checkpoint', mark}
 elseif last > tonumber(ARGV[2]) then
-  return {'OK'} -- a late copy: a newer page is there
+  return {'OK'} -- a delayed copy: a newer page is stored
 end
 local maxlen, now = ARGV[4], tonumber(ARGV[5])
 local at = 6
@@ -18,7 +18,7 @@ for i = 5, #KEYS do
   local trim_below, closes, expires, count = ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
   local entry = at + 6
   for _ = 1, count do
-    -- An id at or below the last one means that this spill was written before.
+    -- An id at or below the last one: this spill was written before.
     local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, ARGV[entry] .. '-0', 'm', ARGV[entry + 1])
     if type(added) == 'table' and added.err and not string.find(added.err, 'equal or smaller', 1, true) then
       return redis.error_reply(added.err)

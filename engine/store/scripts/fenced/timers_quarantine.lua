@@ -1,5 +1,5 @@
--- Move timers that cannot be read aside, so that they stop nothing and can be looked at.
--- KEYS: epoch, due, timer, quarantine, collapse keys   ARGV: epoch, sid...   Returns {'OK'}. Safe to repeat.
+-- Move timers that cannot be decoded to the quarantine, so that they block nothing and can be inspected.
+-- KEYS: epoch, due, timer, quarantine, collapse keys   ARGV: epoch, sid...   Returns {'OK'}. Idempotent.
 for i = 2, #ARGV do
   local due = redis.call('ZSCORE', KEYS[2], ARGV[i])
   local packed = redis.call('HGET', KEYS[3], ARGV[i])

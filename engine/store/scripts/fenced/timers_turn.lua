@@ -1,5 +1,5 @@
--- One turn of a timer partition: remove what fired, move what is to come again, claim what is due soon, apply requests in order,
--- read a page. Safe to repeat.
+-- One turn of a timer partition: remove fired timers, move postponed ones, advance the claim horizon, apply requests in order, read a
+-- page. Idempotent.
 -- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young (same hash tag)
 -- ARGV: epoch, now, claimed-before, forget-at, timers per user, claim-until or 0, number of fired, number of moved, number of requests,
 --       fired: (sid, mailbox key or '')...
@@ -8,18 +8,18 @@
 --         'S' schedule: mailbox key, due, packed timer, collapse key or ''
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
---         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to spare joined by spaces
+--         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
 -- Returns {'OK', timers in the partition, replies, page, more, moved, claimed-until or 0, young}; times are ms.
---   reply: {word} or {word, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
+--   reply: {status} or {status, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
---   moved: 1 or, for a timer that is not there, 0; it ends where moving was refused
---   young: of all these the sids due until claimed-before that were stored or moved under this epoch
+--   moved: 1, or 0 for a timer that does not exist; shorter than the request where Redis rejected a write
+--   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
 local _, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
--- The mailbox key in a packed timer, nil when it cannot be read. A timer is an array of at most 15, the scheduled id and the
--- key first; what follows is not looked at (this library cannot read binary fields).
+-- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
+-- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
 local function owner_of(packed)
   local header = packed:byte(1)
   if not header or header < 0x92 or header > 0x9f then
@@ -33,8 +33,8 @@ local function tenant_of(key)
   return string.match(key, '^[^:]*')
 end
 
--- Twice as many old tombs go as new ones came, and all of them when nothing more happens here.
-local function forget_tombs(tombs, count)
+-- Delete `count` expired tombstones, twice as many as were added; the key expires when the partition is idle.
+local function expire_tombstones(tombs, count)
   local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, count)
   for from = 1, #old, 1000 do
     redis.call('ZREM', tombs, unpack(old, from, math.min(from + 999, #old)))
@@ -42,10 +42,10 @@ local function forget_tombs(tombs, count)
   redis.call('PEXPIRE', tombs, string.format('%.0f', forget_at - now))
 end
 
--- Remember what became of a timer.
-local function entomb(tombs, tenant, sid)
+-- Store a tombstone of a fired or cancelled timer.
+local function add_tombstone(tombs, tenant, sid)
   redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
-  forget_tombs(tombs, 2)
+  expire_tombstones(tombs, 2)
 end
 
 local function fate_of(tenant, sid)
@@ -58,7 +58,8 @@ local function fate_of(tenant, sid)
   return 'absent'
 end
 
--- What is due until then may be handed out from now on, never less than before. Returns how far it is; a full memory leaves it as it was.
+-- Advance the claim horizon: timers due up to it may be sent to shards. It never goes back. Returns the horizon; out of memory leaves
+-- it unchanged.
 local function claim(until_ms)
   local claimed = tonumber(redis.call('GET', claimed_key) or '0')
   if until_ms > claimed then
@@ -72,7 +73,7 @@ end
 
 local young = {}
 
--- It is of this epoch: no earlier one can have handed it out. Beyond the clock the marks are of no use.
+-- Mark a timer as stored or moved under this epoch: no earlier one can have sent it. Marks expire when the clock reaches the horizon.
 local function mark_young(sid, due)
   if tonumber(due) <= claimed_before and claimed_before > tonumber(now) then
     redis.call('HSET', young_key, sid, '')
@@ -81,7 +82,7 @@ local function mark_young(sid, due)
   end
 end
 
--- May an earlier incarnation have handed it out?
+-- Whether an earlier incarnation may have sent it to a shard.
 local function is_claimed(sid, due)
   return tonumber(due) <= claimed_before and redis.call('HEXISTS', young_key, sid) == 0
 end
@@ -116,7 +117,7 @@ local function schedule(sid, key, due, packed, collapse)
   elseif redis.call('ZCARD', user_prefix .. key) >= user_max then
     return {'limit'}
   end
-  -- Out of memory is refused at a script's first write only: this one, so a refused timer leaves nothing behind.
+  -- Out of memory is raised at a script's first write only: this one, so a rejected timer leaves nothing behind.
   local written = redis.pcall('HSET', timer_key, sid, packed)
   if type(written) == 'table' and written.err then
     return {'refused', written.err}
@@ -145,7 +146,7 @@ local function decide(kind, sid, tenant, new_due)
     return {'fired'}
   elseif kind == 'C' then
     remove(sid, key)
-    entomb(cancelled_key, tenant, sid)
+    add_tombstone(cancelled_key, tenant, sid)
   elseif kind == 'M' then
     local written = redis.pcall('ZADD', due_key, new_due, sid)
     if type(written) == 'table' and written.err then
@@ -169,37 +170,37 @@ local function list(collapse, key, limit, bytes)
     end
     local packed = wanted and redis.call('HGET', timer_key, found[i])
     if not wanted then
-      -- another collapse key's
+      -- of another collapse key
     elseif packed then
       bytes = bytes - #packed
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = found[i], found[i + 1], packed
-    else -- it was unreadable when it fired or was moved aside, so its owner's index was not known
+    else -- it could not be decoded when it fired or was quarantined, so it was not removed from its owner's index
       redis.call('ZREM', user_prefix .. key, found[i])
     end
   end
   return reply
 end
 
--- At most timers-per-user of them: all in one go, so that what is scheduled after it is not among them.
-local function cancel_all(collapse, key, spared)
-  local spare = {}
-  for sid in string.gmatch(spared, '%S+') do
-    spare[sid] = true
+-- Cancel all timers of a user, at most timers-per-user; atomic, so that timers scheduled later are not affected.
+local function cancel_all(collapse, key, kept_sids)
+  local kept = {}
+  for sid in string.gmatch(kept_sids, '%S+') do
+    kept[sid] = true
   end
   local tenant, count = tenant_of(key), 0
   local found = redis.call('ZRANGE', user_prefix .. key, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local sid = found[i]
-    if not is_claimed(sid, found[i + 1]) and not spare[sid] and is_of(sid, collapse) then
+    if not is_claimed(sid, found[i + 1]) and not kept[sid] and is_of(sid, collapse) then
       remove(sid, key)
-      entomb(cancelled_key, tenant, sid)
+      add_tombstone(cancelled_key, tenant, sid)
       count = count + 1
     end
   end
   return {'all', count}
 end
 
--- Byte order, as sorted sets have it; Lua's own comparison follows the server's locale.
+-- Byte order, as in sorted sets; Lua's string comparison depends on the server's locale.
 local function at_or_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = a:byte(i), b:byte(i)
@@ -210,7 +211,7 @@ local function at_or_before(a, b)
   return #a <= #b
 end
 
--- Rank of the first timer behind (after_ms, after_sid): by time, then by bisection among those of the same time.
+-- Rank of the first timer after (after_ms, after_sid): by time, then by bisection among those of the same time.
 local function rank_behind(after_ms, after_sid)
   local low = redis.call('ZCOUNT', due_key, '-inf', '(' .. after_ms)
   local high = low + redis.call('ZCOUNT', due_key, after_ms, after_ms)
@@ -243,7 +244,7 @@ local function read_page(after_ms, after_sid, until_ms, limit, bytes)
   return page, #found == 2 * limit and 1 or 0
 end
 
--- What fired leaves in bulk: one command a timer for its record, one for its user's index, and the rest for all of them at once.
+-- Remove fired timers: one command per timer for its record and one for its user's index, the rest in bulk.
 local function remove_fired(first, count)
   local gone, tombs = {}, {}
   for at = first, first + 2 * count - 2, 2 do
@@ -266,11 +267,11 @@ local function remove_fired(first, count)
     redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
   end
   if #gone > 0 then
-    forget_tombs(fired_key, 2 * #gone)
+    expire_tombstones(fired_key, 2 * #gone)
   end
 end
 
--- What had no effect yet gets another time.
+-- Move postponed timers to their new due times.
 local function move_again(first, count)
   local moved = {}
   for at = first, first + 3 * count - 3, 3 do
@@ -295,7 +296,7 @@ local at = 10 + 2 * fired
 local moved = move_again(at, again)
 at = at + 3 * again
 
--- Behind the removals: they make room, and a script that has written is not refused for want of memory.
+-- After the removals: they free memory, and a script that has written is not rejected for lack of memory.
 local claim_until = tonumber(ARGV[6])
 local claimed_until = claim_until > 0 and claim(claim_until) or 0
 
