@@ -141,7 +141,7 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None  # of an incomplete head, or of an idle connection
         # What is being read.
         self._reading = Reading.HEAD
-        self._head_bytes = 0  # of the head, before the read that it began in
+        self._head_bytes = 0  # of the head; the read that it began in is bounded by itself and not counted
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []  # PUBLISH: the body, as far as it is here
@@ -248,7 +248,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Parser: a header. A trailer, which comes behind the body, is discarded (RFC 9110, section 6.5.1)."""
         if self._reading is Reading.HEAD:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip(b" \t")))  # the parser strips the front only
 
     def on_headers_complete(self) -> None:
         """Parser: the head is complete."""

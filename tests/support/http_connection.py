@@ -1,0 +1,108 @@
+"""One HTTP connection of an edge without a socket: the real protocol on a transport that records, in front of any ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+import uvicorn
+from uvicorn.server import ServerState
+
+from engine.config import Config
+from engine.transports.http_protocol import FastPaths, HttpProtocol
+from tests.support.edge_world import SECRET
+from tests.support.waiting import until
+
+
+class RecordingTransport(asyncio.Transport):
+    """Keeps what is written; a test plays the client by calling the protocol."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.writes = 0
+        self.closed = False
+        self.aborted = False
+        self.reading = True
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        assert not self.closed, "written after the end"
+        self.written += data
+        self.writes += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+
+class Responses:
+    """What an HTTP client reads in the bytes of one connection."""
+
+    def __init__(self, data: bytes) -> None:
+        self.statuses: list[int] = []
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.complete = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.bodies.append(b"")
+        self.headers.append({})
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[-1][name.decode().lower()] = value.decode()
+
+    def on_headers_complete(self) -> None:
+        self.statuses.append(self._parser.get_status_code())
+
+    def on_body(self, body: bytes) -> None:
+        self.bodies[-1] += body
+
+    def on_message_complete(self) -> None:
+        self.complete += 1
+
+
+class HttpClient:
+    """A connection to `application`, and the client's end of it."""
+
+    def __init__(self, application: Any, fast_paths: FastPaths | None = None, **settings: Any) -> None:
+        config = uvicorn.Config(application, ws="none", lifespan="off", log_config=None, interface="asgi3")
+        config.load()
+        self.transport = RecordingTransport()
+        self.server_state = ServerState()
+        self.protocol = HttpProtocol(config, self.server_state, {}, settings=Config(jwt_secret=SECRET, **settings), fast_paths=fast_paths)
+        self.protocol.connection_made(self.transport)
+
+    def send(self, *parts: bytes) -> None:
+        """Send bytes, each part in a read of its own."""
+        for part in parts:
+            self.protocol.data_received(part)
+
+    def leave(self) -> None:
+        """The client closes its end."""
+        self.transport.closed = True
+        self.protocol.connection_lost(None)
+
+    def responses(self) -> Responses:
+        """What has arrived."""
+        return Responses(self.transport.written)
+
+    async def answered(self, count: int) -> Responses:
+        """What has arrived, once so many responses are complete."""
+        await until(lambda: self.transport.written and self.responses().complete >= count)
+        return self.responses()

@@ -1,0 +1,314 @@
+"""The states of one HTTP connection: what is read when, how long it may take, and in which order responses leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.edge_world import client_frame, edge_world
+from tests.support.http_connection import HttpClient
+from tests.support.waiting import until
+
+
+def get(path: str = "/", *lines: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+def post(body: bytes, *lines: str) -> bytes:
+    return "\r\n".join(["POST / HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *lines, "", ""]).encode() + body
+
+
+class Echo:
+    """Answers with the path and the body, when it may."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            more = message["more_body"]
+        await self.may_answer.wait()
+        answer = scope["path"].encode() + b":" + body
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
+        await send({"type": "http.response.body", "body": answer})
+
+
+# -- Requests and their order. ---------------------------------------------------------------------------------------------
+async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
+    client = HttpClient(Echo())
+    client.send(get("/1") + post(b"two") + get("/3"))
+    assert (await client.answered(3)).bodies == [b"/1:", b"/:two", b"/3:"]
+    assert not client.transport.closed
+
+
+async def test_nothing_more_is_read_while_a_request_waits_for_its_turn() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo)
+    client.send(get("/1"))
+    assert client.transport.reading
+    client.send(get("/2"))
+    await until(lambda: echo.scopes)
+    assert not client.transport.reading
+    echo.may_answer.set()
+    await client.answered(2)
+    assert client.transport.reading
+
+
+async def test_a_400_comes_behind_the_responses_before_it() -> None:
+    client = HttpClient(Echo())
+    client.send(get("/1") + get("/2") + b"no http\r\n\r\n")
+    assert (await client.answered(3)).statuses == [200, 200, 400]
+    assert client.transport.closed
+
+
+async def test_what_comes_behind_what_cannot_be_read_is_not_looked_at() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo)
+    client.send(get("/1"), b"no http\r\n\r\n", get("/2"))
+    echo.may_answer.set()
+    assert (await client.answered(2)).statuses == [200, 400]
+    assert [scope["path"] for scope in echo.scopes] == ["/1"]
+
+
+async def test_a_malformed_body_is_a_400_and_its_application_learns_of_a_disconnect() -> None:
+    left: list[bool] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.append(True)
+
+    client = HttpClient(application)
+    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", b"what?\r\n")
+    assert (await client.answered(1)).statuses == [400]
+    assert client.transport.closed
+    await until(lambda: left)
+
+
+async def test_a_malformed_body_behind_an_unanswered_request_spoils_only_its_own() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo)
+    client.send(get("/1"), b"POST /2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nwhat?\r\n")
+    echo.may_answer.set()
+    assert (await client.answered(2)).statuses == [200, 400]
+    assert [scope["path"] for scope in echo.scopes] == ["/1"]
+
+
+@pytest.mark.parametrize("target", ["http://x", "/%", "*", "a:b", "/\xff"])
+async def test_any_target_is_answered(target: str) -> None:
+    client = HttpClient(Echo())
+    client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode("latin-1"))
+    assert (await client.answered(1)).statuses[0] in (200, 400)
+
+
+async def test_trailers_are_no_headers() -> None:
+    echo = Echo()
+    client = HttpClient(echo)
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nAuthorization: Bearer late\r\n\r\n" + get("/2")
+    )
+    assert (await client.answered(2)).bodies == [b"/:a", b"/2:"]
+    assert [name for name, _ in echo.scopes[0]["headers"]] == [b"host", b"transfer-encoding"]
+    assert [name for name, _ in echo.scopes[1]["headers"]] == [b"host"]
+
+
+@given(st.lists(st.sampled_from([get("/a"), get("/b", "X-Y: 1"), post(b""), post(b"b" * 300)]), max_size=4), st.lists(st.integers(0, 600)))
+async def test_any_cut_of_the_same_requests_gets_the_same_responses(requests: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(requests)
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    whole, cut = HttpClient(Echo()), HttpClient(Echo())
+    whole.send(stream)
+    cut.send(*(stream[start:stop] for start, stop in pairwise(places)))
+    for client in (whole, cut):
+        if requests:
+            await client.answered(len(requests))
+    assert whole.transport.written == cut.transport.written
+
+
+# -- The end. --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("request_", [get("/", "Connection: close"), b"GET / HTTP/1.0\r\n\r\n"])
+async def test_a_connection_is_closed_for_who_does_not_want_it_kept(request_: bytes) -> None:
+    echo = Echo()
+    client = HttpClient(echo)
+    client.send(request_ + get("/2"))
+    answer = await client.answered(1)
+    assert answer.headers[0]["connection"] == "close"
+    assert client.transport.closed
+    assert [scope["path"] for scope in echo.scopes] == ["/"]
+
+
+async def test_a_client_that_leaves_disconnects_every_request_and_lets_nothing_wait() -> None:
+    echo = Echo()
+    client = HttpClient(echo)
+    client.send(get("/1") + get("/2"), b"POST /3 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    client.leave()
+    await until(lambda: not client.server_state.tasks)
+    assert [scope["path"] for scope in echo.scopes] == ["/1"]
+    assert not client.transport.written
+    assert not client.server_state.connections
+
+
+async def test_a_server_that_stops_closes_idle_connections_and_others_behind_their_last_response() -> None:
+    idle = HttpClient(Echo())
+    idle.protocol.shutdown()
+    assert idle.transport.closed
+    busy = HttpClient(Echo())
+    busy.send(get("/1") + get("/2"))
+    busy.protocol.shutdown()
+    answer = await busy.answered(2)
+    assert ["connection" in headers for headers in answer.headers] == [False, True]
+    assert busy.transport.closed
+
+
+# -- How long it may take, and how much it may be. -------------------------------------------------------------------------
+async def test_a_head_that_takes_too_long_aborts_the_connection() -> None:
+    for parts in ([], [b"GET / HTTP/1.1\r\n"], [get("/1"), b"\r\nGET"]):
+        client = HttpClient(Echo(), request_timeout_s=0.05)
+        client.send(*parts)
+        await until(lambda client=client: client.transport.aborted)
+
+
+async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() -> None:
+    client = HttpClient(Echo(), keep_alive_s=0.2)
+    client.send(get("/1"))
+    await client.answered(1)
+    while not client.transport.closed:
+        client.send(b"\r\n")
+        await asyncio.sleep(0.01)
+    assert not client.transport.aborted
+
+
+async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    client = HttpClient(refuse, keep_alive_s=0.2)
+    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+    await client.answered(1)
+    while not client.transport.closed:
+        client.send(b"x")
+        await asyncio.sleep(0.01)
+
+
+async def test_a_request_under_way_has_no_deadline_of_the_connection() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo, keep_alive_s=0.05, request_timeout_s=0.05)
+    client.send(get("/1"))
+    await asyncio.sleep(0.15)
+    assert not client.transport.closed
+    echo.may_answer.set()
+    await client.answered(1)
+    await until(lambda: client.transport.closed)
+
+
+async def test_only_the_bytes_of_a_head_count_against_its_limit() -> None:
+    client = HttpClient(Echo(), request_head_bytes_max=1000)
+    many = get("/", "X: " + "y" * 400)
+    client.send(many[:100], many[100:] + many * 9 + many[:100], many[100:])
+    assert (await client.answered(11)).statuses == [200] * 11
+    client.send(many[:100], b"y" * 1000)
+    assert not client.transport.closed
+    client.send(b"y")
+    assert (await client.answered(12)).statuses[-1] == 400
+    assert client.transport.closed
+
+
+async def test_a_body_that_the_application_does_not_read_stops_the_client() -> None:
+    may_read = asyncio.Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        await may_read.wait()
+        await Echo()(scope, receive, send)
+
+    client = HttpClient(late)
+    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 80000\r\n\r\n", b"b" * 40_000)
+    assert client.transport.reading
+    client.send(b"b" * 30_000)
+    assert not client.transport.reading
+    may_read.set()
+    await until(lambda: client.transport.reading)
+    client.send(b"b" * 10_000)
+    assert len((await client.answered(1)).bodies[0]) == 80_002
+
+
+async def test_responses_wait_for_a_client_that_does_not_read() -> None:
+    client = HttpClient(Echo())
+    client.protocol.pause_writing()
+    client.send(get("/1"))
+    await asyncio.sleep(0.05)
+    assert not client.transport.written
+    client.protocol.resume_writing()
+    assert (await client.answered(1)).statuses == [200]
+
+
+# -- Upgrades. -------------------------------------------------------------------------------------------------------------
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+
+
+async def test_an_upgrade_to_anything_but_a_websocket_is_served_as_http_1_1() -> None:
+    client = HttpClient(Echo())
+    client.send(get("/1", *H2C) + post(b"two", *H2C) + get("/3"), get("/4", *H2C)[:60], get("/4", *H2C)[60:] + get("/5"))
+    assert (await client.answered(5)).bodies == [b"/1:", b"/:two", b"/3:", b"/4:", b"/5:"]
+
+
+async def test_a_chunked_body_behind_an_upgrade_is_a_body() -> None:
+    client = HttpClient(Echo())
+    head = "\r\n".join(["POST / HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", *H2C, "", ""]).encode()
+    client.send(head, b"3\r\ntwo\r\n", b"0\r\n\r\n" + get("/2"))
+    assert (await client.answered(2)).bodies == [b"/:two", b"/2:"]
+
+
+async def test_connect_is_refused() -> None:
+    client = HttpClient(Echo())
+    client.send(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n" + get("/2"))
+    assert (await client.answered(1)).statuses == [400]
+    assert client.transport.closed
+
+
+def websocket(token: str, *lines: str) -> bytes:
+    fields = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13")
+    return get("/v1/ws", f"Authorization: Bearer {token}", *fields, *lines)
+
+
+@pytest.mark.parametrize("lines", [(), ("Cookie: a=b", "Cookie: c=d")])  # the fast path, the general handshake
+async def test_frames_in_the_same_read_as_the_handshake_are_not_lost(lines: tuple[str, ...]) -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        await client.send(websocket(world.token(), *lines) + client_frame(b'{"type":"ping","ts":7}'))
+        await client.accepted()
+        frames = [json.loads((await client.frame())[1])["type"] for _ in range(2)]
+        assert sorted(frames) == ["pong", "welcome"]
+        client.close()
+
+
+async def test_a_websocket_behind_an_unanswered_request_is_not_granted() -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        await client.send(get("/healthz") + websocket(world.token()))
+        read = b""
+        while b"/v1/ws" not in read and b" 426 " not in read and b" 101 " not in read:
+            read += await client.read(1)
+        assert read.startswith(b"HTTP/1.1 200 ")
+        assert b" 426 " in read
+        assert not world.gateway.connections
+        client.close()
