@@ -379,13 +379,3 @@ def _text(template: str, body: bytes) -> str:
         return ""
     # A text in front makes a text also of a template that is one placeholder.
     return str(Template(("", *parsed.parts)).render(scope))[:TEXT_CHARS_MAX]
-
-
-_windows: Final = msgspec.msgpack.Decoder(Windows)
-encode_windows: Final = msgspec.msgpack.Encoder().encode
-"""Windows as a page keeps them."""
-
-
-def decode_windows(blob: bytes) -> Windows:
-    """Windows as a page keeps them. Raises what `engine.core.wire.records.UNREADABLE` lists when they are corrupt."""
-    return _windows.decode(blob)

@@ -30,7 +30,6 @@ from datetime import tzinfo
 from enum import IntEnum
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from engine.core.model.constants import HIGH
@@ -261,11 +260,3 @@ def _span(duration_ms: int) -> str:
     parts = [(seconds // 86_400, "d"), (seconds % 86_400 // 3600, "h"), (seconds % 3600 // 60, "min"), (seconds % 60, "s")]
     said = [f"{number} {unit}" for number, unit in parts if number]
     return " ".join(said[:2]) or "0 s"
-
-
-_counters: Final = msgspec.msgpack.Decoder(Counters)
-
-
-def decode_counters(blob: bytes) -> Counters:
-    """Counters as a page keeps them. Raises what `engine.core.wire.records.UNREADABLE` lists when they are corrupt."""
-    return _counters.decode(blob)

@@ -20,14 +20,14 @@ from engine.core.mailbox.aggregation_window import (
     WindowItem,
     WindowOutcome,
     Windows,
-    decode_windows,
-    encode_windows,
 )
 from engine.core.model.constants import HIGH, LOW, NORMAL, PRIORITIES
 
 KEY = "t:ann"
 WINDOWS_MAX = 3
 _record = msgspec.msgpack.Decoder(Counted | Ended)
+encode_windows = msgspec.msgpack.Encoder().encode
+decode_windows = msgspec.msgpack.Decoder(Windows).decode
 
 
 def item(id_: str, at_ms: int, *, actor: Any = "bob", more: bytes = b"", **fields: Any) -> WindowItem:

@@ -21,7 +21,6 @@ from engine.core.policy.contact_policy import (
     Facts,
     Recent,
     Verdict,
-    decode_counters,
     forget_old,
     judge,
     record,
@@ -29,6 +28,7 @@ from engine.core.policy.contact_policy import (
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 
+decode_counters = msgspec.msgpack.Decoder(Counters).decode
 NOW = int(datetime(2026, 6, 6, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
 CATEGORIES = {"touch": TOUCH, "must": Category(mandatory=True, cap=1), "capped": Category(cap=2, cap_ms=HOUR_MS, quiet=False)}
