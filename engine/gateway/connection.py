@@ -1,11 +1,10 @@
-"""What every connection is to the gateway, whatever carries it.
+"""A client's connection, as the gateway uses it, whatever carries it.
 
-A connection is attached to the shard that owns its user. The gateway calls it with what the shard says, in the order
-the shard said it; the connection calls the gateway with what the client says, and with its end. It remembers only what
-a new link session needs: the highest cumulative ACK and the highest sequence number written.
+A connection is attached to the shard that owns its user. The gateway calls it with the records of that shard, in their order; the
+connection calls the gateway with the client's acknowledgements, and with its own end. It keeps only what a new link session needs: the
+highest cumulative ACK, the highest sequence number written, and pending_nacks (nacks) that are not confirmed.
 
-Carriers: `engine.transports.websocket_transport`, `engine.transports.sse` (which writes through an awaited `send`, hence `Outbox`) and
-`engine.transports.long_poll`.
+Its subclasses are in `engine.transports`. Those that write through an awaited `send` share `Outbox`.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ def parse_cursor(text: str) -> Cursor:
 
 
 class PendingNacks(Struct):
-    """What a client refused and its shard has not confirmed: a link session that ends now may lose it.
+    """The nacks of a client that its shard has not confirmed: the end of the link session may have lost them.
 
-    Until then `Connection.acked` stays where it was: a new session is told that first, then the refusals, then `acked`.
+    Until they are confirmed `Connection.acked` stays where it was: a new session is sent that first, then the nacks, then `acked`.
     """
 
     reasons: dict[str, str]  # by message id, in the client's order
     acked: int  # highest cumulative ACK meanwhile
 
     def add(self, ids: Sequence[str], reason: str, ids_max: int) -> None:
-        """One more frame of the client; the oldest make room."""
+        """Add the nacks of one frame; of more than `ids_max` ids the oldest are dropped."""
         self.reasons.update(dict.fromkeys(ids, reason))
         for id in list(self.reasons)[:-ids_max]:
             del self.reasons[id]
@@ -82,7 +81,7 @@ class Connection:
         owner: the authenticated user.
         kind: WEBSOCKET, SSE, SSE_EXPLICIT or POLL of `engine.core.wire.records`.
         cursor: what the client presented.
-        device: the client's name for itself, for `session:stream`.
+        device: the device name the client gave, for `session:stream`.
     """
 
     __slots__ = (
@@ -97,7 +96,7 @@ class Connection:
         "key",
         "kind",
         "memberships",
-        "refusals",
+        "pending_nacks",
         "sent",
         "shard",
         "welcomed",
@@ -112,11 +111,11 @@ class Connection:
         self.device = device
         self.expires_ms = int(owner.expires_s * 1000)
         self.id = 0  # given by the gateway
-        self.shard = -1  # who serves it now
+        self.shard = -1  # the one it is attached to
         self.epoch = ""
         self.acked = 0  # highest cumulative ACK the client is known to have given
         self.sent = 0  # highest sequence number written
-        self.refusals: PendingNacks | None = None  # while the shard has not confirmed all of them
+        self.pending_nacks: PendingNacks | None = None  # while the shard has not confirmed all of them
         self.welcomed = False
         self.ended = False
 
@@ -127,67 +126,67 @@ class Connection:
 
     @property
     def name(self) -> str:
-        """How clients, logs and `session:stream` call this connection: unique across edges and restarts."""
+        """The connection's name for clients, logs and `session:stream`: unique across edges and restarts."""
         return f"{self.gateway.incarnation}-{self.id:x}"
 
-    # -- What the shard says. `on_welcome` comes first; after `ended` nothing comes. ---------------------------------------
+    # -- Called with records of the shard. `on_welcome` comes first; after `ended` nothing comes. --------------------------
     def on_welcome(self, record: wire.Welcome) -> None:
         """The connection is attached, for the first time."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """The batch that brought the welcome has brought all it had: what waited for more to be written with it need not wait."""
+        """The batch with the welcome is handled: write what waited to be joined with the rest of the batch."""
 
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
-        """Messages (seq, attempt, body) in sequence order. `sent` still is what it was before them."""
+        """Write messages (seq, attempt, body), in sequence order. `sent` is updated after the call."""
         raise NotImplementedError
 
     def on_revoke(self, ids: Sequence[str]) -> None:
-        """These were handled on another device."""
+        """These messages were acknowledged on another device."""
         raise NotImplementedError
 
     def on_gap(self, first: int, last: int) -> None:
-        """These are gone; said before anything after them."""
+        """Numbers `first` to `last` are gone; called before anything after them is sent."""
         raise NotImplementedError
 
     def on_fault(self, code: str, detail: str) -> None:
-        """Something the client sent cannot be. Only for carriers that bring frames of a client."""
+        """The shard rejected a frame of the client. Only for transports that receive frames."""
 
-    def confirm(self, ids: Sequence[str]) -> None:
-        """Nothing of what the client refused by these ids can get lost any more."""
-        refusals = self.refusals
-        if refusals is not None:
+    def confirm_nacks(self, ids: Sequence[str]) -> None:
+        """The nacks of these ids are durable, or the messages were settled: tell the client."""
+        pending_nacks = self.pending_nacks
+        if pending_nacks is not None:
             for id in ids:
-                refusals.reasons.pop(id, None)
-            if not refusals.reasons:
-                self.acked = refusals.acked
-                self.refusals = None
-        self.on_refused(ids)
+                pending_nacks.reasons.pop(id, None)
+            if not pending_nacks.reasons:
+                self.acked = pending_nacks.acked
+                self.pending_nacks = None
+        self.on_nacks_stored(ids)
 
-    def on_refused(self, ids: Sequence[str]) -> None:
-        """What the client refused is in the dead-letter queue, or settled. Only for carriers that bring frames of a client."""
+    def on_nacks_stored(self, ids: Sequence[str]) -> None:
+        """These messages are in the dead-letter queue, or settled. Only for transports that receive frames."""
 
     def on_announced(self) -> None:
-        """The gateway has announced it to a new link session: repeat what that session must know beyond the cursor."""
+        """The gateway has announced it to a new link session: send again what that session needs beyond the cursor."""
 
-    # -- What the gateway says. --------------------------------------------------------------------------------------------
+    # -- Called by the gateway. --------------------------------------------------------------------------------------------
     def close(self, code: int, reason: str) -> None:
-        """End it with a WebSocket close code (streams translate it) and tell the gateway; nothing when it has ended."""
+        """End it with a WebSocket close code (streams translate it) and call `Gateway.detach`. Idempotent."""
         raise NotImplementedError
 
     def drain(self, after_ms: int) -> None:
-        """The edge goes away: tell the client when to come back, and end."""
+        """The edge stops: tell the client to come back after `after_ms`, and end."""
         raise NotImplementedError
 
     def check(self, now_ms: int, wall_ms: int) -> int:
-        """Its timer is due: heartbeat and token expiry. Returns when to be called again, on the clock of `now_ms`."""
+        """Check heartbeat and token expiry. Returns when to be called again, on the clock of `now_ms`."""
         raise NotImplementedError
 
     def check_backlog(self, now_ms: int) -> None:
-        """It is in the gateway's backlog: has it made progress?"""
+        """It is in the gateway's backlog: close it when its client takes nothing."""
         raise NotImplementedError
 
-    # -- Shared by the carriers. -------------------------------------------------------------------------------------------
+    # -- Shared by the transports. -----------------------------------------------------------------------------------------
     def welcome_frame(self, record: wire.Welcome) -> WelcomeFrame:
         """The `welcome` object of PROTOCOL."""
         config = self.gateway.config
@@ -206,9 +205,9 @@ class Connection:
 
 
 class Outbox:
-    """Bytes on their way to an awaited `send`: bounded, filled by anyone, emptied by one task.
+    """A bounded queue of bytes in front of an awaited `send`: filled by anyone, emptied by one task.
 
-    What is queued while one `send` is under way goes out joined by the next one, so a burst costs one write.
+    What is queued during one `send` is joined in the next one, so a burst costs one write.
     """
 
     __slots__ = ("_chunks", "_finished", "_limit", "_waiter", "passes", "size")
@@ -231,7 +230,7 @@ class Outbox:
         return True
 
     def finish(self) -> None:
-        """Nothing more comes: `pump` ends when what is queued has been sent."""
+        """`pump` shall end when everything queued has been sent."""
         self._finished = True
         self._wake()
 
@@ -256,7 +255,7 @@ class Outbox:
 
 
 class Progress:
-    """Does a client take what is sent to it? Told a number that changes with every step, at each look."""
+    """How long a client has taken nothing: compares a number that changes with every write, at each call."""
 
     __slots__ = ("_mark", "_since_ms")
 
@@ -265,7 +264,7 @@ class Progress:
         self._since_ms = now_ms
 
     def stalled_ms(self, mark: int, now_ms: int) -> int:
-        """For how long the number has stood still."""
+        """For how many milliseconds the number has not changed."""
         if mark != self._mark:
             self._mark = mark
             self._since_ms = now_ms

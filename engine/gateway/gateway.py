@@ -1,26 +1,24 @@
-"""One edge's state, and the only thing its routes, sockets and links talk to.
+"""The state of one edge: its connections, its unanswered requests, its slot map. Routes, sockets and links use nothing else.
 
-    routes  --post, settle, probe, ...----->  Requests, Calls  --records-->  links to shards and schedulers
-    sockets --attach, ack, nack, detach---->  Gateway          --records-->
-    routes, sockets  <--answers, messages---  Gateway, Calls   <--records--  (`from_shard`, `from_scheduler`)
+    routes  --post, settle, probe, ...----->  ShardClient, PendingCalls  --records-->  links to shards and schedulers
+    sockets --attach, ack, nack, detach---->  Gateway                    --records-->
+    routes, sockets  <--answers, messages---  Gateway, PendingCalls      <--records--  (`from_shard`, `from_scheduler`)
 
-It keeps connections by number, calls that await an answer, and the slot map that routes both. No message
-is kept here: what is in flight lives in the shard's mailbox, what is unsent in the connection's buffer.
+No message is kept here: a message in flight is in the shard's mailbox, unsent bytes are in the connection's buffer.
 
 Order: records of a shard are handled in arrival order, so what one connection sees is in order. Messages for the same
-connection that arrive in one batch leave in one frame. A broadcast for thousands of connections must not keep the others waiting, so
-it is written to `fan_out_max` of them per turn of the event loop; whatever else comes for a connection takes it along, in order.
+connection that arrive in one batch leave in one frame. A broadcast for thousands of connections must not delay the others, so
+it is written to `fan_out_max` of them per turn of the event loop; other messages for a connection are written behind it, in order.
 
-A link session that begins anew (`shard_reset`, `scheduler_reset`) knows nothing: all connections of that shard are
-announced again with their cursor, all unanswered calls are repeated under their ids. `Moved` asks for a newer slot map
-and routes again when it comes.
+A new link session (`shard_reset`, `scheduler_reset`) begins without state: all connections of that shard are announced again
+with their cursor, all unanswered calls are repeated under their ids. After `Moved` a newer slot map is read, and what it concerns is
+routed again.
 
 One ticker drives everything that depends on time: heartbeats and token expiry (buckets of connections by due time),
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection.
 
 Limits: `connections_max` connections, then `Unavailable` before the upgrade; `publish_inflight_max` unanswered records,
-then `Overloaded`. Before that, whoever would wait longer than `publish_delay_target_ms` is refused (`engine.publish.request_queue`,
-`engine.publish.priority_lanes`).
+then `Overloaded`. `engine.publish` has the table of who refuses what under load.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ class Gateway:
         self._links = links
         self._router = router = RecordRouter(config, slots, context, links)
         self.pending_calls = PendingCalls(config.publish_inflight_max, config.publish_timeout_ms, clock, router.route, router.lanes)
-        self.pending_calls.know(set(slots.owners))
+        self.pending_calls.add_routes(set(slots.owners))
         self.request_queue = RequestQueue(config, clock, lambda: self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
@@ -112,11 +110,11 @@ class Gateway:
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
         self._slots_wanted = 0
-        self._homeless: list[int] = []  # connections whose shard said Moved
-        self._shelves: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
-        self._held: dict[int, tuple[int, Messages]] = {}  # by connection: shard, and broadcasts that wait for their turn
+        self._moved_connections: list[int] = []  # connections without an owner until a newer slot map is read
+        self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
+        self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
-        self._fresh: list[Connection] = []  # welcomed by the batch that is being handled
+        self._just_welcomed: list[Connection] = []  # by the batch that is being handled
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
     @property
@@ -125,37 +123,37 @@ class Gateway:
         return self._router.slots
 
     def set_slots(self, slots: SlotMap) -> None:
-        """A slot map was read. A newer one re-routes connections and whatever waited for it; an older one is ignored."""
+        """Take a slot map that was read. A newer one re-routes connections and calls that waited for it; an older one is ignored."""
         if slots.version <= self.slots.version:
             return
         self._router.slots = slots
-        self.pending_calls.know(set(slots.owners))
+        self.pending_calls.add_routes(set(slots.owners))
         for connection in list(self.connections.values()):
             if connection.shard != slots.owner(connection.key):
                 self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
                 self._announce(connection)
-        self._unpark()
+        self._route_again()
 
-    def _unpark(self) -> None:
-        self.pending_calls.unpark()
-        homeless, self._homeless = self._homeless, []
-        for number in homeless:
+    def _route_again(self) -> None:
+        self.pending_calls.send_parked()
+        moved, self._moved_connections = self._moved_connections, []
+        for number in moved:
             connection = self.connections.get(number)
             if connection is not None:
                 self._announce(connection)
 
     # -- Connections. ------------------------------------------------------------------------------------------------------
     def admit(self) -> None:
-        """May one more connection begin? To be asked before an upgrade.
+        """Check that one more connection may begin. To be called before an upgrade.
 
         Raises:
-            Unavailable: the edge is full, or going away.
+            Unavailable: `connections_max` are open, or the edge drains.
         """
         if self.draining or len(self.connections) >= self.config.connections_max:
             raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
 
     def attach(self, connection: Connection) -> None:
-        """A connection begins: announce it to its user's shard. Its first `check` is due at once."""
+        """Add a connection and announce it to its user's shard. Its first `check` is called at once."""
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
@@ -164,12 +162,12 @@ class Gateway:
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
 
     def detach(self, connection: Connection, code: int) -> None:
-        """A connection ended with this close code. Safe to call twice."""
+        """Remove a connection that ended with this close code. Idempotent."""
         if connection.ended:
             return
         connection.ended = True
         self.backlog.discard(connection)
-        self._held.pop(connection.id, None)
+        self._held_broadcasts.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is not None:
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
@@ -191,12 +189,12 @@ class Gateway:
             connection.memberships,
         )
         self._links.send_shard(connection.shard, record, True)
-        refusals = connection.refusals
-        if refusals is not None:  # before the acknowledgements that cover them
-            for nack in refusals.records(connection.id):
+        pending_nacks = connection.pending_nacks
+        if pending_nacks is not None:  # before the acknowledgements that cover them
+            for nack in pending_nacks.records(connection.id):
                 self._links.send_shard(connection.shard, nack, True)
-            if refusals.acked > connection.acked:
-                self._links.send_shard(connection.shard, wire.Ack(connection.id, refusals.acked), True)
+            if pending_nacks.acked > connection.acked:
+                self._links.send_shard(connection.shard, wire.Ack(connection.id, pending_nacks.acked), True)
         if again:
             connection.on_announced()
 
@@ -209,10 +207,10 @@ class Gateway:
         self.metrics.acks += 1
         if seq > connection.acked:
             if seq <= connection.sent:
-                if connection.refusals is None:
+                if connection.pending_nacks is None:
                     connection.acked = seq
                 else:
-                    connection.refusals.acked = max(connection.refusals.acked, seq)
+                    connection.pending_nacks.acked = max(connection.pending_nacks.acked, seq)
             self._links.send_shard(connection.shard, wire.Ack(connection.id, seq), False)
 
     def ack_ids(self, connection: Connection, ids: list[str]) -> None:
@@ -221,16 +219,16 @@ class Gateway:
         self._links.send_shard(connection.shard, wire.AckIds(connection.id, ids), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
-        """The client cannot handle these messages. Said again to the shard's next session until it confirms; at most a window of them."""
-        refusals = connection.refusals
-        if refusals is None:
-            refusals = connection.refusals = PendingNacks({}, connection.acked)
-        refusals.add(ids, reason, self.config.window)
+        """The client cannot handle these messages. Repeated to the shard's next session until it confirms; at most a window of them."""
+        pending_nacks = connection.pending_nacks
+        if pending_nacks is None:
+            pending_nacks = connection.pending_nacks = PendingNacks({}, connection.acked)
+        pending_nacks.add(ids, reason, self.config.window)
         self._links.send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
 
-    # -- What links bring. -------------------------------------------------------------------------------------------------
+    # -- Records from links. -----------------------------------------------------------------------------------------------
     def from_shard(self, index: int, records: Sequence[Any]) -> None:
-        """A batch of shard `index`, in order. Messages of one connection are joined until something else comes for it."""
+        """Handle a batch of shard `index`, in order. Messages of one connection are joined until another record for it follows."""
         frames: dict[int, Messages] = {}
         for record in records:
             kind = type(record)
@@ -251,34 +249,34 @@ class Gateway:
                 self._moved(index, record)
             else:
                 waiting = frames.pop(record.conn, None)
-                if waiting is not None or record.conn in self._held:
+                if waiting is not None or record.conn in self._held_broadcasts:
                     self._deliver(index, record.conn, waiting or [])
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
         self._deliver_all(index, frames)
-        if self._held and not self._releasing:
+        if self._held_broadcasts and not self._releasing:
             self._release()
 
     def _deliver_all(self, index: int, frames: Mapping[int, Messages]) -> None:
         for number, messages in frames.items():
             self._deliver(index, number, messages)
-        while self._fresh:
-            self._fresh.pop().flush()
+        while self._just_welcomed:
+            self._just_welcomed.pop().flush()
 
     def _broadcast(self, index: int, record: wire.Shared | wire.DeliverShared, frames: dict[int, Messages]) -> None:
-        """A broadcast waits for its turn, or rides along with what the same batch has for the connection."""
-        shelf = self._shelves.get(index)
-        if shelf is None:
-            shelf = self._shelves[index] = BodyCache(self.config.shared_bytes_max)
+        """Hold a broadcast for `_release`, or append it to the messages that the same batch has for the connection."""
+        body_cache = self._body_caches.get(index)
+        if body_cache is None:
+            body_cache = self._body_caches[index] = BodyCache(self.config.shared_bytes_max)
         if isinstance(record, wire.Shared):
-            shelf.put(record.pos, record.body)
+            body_cache.put(record.pos, record.body)
             return
         try:
-            body = shelf[record.pos]
+            body = body_cache[record.pos]
         except KeyError:
             raise CorruptRecord(f"shard {index} delivers the broadcast {record.pos} without its body") from None
-        held = self._held
+        held = self._held_broadcasts
         for number, seq, attempt in record.deliveries:
             waiting = frames.get(number)
             if waiting is not None:
@@ -289,8 +287,8 @@ class Gateway:
                 held[number] = index, [(seq, attempt, body)]
 
     def _release(self) -> None:
-        """Write broadcasts to the next `fan_out_max` connections; then whatever else the loop has to do comes first."""
-        held = self._held
+        """Write held broadcasts to the next `fan_out_max` connections, and continue in the next turn of the event loop."""
+        held = self._held_broadcasts
         for number in list(islice(held, self.config.fan_out_max)):
             self._deliver(held[number][0], number, [])
         self._releasing = bool(held)
@@ -298,7 +296,7 @@ class Gateway:
             asyncio.get_running_loop().call_soon(self._release)
 
     def _deliver(self, index: int, number: int, messages: Messages) -> None:
-        if self._held and (held := self._held.pop(number, None)) is not None:
+        if self._held_broadcasts and (held := self._held_broadcasts.pop(number, None)) is not None:
             messages = [*held[1], *messages]
         connection = self.connections.get(number)
         if connection is None or connection.shard != index or not connection.welcomed:
@@ -319,7 +317,7 @@ class Gateway:
         elif kind is wire.Revoke:
             connection.on_revoke(record.ids)
         elif kind is wire.NacksStored:
-            connection.confirm(record.ids)
+            connection.confirm_nacks(record.ids)
         elif kind is wire.GapRange:
             connection.on_gap(record.first, record.last)
             connection.sent = max(connection.sent, record.last)
@@ -331,10 +329,10 @@ class Gateway:
             connection.welcomed = True
             connection.epoch = record.epoch
             connection.acked = connection.sent = max(record.from_seq - 1, 0)
-            self._fresh.append(connection)
+            self._just_welcomed.append(connection)
             connection.on_welcome(record)
         elif record.epoch != connection.epoch:
-            # Storage has lost data and numbers begin anew. The client's cursor of the old epoch must get its `gap`.
+            # Storage has lost data, and sequence numbers begin anew. The client reconnects with its old cursor and is sent `gap`.
             connection.close(GOING_AWAY, "the epoch has changed")
 
     def _moved(self, index: int, record: wire.Moved) -> None:
@@ -348,19 +346,19 @@ class Gateway:
                 if known and self.slots.owner(connection.key) != index:
                     self._announce(connection)
                 else:
-                    self._homeless.append(record.conn)
+                    self._moved_connections.append(record.conn)
         if not known:
             self._links.need_slots(record.version)
 
     def from_scheduler(self, _index: int, records: Sequence[wire.TimerAnswer]) -> None:
-        """A batch of a scheduler's answers."""
+        """Handle a batch of a scheduler's answers."""
         for record in records:
             self.pending_calls.answer(record.ref, record)
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""
-        self._shelves.pop(index, None)
-        self._held = {number: held for number, held in self._held.items() if held[0] != index}
+        self._body_caches.pop(index, None)
+        self._held_broadcasts = {number: held for number, held in self._held_broadcasts.items() if held[0] != index}
         for connection in list(self.connections.values()):
             if connection.shard == index:
                 self._announce(connection)
@@ -384,7 +382,7 @@ class Gateway:
             due_ms = self.clock() + TICK_MS
 
     def tick(self) -> None:
-        """Do what is due by now."""
+        """Check connections that are due, stalled clients, and deadlines of calls."""
         now_ms, wall_ms = self.clock(), self.wall_ms()
         while self._ticks < now_ms // TICK_MS:
             self._ticks += 1
@@ -399,7 +397,7 @@ class Gateway:
         self.pending_calls.expire(now_ms)
         if self._slots_wanted > self.slots.version:
             self._links.need_slots(self._slots_wanted)
-        self._unpark()
+        self._route_again()
 
     def stats(self) -> dict[str, Any]:
         """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
@@ -414,7 +412,7 @@ class Gateway:
         }
 
     async def drain(self) -> None:
-        """Send every client away with a hint when to come back, and wait for unanswered publishes, `drain_ms` at most."""
+        """Close every connection with a hint when to come back, and wait for unanswered calls, `drain_ms` at most."""
         self.draining = True
         for connection in list(self.connections.values()):
             connection.drain(random.randrange(self.config.drain_spread_ms))

@@ -1,15 +1,15 @@
 """Records that await an answer: publishes, ACKs by HTTP, probes, timer requests.
 
-A call is what one HTTP request asks: one or many records, one future. Records of all calls are numbered by `ref` from one
+A call holds the records of one HTTP request, one or many, and one future. Records of all calls are numbered by `ref` from one
 counter; an answer names its ref. A record is kept until its answer, so that it can be sent again under the same ref when
 a link session begins anew or its slot has moved; shards and schedulers recognise a repeat by the record's id.
 
-Every route has its lanes (`engine.publish.priority_lanes`): they decide when a record leaves, and refuse what would wait too long.
+Every route has its lanes (`engine.publish.priority_lanes`): they decide when a record is sent, and refuse what would wait too long.
 
 Limits: `records_max` records await answers at once, then `Overloaded`; every call ends after `timeout_ms`, with `None` in
 place of the answers that did not come. `engine.publish` has the table of who refuses what under load.
 
-A route says who answers: shard i is route i, scheduler j is route ~j (that is -1 - j).
+A route is the number of the peer that answers, see `engine.gateway.record_router`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class PendingCall:
             self.finish()
 
     def answer(self, ref: int, answer: Any) -> None:
-        """Take one answer; the last one completes the call."""
+        """Store one answer; the last one completes the call."""
         self.answers[ref - self.base] = answer
         self._left -= 1
         if not self._left:
             self.finish()
 
     def finish(self) -> None:
-        """Complete the call with what has come."""
+        """Complete the call with the answers so far."""
         if not self.done.done():
             self.done.set_result(None)
 
@@ -70,8 +70,8 @@ class PendingCalls:
         records_max: records awaiting an answer at once.
         timeout_ms: of every call.
         clock: milliseconds that never step.
-        route: who answers a record, now.
-        lanes: makes the lanes of a route; what they deliver may be lost, `repeat` follows then.
+        route: returns the route of a record, by the newest slot map.
+        lanes: makes the lanes of a route. What they deliver may be lost; `repeat` is called then.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class PendingCalls:
 
     @property
     def shards_ms(self) -> float:
-        """How long what is sent to the least busy shard waits now."""
+        """How long a record sent to the least busy shard would wait, ms."""
         return min((lanes.flow.delay_ms for route, lanes in self._lanes.items() if route >= 0), default=0.0)
 
-    def know(self, routes: Iterable[int]) -> None:
-        """These routes exist."""
+    def add_routes(self, routes: Iterable[int]) -> None:
+        """Make the lanes of routes that are new."""
         for route in routes:
             self._lanes_of(route)
 
@@ -135,27 +135,27 @@ class PendingCalls:
         call = PendingCall(base, records, routes, self._clock() + self._timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
         self._deadlines.append(call)
-        self.know(set(routes))
+        self.add_routes(set(routes))
         lanes = self._lanes
         for ref, (route, record, priority) in enumerate(zip(routes, records, priorities, strict=True), base):
             lanes[route].send(ref, record, priority)
         return call
 
     def answer(self, ref: int, answer: Any) -> None:
-        """An answer arrived; one that nobody awaits any more is dropped."""
+        """Store the answer to a record; one that nobody awaits any more is dropped."""
         call = self._calls.pop(ref, None)
         if call is not None:
             self._lanes[call.routes[ref - call.base]].over(ref, answered=True)
             call.answer(ref, answer)
 
     def repeat(self, route: int) -> None:
-        """A new session with `route` began: send again what it has not answered, to whom it belongs now."""
+        """A new session with `route` began: send again what it has not answered, each record on its route by the newest slot map."""
         for ref, call in list(self._calls.items()):
             if call.routes[ref - call.base] == route and not self._lanes[route].has(ref):
                 self._resend(ref, call)
 
     def moved(self, ref: int, route: int, *, known: bool) -> None:
-        """`route` does not own the slot of this record. `known`: our map is as new as the one it speaks of."""
+        """`route` does not own the slot of this record: send it elsewhere, or park it. `known`: our map is as new as the peer's."""
         call = self._calls.get(ref)
         if call is None or call.routes[ref - call.base] != route:
             return
@@ -164,8 +164,8 @@ class PendingCalls:
         else:
             self._parked.append(ref)
 
-    def unpark(self) -> None:
-        """Send again what waits for a newer map."""
+    def send_parked(self) -> None:
+        """Send again the records that wait for a newer slot map."""
         parked, self._parked = self._parked, []
         for ref in parked:
             call = self._calls.get(ref)
@@ -184,7 +184,7 @@ class PendingCalls:
             self._lanes_of(call.routes[index]).adopt(record)
 
     def expire(self, now_ms: int) -> None:
-        """Complete the calls whose time is over, and measure the routes."""
+        """Complete the calls whose time is over, refuse records that were never sent in time, and measure the routes."""
         for lanes in self._lanes.values():
             lanes.look(now_ms)
             for ref, record in lanes.overdue(now_ms):

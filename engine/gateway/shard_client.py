@@ -1,6 +1,6 @@
-"""What routes ask of shards and schedulers: publish, acknowledge, probe, inspect and move timers.
+"""The requests of an edge to shards and schedulers: publish, acknowledge, probe, inspect and move timers.
 
-Each is one call (`engine.gateway.pending_calls`): its records go out, its answer is awaited, repeats and deadlines are the calls' matter.
+Each is one call (`engine.gateway.pending_calls`), which repeats its records and ends at its deadline.
 
 Every request raises `Overloaded` when too many records await answers (nothing was sent then), and all but `post` raise
 `Unavailable` when no answer came in time.
@@ -133,17 +133,17 @@ class ShardClient:
         return str(answer.error)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
-        """Is the user online, and what is its newest sequence number?"""
+        """Return whether the user is online, and its newest sequence number."""
         answer, _ = await self._ask(lambda ref: wire.Probe(ref, key, client, seq))
         return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
 
     async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> wire.Subscribed:
-        """Change or look at a user's subscriptions."""
+        """Change a user's subscriptions; with nothing to change, read them."""
         answer, _ = await self._ask(lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
         return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
 
     async def set_profile(self, key: str, profile: Profile | None) -> wire.ProfileIs:
-        """Keep a user's profile, None to forget it; durable with the answer."""
+        """Store a user's profile, None to remove it; durable with the answer."""
         answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile))
         return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
 
@@ -153,12 +153,12 @@ class ShardClient:
         return answer  # type: ignore[no-any-return]  # likewise
 
     async def trace(self, key: str, id: str) -> wire.Traced:
-        """What a shard knows of a user's message."""
+        """Return the state and the timeline of a user's message."""
         answer, _ = await self._ask(lambda ref: wire.Trace(ref, key, id))
         return answer  # type: ignore[no-any-return]  # likewise
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
-        """What would become of these drafts for users, in their order."""
+        """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
         call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base))
         await call.done
         if None in call.answers:
@@ -168,7 +168,7 @@ class ShardClient:
     async def happened(
         self, key: str, at_ms: int, event: str, follow: dict[str, str], ended: Sequence[str] = (), delivery: str = ""
     ) -> wire.Followed:
-        """Tell the shard of an event of a user, see `Happened`; durable with the answer."""
+        """Record an event of a user at its shard, see `Happened`; durable with the answer."""
         answer, _ = await self._ask(lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
         return answer  # type: ignore[no-any-return]  # a Happened is answered by a Followed
 
@@ -178,12 +178,12 @@ class ShardClient:
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
-        """Ask without waiting: `answered` is called with the answer, or with None when it did not come in time."""
+        """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""
         call = self._calls.begin(1, lambda ref: [build(ref)])
         call.done.add_done_callback(lambda _: answered(call.answers[0]))
 
     async def inspect(self, tenant: str, sid: str) -> wire.TimerAnswer:
-        """One timer of a tenant. A malformed id is NOT_FOUND like any unknown one; so with the next two."""
+        """Read one timer of a tenant. A malformed id is NOT_FOUND like an unknown one; likewise in `reschedule` and `cancel`."""
         return await self._ask_timer(sid, lambda ref: wire.Inspect(ref, tenant, sid))
 
     async def reschedule(self, tenant: str, sid: str, due_ms: int) -> wire.TimerAnswer:
@@ -200,7 +200,7 @@ class ShardClient:
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
-        """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` says how many."""
+        """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""
         answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse))
         return answer  # type: ignore[no-any-return]  # likewise
 

@@ -82,7 +82,7 @@ class WebSocketSession(Connection):
     def on_gap(self, first: int, last: int) -> None:
         self.write(client_frames.gap(first, last))
 
-    def on_refused(self, ids: Sequence[str]) -> None:
+    def on_nacks_stored(self, ids: Sequence[str]) -> None:
         self.write(client_frames.nacked(ids))
 
     def on_fault(self, code: str, detail: str) -> None:

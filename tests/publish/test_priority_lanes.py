@@ -174,7 +174,7 @@ async def test_a_new_session_repeats_what_was_sent_and_leaves_the_rest_to_its_tu
 
 async def test_what_has_moved_counts_where_it_is_now() -> None:
     edge = Edge(window=1)
-    edge.calls.know([0, 1])
+    edge.calls.add_routes([0, 1])
     edge.post(NORMAL)
     edge.owner = 1
     edge.calls.moved(0, 0, known=True)

@@ -309,7 +309,7 @@ async def test_a_refusal_is_repeated_to_a_new_link_session_before_the_acknowledg
         await socket.send('{"type":"nack","ids":["x","y"],"reason":"no"}')
         await socket.send('{"type":"ack","seq":4}')
         (connection,) = world.gateway.connections.values()
-        await until(lambda: connection.refusals is not None and connection.refusals.acked == 4)
+        await until(lambda: connection.pending_nacks is not None and connection.pending_nacks.acked == 4)
         world.shard.received.clear()
         world.shard.reset()
         attach, nack, ack = world.shard.received
@@ -330,8 +330,8 @@ async def test_unconfirmed_refusals_of_a_connection_take_no_more_than_a_window()
     async with edge_world(window=3) as world, world.connect() as socket:
         await socket.send(json.dumps({"type": "nack", "ids": [f"m{n}" for n in range(5)]}))
         (connection,) = world.gateway.connections.values()
-        await until(lambda: connection.refusals)
-        assert list(connection.refusals.reasons) == ["m2", "m3", "m4"]
+        await until(lambda: connection.pending_nacks)
+        assert list(connection.pending_nacks.reasons) == ["m2", "m3", "m4"]
 
 
 async def test_a_connection_that_was_not_welcomed_yet_is_announced_as_new_again() -> None:
