@@ -44,7 +44,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Port = 8000
     allowed_origins: tuple[str, ...] = ()  # empty: the engine's own origin only
     heartbeat_ms: Positive = 30_000  # half of the 60 s after which common proxies close a silent connection
-    drain_ms: Positive = 2000  # a close handshake takes a round trip; who stops with Ctrl-C waits this long
+    drain_ms: Positive = 2000  # a close handshake takes a round trip; an operator at Ctrl-C waits this long
 
     # -- published: [redis] --------------------------------------------------------------------------------------------
     redis_url: str = ""  # empty: the engine starts a Redis of its own
@@ -76,15 +76,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_stream_max: Positive = 1_000_000  # about 100 MB in Redis
 
     # -- internal: identity --------------------------------------------------------------------------------------------
-    jwt_leeway_s: NonNegative = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` means what it says
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
     jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id
-    jwks_stale_max_s: Positive = 86_400  # the keys last seen are used for this long when their list does not answer
     jwks_timeout_ms: Positive = 5000  # of one fetch
-    token_chars_max: Positive = 8192  # about what fits a request header
-    topics_per_token_max: Positive = 1000
-    verified_tokens_max: Positive = 20_000  # remembered per edge, some 20 MB: reconnects and publishers present theirs again and again
-    demo_token_ttl_s: Positive = 3600  # the demo link is for trying, not for keeping
+    verified_tokens_max: Positive = 20_000  # cached per edge, some 20 MB: reconnects and publishers present the same token many times
 
     # -- internal: publishing ------------------------------------------------------------------------------------------
     body_bytes_max: Positive = 1 << 20
@@ -99,14 +94,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     collapse_data_bytes_max: Positive = 8 << 10  # of a message with a window: the newest of each window is part of the user's page
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
-    idempotency_event_s: Positive = 600  # an event without an id or time is the same again when nothing of it differs for this long
-    rules_check_ms: Positive = 1000  # how often an edge looks whether the rules have changed
-    signals_flush_ms: Positive = 1000  # signals gather so long on an edge before they are added; an edge that dies takes them with it
-    signals_names_max: Positive = 10_000  # different names in one batch: about 2 MB; while storage is away others are dropped and counted
+    rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
+    signals_flush_ms: Positive = 1000  # counter signals are added in batches of this time; those on an edge that dies are lost
+    signals_names_max: Positive = (
+        10_000  # different names in one batch: about 2 MB; while storage is away, further ones are dropped and counted
+    )
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
-    publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: their memory has to end somewhere
-    publish_delay_target_ms: Positive = 500  # who would wait longer gets 429; low at half of it, normal at 80 %
-    publish_rate_initial_per_s: Positive = 10_000  # items an edge believes it can publish before it has measured it; 1 KB each
+    publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: bounds their memory
+    publish_delay_target_ms: Positive = (
+        500  # a request that would wait longer is rejected with 429; low priority at half of it, normal at 80 %
+    )
+    publish_rate_initial_per_s: Positive = 10_000  # items a second assumed by an edge before it has measured its rate; 1 KB each
     publish_window_items: Positive = 250  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs,
     # and shrinks to half while high ones are not answered within three times the shortest time an item took, and
     publish_high_ms: Positive = 10  # two commits on a good disk
@@ -124,15 +122,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deliver_bytes_max: Positive = 256 << 10  # messages coalesced into one frame
 
     # -- internal: connections -----------------------------------------------------------------------------------------
-    heartbeat_max_ms: Positive = 120_000  # a jittery network is asked less often: 30 -> 60 -> 120 s
+    heartbeat_max_ms: Positive = 120_000  # on a jittery network the interval grows: 30 -> 60 -> 120 s
     pong_timeout_ms: Positive = 5000
-    pong_misses_max: Positive = 2
-    client_timeout_ms: Positive = 60_000  # told to clients: nothing from the server for this long means reconnect
+    client_timeout_ms: Positive = 60_000  # sent to clients: they reconnect after this long without a frame
     reconnect_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     reconnect_jitter: float = 0.3
     close_timeout_ms: Positive = 5000  # for the client's answer to a close frame; then the transport is reset
     poll_wait_s_max: Positive = 60  # proxies cut requests that are silent for longer
-    poll_grace_ms: Positive = 1000  # a poll that asks for a shorter wait still gives the shard this long to speak
+    poll_grace_ms: Positive = 1000  # a poll with a shorter wait still gives the shard this long to answer
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add
     request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
@@ -143,41 +140,42 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
     hot_bytes_max: Positive = 1 << 20  # and their bytes: one window
-    conflate_offline_min: Positive = 100  # with fewer messages waiting for who is offline, `collapse` keeps them all
-    collapse_keys_max: Positive = 64  # per mailbox: the keys heard of last, some 100 bytes each in its page
+    conflate_offline_min: Positive = 100  # `collapse` keeps all messages of an offline user while fewer than this are pending
+    collapse_keys_max: Positive = 64  # per mailbox: the most recent keys, some 100 bytes each in its page
     gaps_max: Positive = 256  # separate gaps in a mailbox beyond which nothing is conflated: each is 10 bytes in its page, and a frame
     windows_max: Positive = 16  # open at once per user; a message that would open one more is delivered at once
-    windows_close_max: Positive = 250  # per group commit: some 10 ms, which is all that others wait for them
+    windows_close_max: Positive = 250  # per group commit: some 10 ms, by which the commit is delayed
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
-    counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is forgotten
-    decisions_max: Positive = 32  # decisions against a user's messages that its timeline remembers: some 150 bytes each in the page
-    mailbox_idle_ms: Positive = 300_000  # then a mailbox without connections leaves memory
+    counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
+    decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
+    mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
     dead_letters_max: Positive = 100_000  # per tenant, approximately
-    quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for people to look at
+    quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
 
     # -- internal: broadcasts ------------------------------------------------------------------------------------------
-    broadcasts_max: Positive = 10_000  # in the log, of all tenants; the oldest go first, and who has not come for them misses them
+    broadcasts_max: Positive = (
+        10_000  # in the log, of all tenants; the oldest are trimmed, and users who have not connected since miss them
+    )
     broadcasts_bytes_max: Positive = 32 << 20  # and their bytes; every shard mirrors the log in memory
-    adopt_max: Positive = 500  # broadcasts per group commit, counted once per mailbox: a few ms, which is all that others wait for them
+    adopt_max: Positive = 500  # broadcasts per group commit, counted once per mailbox: a few ms, by which the commit is delayed
     topics_per_user_max: Positive = 100  # subscriptions: they are part of the user's page
-    shared_bytes_max: Positive = 4 << 20  # bodies of broadcasts an edge keeps per shard; each is sent to it once while it has it
-    fan_out_max: Positive = 64  # connections an edge writes a broadcast to before others get their turn: about 0.6 ms
+    shared_bytes_max: Positive = 4 << 20  # bodies of broadcasts cached by an edge per shard; a cached body is not sent again
+    fan_out_max: Positive = 64  # connections an edge writes a broadcast to before it yields to others: about 0.6 ms
 
     # -- internal: journal ---------------------------------------------------------------------------------------------
     commit_records_max: Positive = 2000  # one group commit stays below ~1 MB and a few ms of Redis time
     commit_bytes_max: Positive = 4 << 20
     commit_retry_ms: Positive = 2000  # storage away longer than this: publishers get 503
-    ack_journal_ms: Positive = 200  # ACKs wait this long for a commit to ride on; losing one only causes a repeat
+    ack_journal_ms: Positive = 200  # ACKs wait this long for the next commit; losing one only causes a repeat
     checkpoint_ms: Positive = 3000
-    checkpoint_mailboxes: Positive = 32  # prepared at once: 1 or 2 ms, during which the shard does nothing else
+    checkpoint_mailboxes: Positive = 32  # prepared at once: the shard is blocked for 1 or 2 ms
     posts_pending_max: Positive = 50_000  # messages waiting for a page or a commit, per shard; beyond it OVERLOADED
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
-    redis_sentinel_timeout_ms: Positive = 300  # of one question to one sentinel; they are asked one after the other
     redis_replicas_timeout_ms: Positive = 1000  # for them to have it; then it is repeated, and after commit_retry_ms publishers get 503
     redis_restart_ms: Positive = 100  # its own Redis is started again at once, then after this, doubling
     redis_restart_max_ms: Positive = 2000  # ... up to this: a Redis that cannot start must not fill the log
     shard_memory_messages_max: Positive = 2_000_000  # unacknowledged messages in memory per shard; beyond it OVERLOADED
-    pressure_tick_ms: Positive = 100  # how often a shard measures how hard it is pressed: 0.1 % of a core
+    pressure_tick_ms: Positive = 100  # how often a shard measures its load: 0.1 % of a core
     pressure_lag_ms: Positive = 250  # age of the oldest waiting post that is pressure: ten times what a commit takes under full load
     pressure_calm_ms: Positive = 1000  # a level ends after so long below 70 % of what began it, or the same messages would come and go
 
@@ -190,40 +188,37 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_batch: Positive = 500  # due timers per Fire record
     timer_batch_bytes: Positive = 1 << 20  # and their bytes: several records fit a link batch
     timer_claims_max: Positive = 5000  # due timers handed to one shard and not confirmed; the rest waits, oldest first
-    timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below link_queue_bytes, or a burst would reset the session
+    timer_claims_bytes: Positive = 32 << 20  # and their bytes; far below the 256 MiB of a link's queue, or a burst would reset the session
     timer_requests_max: Positive = 20_000  # waiting for storage, per scheduler; beyond it 429
-    timer_removal_ms: NonNegative = 100  # confirmed timers gather so long before storage forgets them; a crash meanwhile fires them again
-    timer_claim_ms: Positive = 2000  # a scheduler claims so far ahead: one write per half of it; after a crash so much cannot be cancelled
-    timer_tick_ms: Positive = 2  # the wheel is looked at no more often: what is due meanwhile is handed out together
+    timer_removal_ms: NonNegative = (
+        100  # confirmed timers are removed from storage in batches of this time; a crash meanwhile fires them again
+    )
+    timer_claim_ms: Positive = (
+        2000  # a scheduler claims this far ahead, one write per half of it; after a crash, what is within it cannot be cancelled
+    )
     timer_refire_ms: Positive = 5000  # a Fire that is not confirmed for this long has failed
     timer_retry_first_ms: Positive = 100  # a failed timer is handed out again after this; doubles with every further failure
     timer_retry_cap_ms: Positive = 5000
-    timer_failures_max: Positive = 3  # then it waits for the compensation batch: what fails again and again must not delay the rest
+    timer_failures_max: Positive = 3  # then it waits for the compensation batch: a timer that keeps failing must not delay the rest
     timer_degrade_load: float = 0.9  # of timer_claims_max or _bytes: a shard this busy gets failed timers with the compensation batch only
     timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail
-    fired_tombstone_s: Positive = 24 * 3600  # how long `409 already fired` is told from `404`
+    fired_tombstone_s: Positive = 24 * 3600  # how long a cancellation gets `409 already fired` instead of `404`
     list_timers_max: Positive = 1000
-    list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and says so
-    slots_refresh_ms: Positive = 3000  # how often a scheduler looks for a newer slot map; a stale one delays a timer, never loses it
+    list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and marked as such
+    slots_refresh_ms: Positive = 3000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
 
     # -- internal: links -----------------------------------------------------------------------------------------------
     link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
-    link_pacing_max_ms: float = 4.0  # under load the interval grows to this: larger groups, 5 % less CPU per message than with 1 ms
-    link_pacing_records: Positive = 64  # a batch of so many doubles the interval behind it
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
     link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
     link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
-    link_timeout_ms: Positive = 3000  # no reply, or no request, for this long: the session is over
-    link_inflight_max: Positive = 8  # calls of one link under way at once: up to three are parked, the rest on their way
-    link_batch_bytes: Positive = 8 << 20
-    link_queue_bytes: Positive = 256 << 20  # waiting at one end of one link; beyond it the session is reset
+    link_timeout_ms: Positive = 3000  # without a reply, or a request, for this long the session ends
 
     # -- internal: operating -------------------------------------------------------------------------------------------
-    health_ms: Positive = 2000  # the controller asks every actor this often; each question costs about 1 ms of CPU
-    health_timeout_ms: Positive = 6_000  # an actor that leaves questions unanswered for this long, four in a row, is replaced
-    latency_window_ms: Positive = 10_000  # the status shows latency quantiles of this much past
-    stop_timeout_ms: Positive = 3000  # per kind of actor, for writing what is left when the engine stops
+    health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
+    health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
+    stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
 
 
@@ -300,5 +295,5 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
         "link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead",
     )
     yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
-    pacing_ms = (config.link_pacing_ms, config.link_pacing_max_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)
+    pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"

@@ -42,6 +42,7 @@ FRESH_MS: Final = 400
 
 _ROLES: Final = ("shard", "scheduler", "edge")
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
+_LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
 _LATENCIES: Final = {"latency": "", "send_latency": "send_", "ack_latency": "ack_"}  # shards' histograms: prefix of their quantiles
 
@@ -76,7 +77,7 @@ class Controller:
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
-        self._latencies = {name: LatencyWindow(config.latency_window_ms, prefix) for name, prefix in _LATENCIES.items()}
+        self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_s = 0.0  # when it began
         self._own = self._watch_of_self()

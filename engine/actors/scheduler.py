@@ -47,6 +47,7 @@ from engine.store.timer_store import TimerStore
 
 log = logging.getLogger(__name__)
 
+_TICK_MS: Final = 2  # the wheel advances no more often: what is due meanwhile is handed out together
 _SLEEP_MAX_MS: Final = 1000
 """Timers are due by the wall clock, but sleeping goes by the monotonic one: a step of the wall clock is noticed after this."""
 
@@ -168,7 +169,7 @@ class Scheduler(Server):
             self._timer.cancel()
         at_ms = self._core.next_at()
         sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._surroundings.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
-        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, self._config.timer_tick_ms) / 1000, self._wake)
+        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, _TICK_MS) / 1000, self._wake)
 
     def _wake(self) -> None:
         self._timer = None

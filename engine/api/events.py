@@ -12,7 +12,7 @@ and the ids of notifications come from the event. So a publisher that got no ans
 A rule may depend on the user (`$level`, last activity): only then the user's shard is asked, before the rules are applied.
 
 The id of an event is the publisher's `id`; without one, the whole event when it has a `ts`, else `type`, `user`, `actor` and `target`
-within `idempotency_event_s`.
+within `EVENT_DUPLICATE_MS`.
 
 Shards need no rules: the limits of a category and the conditions that must hold at delivery travel with each notification.
 """
@@ -59,6 +59,9 @@ class _Event(Struct, forbid_unknown_fields=True):
     data: Any = UNSET
 
 
+EVENT_DUPLICATE_MS: Final = 600_000
+"""An event without an id and a time is the same event again when nothing in it differs within this time."""
+
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
@@ -91,7 +94,7 @@ class EventEndpoint:
         event, payload = read_event(body, self._config)
         tenant = principal.tenant
         now_ms = self._wall_ms()
-        delivery = _delivery(event, payload, now_ms, self._config.idempotency_event_s * 1000)
+        delivery = _delivery(event, payload, now_ms, EVENT_DUPLICATE_MS)
         rules = self._rule_book.rules()
         apply = partial(rules.apply, event.type, payload, delivery, tenant=tenant, now_ms=now_ms)
         outcome = await self._with_user_states(apply, tenant)  # before the event itself counts as activity

@@ -39,6 +39,7 @@ SECRET_BYTES_MIN: Final = 32  # RFC 7518, section 3.2
 RSA_BITS_MIN: Final = 2048  # RFC 7518, section 3.3
 _JWKS_BYTES_MAX: Final = 256 << 10
 _JWKS_KEYS_MAX: Final = 100
+_JWKS_STALE_MAX_S: Final = 86_400  # the keys read last are used for this long while their list does not answer
 
 
 def algorithm_of(key: object) -> str | None:
@@ -87,7 +88,7 @@ class Keyring:
             return algorithm, fixed
         if not self._url or algorithm not in ("RS256", "ES256"):
             raise unauthorized("the token's algorithm is not accepted here")
-        if not self._fetched_s or time.monotonic() - self._fetched_s > self._config.jwks_stale_max_s:
+        if not self._fetched_s or time.monotonic() - self._fetched_s > _JWKS_STALE_MAX_S:
             self._wanted.set()
             raise unavailable("the keys for verifying tokens are not available", 1)
         if not key_id:

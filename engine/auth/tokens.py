@@ -43,6 +43,9 @@ TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads on
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """As in an ASGI scope: the names in lower case."""
 
+TOKEN_CHARS_MAX: Final = 8192  # about what fits a request header
+TOKEN_TOPICS_MAX: Final = 1000
+_LEEWAY_S: Final = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` has none
 _SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a float holds exactly
 
 
@@ -122,8 +125,8 @@ class Authenticator:
         if self._version != self._keyring.version:
             self._version = self._keyring.version
             self._verified.clear()
-        if len(token) > self._config.token_chars_max:
-            raise unauthorized(f"a token has at most {self._config.token_chars_max} characters")
+        if len(token) > TOKEN_CHARS_MAX:
+            raise unauthorized(f"a token has at most {TOKEN_CHARS_MAX} characters")
         digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
         principal = self._verified.get(digest)
         if principal is None:
@@ -160,7 +163,7 @@ class Authenticator:
         config = self._config
         if not 0 <= claims.exp <= _SECONDS_MAX:
             raise Invalid(f"allowed are 0 to {_SECONDS_MAX} seconds", "exp")
-        if claims.nbf > now_s + config.jwt_leeway_s:
+        if claims.nbf > now_s + _LEEWAY_S:
             raise Invalid("not yet valid", "nbf")
         if config.jwt_issuer and claims.iss != config.jwt_issuer:
             raise Invalid("another issuer is expected", "iss")
@@ -174,8 +177,8 @@ class Authenticator:
         if claims.last_seen_ts is not None and claims.last_seen_ts < 0:
             raise Invalid("milliseconds since the epoch are needed", "last_seen_ts")
         topics = claims.topics or ()
-        if len(topics) > config.topics_per_token_max:
-            raise Invalid(f"at most {config.topics_per_token_max} are allowed", "topics")
+        if len(topics) > TOKEN_TOPICS_MAX:
+            raise Invalid(f"at most {TOKEN_TOPICS_MAX} are allowed", "topics")
         if not all(is_user(topic, config.id_chars_max) for topic in topics):
             raise Invalid(f"each is text of 1 to {config.id_chars_max} characters without control characters", "topics")
         return Principal(

@@ -39,6 +39,7 @@ FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
 _WATCH_S: Final = 5.0  # of Ray's processes and everybody's restarts while the engine runs
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
+_DEMO_TOKEN_TTL_S: Final = 3600  # the demo link is for trying, not for keeping
 _HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
 
 
@@ -286,7 +287,7 @@ class _Run:
         link = url
         if config.jwt_secret:
             token = mint(
-                config.jwt_secret, "demo", ("connect", "publish", "admin"), config.demo_token_ttl_s,
+                config.jwt_secret, "demo", ("connect", "publish", "admin"), _DEMO_TOKEN_TTL_S,
                 now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience,
             )  # fmt: skip
             link = f"{url}/#token={token}"

@@ -47,6 +47,7 @@ from engine.publish.request_queue import RequestQueue
 
 log = logging.getLogger(__name__)
 
+PONG_MISSES_MAX: Final = 2  # pings in a row without an answer; then the connection is closed
 TICK_MS: Final = 100
 """Resolution of heartbeats, stalls and deadlines. Ten wake-ups a second cost 0.1 % of a core."""
 
@@ -94,7 +95,7 @@ class Gateway:
         self.wall_ms = wall_ms = context.wall_ms
         self.clock = clock = context.clock
         self.metrics = metrics
-        self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, config.pong_misses_max)
+        self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, PONG_MISSES_MAX)
         self._links = links
         self._router = router = RecordRouter(config, slots, context, links)
         self.pending_calls = PendingCalls(config.publish_inflight_max, config.publish_timeout_ms, clock, router.route, router.lanes)

@@ -34,6 +34,8 @@ VERSION_MIN: Final = (6, 2)
 
 _PASSWORDS: Final = re.compile(r"(^[^:/]+://[^:@/?]*:)[^@/?]*(?=@)|([?&][^&=]*password=)[^&]*")
 
+_SENTINEL_TIMEOUT_S: Final = 0.3  # of one request to one sentinel; they are asked one after the other
+
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -58,7 +60,7 @@ def connect(config: Config) -> redis.Redis:
     }
     try:
         if config.redis_url.partition("://")[0] in SCHEMES:
-            pool: ConnectionPool = SentinelPool(config.redis_url, config.redis_sentinel_timeout_ms / 1000, **options)
+            pool: ConnectionPool = SentinelPool(config.redis_url, _SENTINEL_TIMEOUT_S, **options)
         else:
             pool = ConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:

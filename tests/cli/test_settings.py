@@ -47,7 +47,7 @@ def test_a_setting_states_its_unit_and_what_it_takes() -> None:
     assert [unit(name) for name in ("heartbeat_ms", "ttl_s_default", "data_bytes_max", "publish_rate_initial_per_s")] == [
         "ms", "s", "bytes", "per s"
     ]  # fmt: skip
-    assert [unit(name) for name in ("session_stream_max", "port", "redis_sentinel_timeout_ms")] == ["", "", "ms"]
+    assert [unit(name) for name in ("session_stream_max", "port", "redis_timeout_ms")] == ["", "", "ms"]
     assert allowed("port") == "an integer from 0 to 65535"
     assert allowed("retry_tries") == "an integer of at least 1"
     assert allowed("redis_fsync") == "one of always, everysec"
