@@ -19,7 +19,7 @@ from engine.core.commit.group import Pending
 from engine.core.journal import journal_records
 from engine.core.journal.journal_records import Handled, Profiled, Spill
 from engine.core.mailbox import aggregation_window, conflation
-from engine.core.mailbox import send as pump
+from engine.core.mailbox import send as mailbox_send
 from engine.core.mailbox.aggregation_window import WindowItem, Windows
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.conflation import Conflation
@@ -273,17 +273,17 @@ def gaps_are_not_announced() -> Any:
 
     def send(self: Delivery, *args: Any) -> None:
         original(self, *args)
-        self._output.to_edges[:] = [entry for entry in self._output.to_edges if type(entry[1]) is not GapRange]
+        self._to_edges[:] = [entry for entry in self._to_edges if type(entry[1]) is not GapRange]
 
     return patched(Delivery, "_send", send)
 
 
 @mutation
 def the_window_is_one_too_large() -> Any:
-    def wider(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: pump.SendLimits, **options: Any) -> Any:
-        return pump.pump(mailbox, connection, now_ms, replace(limits, window=limits.window + 1), **options)
+    def wider(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: mailbox_send.SendLimits, **options: Any) -> Any:
+        return mailbox_send.send(mailbox, connection, now_ms, replace(limits, window=limits.window + 1), **options)
 
-    return patched(delivery, "pump", wider)
+    return patched(delivery, "send", wider)
 
 
 @mutation

@@ -38,8 +38,14 @@ _GAP_ACKED_MAX: Final = 1000
 """Numbers of one gap that are settled one by one: 60 KB of memory, as many in a page."""
 
 
-class Settlement(Struct):
-    """What an acknowledgement did: the messages settled that were in memory, who else had been sent what, and whether it was news."""
+class Settlement(Struct, gc=False):
+    """What an acknowledgement did.
+
+    Attributes:
+        messages: those of the settled messages that were in memory.
+        revoked: the ids of settled messages by other connection that was sent them.
+        news: whether anything was settled.
+    """
 
     messages: list[Message]
     revoked: dict[Conn, list[str]]
@@ -283,20 +289,46 @@ class Mailbox:
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def settle_through(self, seq: int, by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
-        """Everything up to and including `seq` (at most `head`) is handled."""
+        """Everything up to and including `seq` (at most `head`) is handled.
+
+        Args:
+            by: the connection that acknowledged; `None` when it came another way.
+        """
         assert seq <= self.head, "nobody can have handled what was never numbered"
-        result = Settlement([], {})
-        if seq <= self.floor:
-            return result
-        result.news = True
-        if by is not None:
-            by.measure(seq, now_ms, policy)
+        floor = self.floor
+        if seq <= floor:
+            return Settlement([], {})
+        if by is None:
+            return self._settle_range(seq, None)
+        by.measure(seq, now_ms, policy)
+        if by.stalled or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
+            return self._settle_range(seq, by)
+        # Nearly always: everything above the floor is in memory, and no other connection has to be told.
+        hot, flight = self.hot, by.flight
+        messages: list[Message] = []
+        size = landed = 0
+        for number in range(floor + 1, seq + 1):
+            message = hot.pop(number)
+            messages.append(message)
+            length = len(message.body)
+            if type(message.body) is bytes:  # as in `Message.size`
+                size += length
+            if flight.pop(number, None) is not None:
+                landed += length
+        by.flight_bytes -= landed
+        self.hot_bytes -= size
+        self.memory.remove(len(messages), size)
+        self.floor = seq
+        return Settlement(messages, {}, True)
+
+    def _settle_range(self, seq: int, by: Attachment | None) -> Settlement:
+        result = Settlement([], {}, True)
         if seq - self.floor <= len(self.hot) + 8:
             numbers: Iterable[int] = range(self.floor + 1, seq + 1)
         else:
             numbers = sorted(number for number in self.hot if number <= seq)
         size = 0
-        alone = by if len(self.connections) == 1 else None  # nearly always: there is nobody else to tell
+        alone = by if len(self.connections) == 1 else None
         for number in numbers:
             message = self.hot.pop(number, None)
             if message is None:

@@ -1,7 +1,7 @@
-"""What goes out next on one connection: messages and gaps in sequence order, as far as its window allows.
+"""What is sent next on one connection: messages and gaps in sequence order, as far as its window allows.
 
-Held: while the shard is pressed, a low-priority message is not sent, nor read back from storage. Numbers arrive in order, so it is held
-only as long as nothing of higher priority stands behind it (`Mailbox.newest_above_low`): a high message never waits for the pressure to
+While the shard is under pressure, a low-priority message is held: neither sent nor read back from storage. Messages are sent in order, so
+it is held only while nothing of higher priority follows it (`Mailbox.newest_above_low`): a high message never waits for the pressure to
 end."""
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ class SendLimits(Struct, frozen=True):
     batch_bytes: int
 
 
-class Sendable(Struct):
-    """What to send on one connection: `Gap` ranges and messages in the order they go out, and whether a read is needed."""
+class Sendable(Struct, gc=False):
+    """What to send on one connection.
+
+    Attributes:
+        parts: in sending order, gaps as (first, last) and batches of messages as [(sequence number, attempt, body)].
+        load_from: the first number to read from the offline stream before anything more can be sent; 0 for none.
+        expired: messages found to have expired.
+        held: sending ended at a held message.
+    """
 
     parts: list[tuple[int, int] | list[tuple[int, int, bytes]]]
     load_from: int = 0
@@ -30,16 +37,24 @@ class Sendable(Struct):
     held: bool = False
 
 
-def pump(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits, *, hold_low: bool) -> Sendable | None:
-    """What can be sent on the connection now; `None` when nothing. Marks it as sent."""
-    seq = max(connection.sent, mailbox.floor) + 1
-    if connection.stalled or seq > mailbox.head:
+def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits, *, hold_low: bool) -> Sendable | None:
+    """Take what can be sent on the connection now and mark it as sent. `None` when that is nothing."""
+    head, seq = mailbox.head, max(connection.sent, mailbox.floor) + 1
+    if connection.stalled or seq > head:
         return None
     flight, hot = connection.flight, mailbox.hot
+    if seq == head and len(flight) < limits.window and not hold_low:  # nearly always: one new message, and nothing before it is unsent
+        message = hot.get(seq)
+        room = limits.window_bytes - connection.flight_bytes
+        if message is not None and message.expires_ms > now_ms and (len(message.body) <= room or not flight):
+            flight[seq] = (now_ms, 1)
+            connection.flight_bytes += len(message.body)
+            connection.sent = seq
+            return Sendable([[(seq, message.attempts + 1, message.body)]])
     result = Sendable([])
-    batch: list[tuple[int, int, bytes]] = []
+    batch: list[tuple[int, int, bytes]] | None = None
     size = 0
-    while seq <= mailbox.head and len(flight) < limits.window:  # a gap waits too: until it is told, more may become of it
+    while seq <= head and len(flight) < limits.window:  # a gap waits too: until it is sent, more numbers may join it
         message = hot.get(seq)
         if message is not None and message.expires_ms > now_ms:
             if hold_low and message.priority == LOW and seq > mailbox.newest_above_low:
@@ -48,9 +63,9 @@ def pump(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
             length = len(message.body)
             if flight and connection.flight_bytes + length > limits.window_bytes:
                 break
-            if batch and size + length > limits.batch_bytes:
-                result.parts.append(batch)
+            if batch is None or size + length > limits.batch_bytes:
                 batch, size = [], 0
+                result.parts.append(batch)
             batch.append((seq, message.attempts + 1, message.body))
             size += length
             flight[seq] = (now_ms, 1)
@@ -61,17 +76,13 @@ def pump(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
         if message is not None:
             result.expired += mailbox.expire(seq, now_ms)
         gap = mailbox.gap_at(seq)
-        if gap is None and mailbox.is_cold(seq):
+        if gap is not None:
+            result.parts.append((seq, gap[1]))
+            batch = None
+        elif mailbox.is_cold(seq):
             result.held = hold_low and seq > mailbox.newest_above_low
             result.load_from = 0 if result.held else seq
             break
-        if gap is not None:
-            if batch:
-                result.parts.append(batch)
-                batch, size = [], 0
-            result.parts.append((seq, gap[1]))
         connection.sent = seq if gap is None else gap[1]  # settled or dying
         seq = connection.sent + 1
-    if batch:
-        result.parts.append(batch)
     return result if result.parts or result.load_from or result.held else None

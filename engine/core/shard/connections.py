@@ -24,7 +24,6 @@ from engine.core.journal.journal_records import Handled, settled_numbers
 from engine.core.mailbox.attachment import Attachment, Conn
 from engine.core.mailbox.id_lookup import oldest_of, seqs_shown
 from engine.core.mailbox.mailbox import Mailbox, Settlement
-from engine.core.mailbox.plain import settle_newest
 from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
@@ -147,7 +146,7 @@ class Connections:
             head = mailbox.head + (waits and record.kind == POLL)
             welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
             self._output.to_edges.append((session, welcome))
-        self._delivery.pump(mailbox, connection, now_ms)
+        self._delivery.send(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Attachment, sent: int, now_ms: int) -> None:
         """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory.
@@ -210,15 +209,7 @@ class Connections:
             return
         mailbox.seen_ms = now_ms
         self._output.answered(connection.answered_through(record.seq, now_ms))
-        messages = settle_newest(mailbox, record.seq, connection, now_ms, self._limits.retry)
-        if messages:
-            self._note_acked(mailbox, now_ms)
-            self._delivery.acknowledged(mailbox, messages, now_ms)
-            if connection.sent < mailbox.head:
-                self._delivery.pump(mailbox, connection, now_ms)
-            self._broadcast_step.settled(mailbox)
-        else:
-            self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
+        self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -247,14 +238,11 @@ class Connections:
         self._output.to_edges.append((session, SettledRecord(record.ref)))
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
-        self._note_acked(mailbox, now_ms)
-        self._delivery.settled(mailbox, settled, by, now_ms)
-        self._broadcast_step.settled(mailbox)
-
-    def _note_acked(self, mailbox: Mailbox, now_ms: int) -> None:
         self._acked[mailbox.key] = mailbox
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
+        self._delivery.settled(mailbox, settled, by, now_ms)
+        self._broadcast_step.settled(mailbox)
 
     def nack(self, session: str, record: Nack, now_ms: int) -> None:
         found = self._sessions.get(session, {}).get(record.conn)
@@ -267,7 +255,7 @@ class Connections:
         self._refuse(mailbox, session, record, again=False)
         if connection.stalled:
             mailbox.rewind(connection)
-        self._delivery.pump(mailbox, connection, now_ms)
+        self._delivery.send(mailbox, connection, now_ms)
 
     def _refuse(self, mailbox: Mailbox, session: str, record: Nack, *, again: bool) -> None:
         """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
@@ -328,7 +316,7 @@ class Connections:
         if found is not None:
             mailbox, connection = found
             connection.written(mailbox.hot, record.seq)
-            self._delivery.pump(mailbox, connection, now_ms)
+            self._delivery.send(mailbox, connection, now_ms)
         else:
             self._unknown(session, record)
 

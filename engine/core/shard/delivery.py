@@ -9,14 +9,13 @@ the end of a pressure is not the beginning of the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeGuard
 
-from engine.core.mailbox.attachment import Attachment, Conn
+from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.mailbox.mailbox import Mailbox, Settlement
-from engine.core.mailbox.plain import pump_newest
-from engine.core.mailbox.send import Sendable, SendLimits, pump
+from engine.core.mailbox.send import Sendable, SendLimits, send
 from engine.core.model.message import Message, SharedBody
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
@@ -32,6 +31,8 @@ class Delivery:
 
     def __init__(self, limits: ShardLimits, mailbox_store: MailboxStore, output: ShardOutput) -> None:
         self._output = output
+        self._to_edges = output.to_edges
+        self._counters = output.counters
         self._mailbox_store = mailbox_store
         self._limits = limits
         self._send_limits = SendLimits(limits.window, limits.window_bytes, limits.deliver_bytes_max)
@@ -54,123 +55,103 @@ class Delivery:
             self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
-        """An acknowledgement was applied, by this connection or from elsewhere: tell the others, send what there is room for."""
-        self.acknowledged(mailbox, settled.messages, now_ms)
-        for conn, ids in settled.revoked.items():
-            if ids:
-                self._output.to_edges.append((conn[0], Revoke(conn[1], ids)))
+        """An acknowledgement was applied: revoke its messages on the other connections, and send what there is room for now.
+
+        Args:
+            by: the connection that acknowledged; `None` when it came another way.
+        """
+        self._mailbox_store.mark(mailbox)
+        self._output.acknowledged(settled.messages, now_ms)
+        if settled.revoked:
+            for conn, ids in settled.revoked.items():
+                if ids:
+                    self._to_edges.append((conn[0], Revoke(conn[1], ids)))
         if by is not None and by.stalled and settled.news:
             mailbox.rewind(by)
+        head = mailbox.head
         for connection in mailbox.connections.values():
-            if connection.stalled or connection.sent < mailbox.head:
-                self.pump(mailbox, connection, now_ms)
-
-    def acknowledged(self, mailbox: Mailbox, messages: Sequence[Message], now_ms: int) -> None:
-        """These are settled and have left memory."""
-        self._mailbox_store.mark(mailbox)
-        self._output.acknowledged(messages, now_ms)
+            if connection.sent < head or connection.stalled:
+                self.send(mailbox, connection, now_ms)
 
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
         """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
         together: dict[tuple[int, str], DeliverShared] = {}
         bodies: dict[int, SharedBody] = {}
 
-        def add(body: SharedBody, conn: Conn, seq: int, attempt: int) -> None:
-            record = together.get((body.pos, conn[0]))
-            if record is None:
-                record = together[body.pos, conn[0]] = DeliverShared(body.pos, [])
-                bodies[body.pos] = body
-            record.deliveries.append((conn[1], seq, attempt))
-
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
-                newest = self._newest(mailbox, connection, now_ms)
-                if newest is not None:
-                    if type(newest.body) is SharedBody:
-                        self._output.sent(newest, connection.since_ms, now_ms)
-                        add(newest.body, connection.conn, newest.seq, newest.attempts + 1)
-                    else:
-                        self._send_one(connection, newest, now_ms)
+                sendable = self._next(mailbox, connection, now_ms)
+                if sendable is None:
                     continue
-                pumped = self._pump(mailbox, connection, now_ms)
-                if pumped is None:
-                    continue
-                parts = pumped.parts
+                parts = sendable.parts
                 if len(parts) != 1 or not _all_shared(parts[0]):
-                    self._send(mailbox, connection, pumped, now_ms)
+                    self._send(mailbox, connection, sendable, now_ms)
                     continue
-                # Each connection is pumped once here, and positions grow with its numbers: sorted by position, all is in order.
+                session, conn = connection.conn
+                # Each connection sends once here, and positions grow with its numbers: sorted by position, all is in order.
                 for seq, attempt, body in parts[0]:
                     self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
-                    add(body, connection.conn, seq, attempt)
-                self._sent(mailbox, connection, pumped, now_ms)
+                    record = together.get((body.pos, session))
+                    if record is None:
+                        record = together[body.pos, session] = DeliverShared(body.pos, [])
+                        bodies[body.pos] = body
+                    record.deliveries.append((conn, seq, attempt))
+                self._sent(mailbox, connection, sendable, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
             self._share(session, bodies[pos])
-            self._output.counters["delivered"] += len(record.deliveries)
-            self._output.to_edges.append((session, record))
+            self._counters["delivered"] += len(record.deliveries)
+            self._to_edges.append((session, record))
 
-    def pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
-        """Send what the connection has not seen and has room for. A stall ends when what caused it was settled elsewhere, or expired."""
-        newest = self._newest(mailbox, connection, now_ms)
-        if newest is not None:
-            self._send_one(connection, newest, now_ms)
-            return
-        pumped = self._pump(mailbox, connection, now_ms)
-        if pumped is not None:
-            self._send(mailbox, connection, pumped, now_ms)
+    def send(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
+        """Send what the connection has not been sent and has room for.
 
-    def _newest(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Message | None:
-        """The newest message where it is all there is to send: it goes out now, and its retry timer is watched over."""
-        newest = pump_newest(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
-        if newest is not None and connection.retries:
-            self.watch(mailbox, now_ms)
-        return newest
+        A stall ends here when the messages that caused it were settled elsewhere, or have expired.
+        """
+        sendable = self._next(mailbox, connection, now_ms)
+        if sendable is not None:
+            self._send(mailbox, connection, sendable, now_ms)
 
-    def _pump(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Sendable | None:
+    def _next(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Sendable | None:
         if connection.stalled and connection.may_go_on(now_ms):
             mailbox.rewind(connection)
-        return pump(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
+        return send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
 
-    def _send(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
+    def _send(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
         session, conn = connection.conn
-        for part in pumped.parts:
+        for part in sendable.parts:
             if isinstance(part, list):
-                self._output.counters["delivered"] += len(part)
+                self._counters["delivered"] += len(part)
                 for seq, _, _ in part:
                     self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
                 self._deliver(session, conn, part)
             else:
-                self._output.to_edges.append((session, GapRange(conn, *part)))
+                self._to_edges.append((session, GapRange(conn, *part)))
                 self._mailbox_store.mark(mailbox)
-        self._sent(mailbox, connection, pumped, now_ms)
+        self._sent(mailbox, connection, sendable, now_ms)
 
-    def _send_one(self, connection: Attachment, message: Message, now_ms: int) -> None:
-        self._output.counters["delivered"] += 1
-        self._output.sent(message, connection.since_ms, now_ms)
-        self._deliver(*connection.conn, [(message.seq, message.attempts + 1, message.body)])
-
-    def _sent(self, mailbox: Mailbox, connection: Attachment, pumped: Sendable, now_ms: int) -> None:
-        self._output.counters["expired"] += pumped.expired
-        if pumped.parts and connection.retries:
-            self.watch(mailbox, now_ms)
-        if pumped.load_from:
-            self._mailbox_store.want_read(mailbox, pumped.load_from, self._limits.window)
-        if pumped.held:
+    def _sent(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
+        if sendable.expired:
+            self._counters["expired"] += sendable.expired
+        if sendable.parts and connection.retries and not mailbox.timer_ms:
+            self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
+        if sendable.load_from:
+            self._mailbox_store.want_read(mailbox, sendable.load_from, self._limits.window)
+        if sendable.held:
             self.held[mailbox.key] = mailbox
 
     def superseded(self, mailbox: Mailbox, message: Message) -> None:
         """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
         for connection in mailbox.connections.values():
             if connection.sent >= message.seq:
-                self._output.to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
+                self._to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
 
     def release(self, now_ms: int, messages_max: int) -> None:
         """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""
-        until = self._output.counters["delivered"] + messages_max
-        while self.held and self._output.counters["delivered"] < until:
+        until = self._counters["delivered"] + messages_max
+        while self.held and self._counters["delivered"] < until:
             mailbox = self.held.pop(next(iter(self.held)))
             for connection in mailbox.connections.values():
-                self.pump(mailbox, connection, now_ms)
+                self.send(mailbox, connection, now_ms)
 
     def _deliver(self, session: str, conn: int, messages: list[tuple[int, int, bytes]]) -> None:
         """Messages for one connection, bodies of broadcasts by reference."""
@@ -181,19 +162,19 @@ class Delivery:
                 run.append(message)
                 continue
             if run:
-                self._output.to_edges.append((session, Deliver(conn, run)))
+                self._to_edges.append((session, Deliver(conn, run)))
                 run = []
             self._share(session, body)
-            self._output.to_edges.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
+            self._to_edges.append((session, DeliverShared(body.pos, [(conn, message[0], message[1])])))
         if run:
-            self._output.to_edges.append((session, Deliver(conn, run)))
+            self._to_edges.append((session, Deliver(conn, run)))
 
     def _share(self, session: str, body: SharedBody) -> None:
         """See that the edge has the body."""
         cache = self._bodies[session]
         if body.pos not in cache:
             cache.put(body.pos, body)
-            self._output.to_edges.append((session, Shared(body.pos, bytes(body))))
+            self._to_edges.append((session, Shared(body.pos, bytes(body))))
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
         """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
@@ -241,18 +222,18 @@ class Delivery:
                 stalled = connection.stalled
                 again = connection.overdue(mailbox.hot, now_ms, self._limits.retry)
                 if again:
-                    self._output.counters["retried"] += len(again)
+                    self._counters["retried"] += len(again)
                     self._deliver(*connection.conn, again)
                 if connection.stalled and not stalled:
-                    self._output.counters["stalled"] += 1
+                    self._counters["stalled"] += 1
                     self._mailbox_store.mark_urgent(mailbox)
             self.watch(mailbox, now_ms)
 
 
 def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
-    if type(part) is not list:
+    if type(part) is not list or type(part[0][2]) is not SharedBody:
         return False
-    return all(type(body) is SharedBody for _, _, body in part)
+    return len(part) == 1 or all(type(body) is SharedBody for _, _, body in part)
 
 
 def _by_position(item: tuple[tuple[int, str], DeliverShared]) -> int:

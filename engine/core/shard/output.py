@@ -7,7 +7,7 @@ The shell drains `to_edges` and `to_schedulers` after every event it feeds the c
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -78,14 +78,12 @@ class ShardOutput:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
 
-    def acknowledged(self, messages: Iterable[Message], now_ms: int) -> None:
+    def acknowledged(self, messages: Sequence[Message], now_ms: int) -> None:
         """Count acknowledged messages, and the time from their acceptance until now."""
         latency = self.latency
-        count = 0
         for message in messages:
             latency[bisect_left(LATENCY_BUCKETS_MS, now_ms - message.accepted_ms)] += 1
-            count += 1
-        self.counters["acknowledged"] += count
+        self.counters["acknowledged"] += len(messages)
 
     def sent(self, message: Message, open_since_ms: int, now_ms: int) -> None:
         """Count the time from acceptance until now, if the connection was open then: else it says how long the user was away."""

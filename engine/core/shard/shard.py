@@ -286,7 +286,7 @@ class ShardCore:
             trimmed = mailbox.trim(self.limits.offline_max)
             self.output.counters["trimmed"] += len(trimmed)
             for connection in mailbox.connections.values():
-                self.delivery.pump(mailbox, connection, now_ms)
+                self.delivery.send(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.mailbox_store.mark_urgent(mailbox)
         self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
@@ -411,7 +411,7 @@ class ShardCore:
         mailbox.loaded(read.first, read.last, messages)
         self.connections.refuse_read(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
-            self.delivery.pump(mailbox, connection, now_ms)
+            self.delivery.send(mailbox, connection, now_ms)
         if mailbox.hot_bytes > self.limits.hot_bytes_max:
             self.mailbox_store.cool(mailbox)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from itertools import pairwise
 
 from hypothesis import settings
@@ -13,10 +14,11 @@ from engine.core.journal.journal_records import decode_page, decode_stored, mess
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
-from engine.core.mailbox.send import SendLimits, pump
+from engine.core.mailbox.send import SendLimits, send
 from engine.core.model.constants import NORMAL
 from engine.core.model.message import Message
 from engine.core.wire.records import WEBSOCKET
+from tests.support.mailbox_states import first_connection, mailboxes_after_two_events, state_of
 from tests.support.operations import calls_of, peak_bytes_of
 
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
@@ -55,7 +57,7 @@ def mailbox_with_gap() -> tuple[Mailbox, Attachment]:
     mailbox.reach(GAP + 1, ())
     mailbox.append(message(GAP + 2), b"", 1000)
     connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
-    while (sent := pump(mailbox, connection, 0, LIMITS, hold_low=False)) is not None:
+    while (sent := send(mailbox, connection, 0, LIMITS, hold_low=False)) is not None:
         assert sent.parts
     return mailbox, connection
 
@@ -90,6 +92,20 @@ def test_a_trim_after_a_jump_of_the_head_does_not_visit_every_number() -> None:
     mailbox.reach(GAP, ())
     assert calls_of(lambda: mailbox.trim(10)) < 100
     assert (mailbox.gone, mailbox.hot) == ([(1, GAP)], {})
+
+
+def test_an_acknowledgement_settles_the_same_on_the_fast_path() -> None:
+    fast = 0
+    for mailbox in mailboxes_after_two_events():
+        for seq in range(mailbox.floor + 1, mailbox.head + 1):
+            general, quick = deepcopy(mailbox), deepcopy(mailbox)
+            settled = quick.settle_through(seq, first_connection(quick), 40, POLICY)
+            first_connection(general).measure(seq, 40, POLICY)
+            through = general._settle_range(seq, first_connection(general))
+            assert (settled.messages, settled.revoked, settled.news) == (through.messages, through.revoked, through.news)
+            assert state_of(quick) == state_of(general)
+            fast += not (mailbox.cold or mailbox.acked or mailbox.gone or mailbox.dying) and len(mailbox.connections) == 1
+    assert fast > 100
 
 
 class Numbers(RuleBasedStateMachine):
@@ -128,7 +144,7 @@ class Numbers(RuleBasedStateMachine):
     @rule(number=st.sampled_from([1, 2]))
     def send(self, number: int) -> None:
         expired = {seq for seq, held in self.mailbox.hot.items() if held.expires_ms <= self.now_ms}
-        pumped = pump(self.mailbox, self.connection(number), self.now_ms, LIMITS, hold_low=False)
+        pumped = send(self.mailbox, self.connection(number), self.now_ms, LIMITS, hold_low=False)
         self.become(expired - self.mailbox.hot.keys(), GONE, PENDING)
         for part in pumped.parts if pumped is not None else []:
             if isinstance(part, list):
