@@ -1,14 +1,14 @@
-"""The opening handshake of a WebSocket (RFC 6455, section 4.2) the short way: for the plain request that nearly every client sends.
+"""The opening handshake of a WebSocket (RFC 6455, section 4.2), with a fast path for the request that nearly every client sends.
 
-    EdgeHttpProtocol --plain, and granted--> 101, DirectWebSocket
-                     --anything else-------> uvicorn's way: HandshakeProtocol, the websockets library, ASGI, Starlette, routes
+    HttpProtocol --plain, and granted--> 101, DirectWebSocket
+                 --any other-----------> HandshakeProtocol, the websockets library, ASGI, Starlette, routes
 
-uvicorn writes the request that it has read out again for the library to read, and takes it through a task, the middleware and the routes
-before the socket's: 400 us of an edge's CPU for a client that connects, 190 the short way.
+The general handshake writes the request out again for the library to parse, and runs a task, the middleware and the routes: 400 us of an
+edge's CPU per client that connects, 190 on the fast path.
 
-The short way only grants. A request is plain when a comparison of bytes is enough to know what the library would find
-(`ServerProtocol.process_request`); whatever is not, and whatever is refused, goes uvicorn's way from its beginning. So each refusal
-is made, worded and counted in the one place where it is for everything else, and nothing is granted that the library would refuse.
+The fast path only grants. A request is plain when comparing bytes is enough to know that the library would accept it
+(`ServerProtocol.process_request`). Every other request, and every refused one, takes the general handshake from its beginning, so a
+refusal is made, worded and counted in one place, and nothing is granted that the library would reject.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PATH: Final = "/v1/ws"
 SUBPROTOCOL: Final = "notify.v1.json"
 
 SocketArguments = tuple[Gateway, Principal, Cursor, str, Verify]
-"""Of a `WebSocketSession`, whatever carries it."""
+"""The arguments of a `WebSocketSession`."""
 
 OpenSocket = Callable[[RawHeaders, bytes, Sequence[str]], DirectWebSocket]
-"""(headers, query string, subprotocols offered) -> the connection, not begun. Raises Problem or Unavailable, and has done nothing then."""
+"""(headers, query string, offered subprotocols) -> the connection, not begun. Raises Problem or Unavailable, without side effects."""
 
 _PATH: Final = PATH.encode()
-_CONNECTION: Final = frozenset((b"upgrade", b"keep-alive, upgrade"))  # the latter is Firefox's
+_CONNECTION: Final = frozenset((b"upgrade", b"keep-alive, upgrade"))  # Firefox sends the latter
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{22}==")  # 16 bytes in base64
 _TOKENS: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:, ?[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")  # RFC 9110, section 5.6.2
 
@@ -54,13 +54,13 @@ class Opening(NamedTuple):
 
 
 def plain(method: str, http_version: str, url: bytes, headers: RawHeaders) -> Opening | None:
-    """What a request asks for, None when it is not plain. `url` is the request line's."""
+    """What a request asks for; None when it is not plain. `url` is the request line's target."""
     path, _, query_string = url.partition(b"?")
     if path != _PATH or not url.isascii() or method != "GET" or http_version != "1.1":
         return None
     fields = dict(headers)
     if len(fields) != len(headers):
-        return None  # what a repeated one means depends on the field
+        return None  # what a repeated field means depends on the field
     key, offered = fields.get(b"sec-websocket-key", b""), fields.get(b"sec-websocket-protocol")
     if (
         fields.get(b"connection", b"").lower() not in _CONNECTION
@@ -79,7 +79,7 @@ def plain(method: str, http_version: str, url: bytes, headers: RawHeaders) -> Op
 
 
 def answer(opening: Opening, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The 101 that grants it. `default_headers`: the server's, for every answer."""
+    """The 101 response. `default_headers`: of every response of the server."""
     lines = [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"]
     lines += [b"%b: %b\r\n" % header for header in default_headers]
     if SUBPROTOCOL in opening.subprotocols:
@@ -89,7 +89,7 @@ def answer(opening: Opening, default_headers: Iterable[tuple[bytes, bytes]]) -> 
 
 
 class Sockets:
-    """Decides who gets a WebSocket, for both ways.
+    """Decides who gets a WebSocket, for the fast path and the general handshake.
 
     Args:
         gateway: the edge's.
@@ -103,11 +103,11 @@ class Sockets:
         self._config = config
 
     def arguments(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> SocketArguments:
-        """What the connection is made of that a request asks for.
+        """Authenticate and admit a request; return the arguments of its connection.
 
         Raises:
-            Problem: 401, or 403: the token does not allow to connect, or the page's origin is not allowed.
-            Unavailable: the edge is full, or going away.
+            Problem: 401; 403, the token has no scope `connect`, or the page's origin is not allowed.
+            Unavailable: the edge is full or draining.
         """
         principal = self._authenticator.authenticate(headers, query_string, subprotocols, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "connect")
@@ -122,13 +122,13 @@ class Sockets:
         return DirectWebSocket(*self.arguments(headers, query_string, subprotocols))
 
     def _verify(self, token: str) -> Principal:
-        """Whose fresh token it is. Raises Problem likewise."""
+        """The principal of a fresh token. Raises Problem as `arguments` does."""
         principal = self._authenticator.token_principal(token, self._gateway.wall_ms() / 1000)
         tokens.require(principal, "connect")
         return principal
 
     def _check_origin(self, headers: Mapping[bytes, bytes]) -> None:
-        # A browser sends cookies with WebSockets to any site, and no CORS protects the answer (RFC 6455, section 10.2).
+        # Browsers send cookies with WebSocket handshakes to any site, and CORS does not apply to them (RFC 6455, section 10.2).
         origin = headers.get(b"origin")
         if origin is None:
             return

@@ -31,14 +31,14 @@ FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
 TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
-"""The reason of the close frame (123 bytes at most, RFC 6455, section 5.5): what to do about it."""
+"""The reason in the close frame, at most 123 bytes (RFC 6455, section 5.5)."""
 
 Verify = Callable[[str], Principal]
-"""A token's owner; raises Problem, 401 when the token is no good and 403 when it does not allow to connect."""
+"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope `connect`."""
 
 
 class WebSocketSession(Connection):
-    """The protocol of one WebSocket; carriers implement `write`, `ping` and `close`.
+    """One WebSocket; subclasses implement `write`, `ping` and `close`.
 
     Args:
         verify: checks the fresh token of an `auth` frame.
@@ -51,26 +51,26 @@ class WebSocketSession(Connection):
         self.verify = verify
         self.owner = owner
         self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
-        self.heard = False  # anything at all since the last look
+        self.heard = False  # a frame arrived since the last `check`
         self.malformed_frames = 0
         self.unsent = False  # the client has not taken everything written
 
-    # -- For carriers to implement. ----------------------------------------------------------------------------------------
+    # -- For subclasses to implement. --------------------------------------------------------------------------------------
     def write(self, text: bytes) -> None:
-        """Send one text frame, or queue it; ends a connection whose queue passes `send_buffer_bytes_max`."""
+        """Send one text frame, or buffer it; end the connection when the buffer exceeds `send_buffer_bytes_max`."""
         raise NotImplementedError
 
     def ping(self, payload: bytes) -> None:
-        """Send a ping frame; a carrier that cannot does nothing, and reports `alive` itself."""
+        """Send a ping frame."""
         raise NotImplementedError
 
-    # -- What the gateway says. --------------------------------------------------------------------------------------------
+    # -- From the gateway. -------------------------------------------------------------------------------------------------
     def on_welcome(self, record: wire.Welcome) -> None:
         self.write(client_frames.welcome(self.welcome_frame(record)))
 
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         if self.unsent:
-            # What the client has not even taken yet needs no repetition: it would only make a slow client slower.
+            # A retry of what is still in the send buffer would only make a slow client slower.
             messages = [message for message in messages if message[0] > self.sent or message[1] == 1]
             if not messages:
                 return
@@ -107,7 +107,7 @@ class WebSocketSession(Connection):
             self.ping(self.heartbeat.payload)
         return min(self.heartbeat.due_ms, now_ms + self.expires_ms - wall_ms)
 
-    # -- What the client says. ---------------------------------------------------------------------------------------------
+    # -- From the client. --------------------------------------------------------------------------------------------------
     def text(self, data: bytes) -> None:
         """A text frame arrived."""
         if self.ended:
@@ -167,10 +167,12 @@ class WebSocketSession(Connection):
         else:
             subscriptions.ask(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
 
-    def _on_subscribed(self, told: list[str] | str) -> None:
-        self.write(
-            client_frames.error(told, "the subscriptions are unchanged") if isinstance(told, str) else client_frames.subscribed(told)
-        )
+    def _on_subscribed(self, topics: list[str] | str) -> None:
+        """The shard's answer: the user's topics, or the code of an error."""
+        if isinstance(topics, str):
+            self.write(client_frames.error(topics, "the subscriptions are unchanged"))
+        else:
+            self.write(client_frames.subscribed(topics))
 
     def _reauthenticate(self, token: str) -> None:
         try:

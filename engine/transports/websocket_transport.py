@@ -1,23 +1,22 @@
-"""WebSockets on the engine's own server: uvicorn's handshake, then frames straight to and from the transport.
+"""WebSocket frames (RFC 6455) between a client's transport and `WebSocketSession`, and the handshakes that need the general path.
 
-    TCP --> uvicorn HttpToolsProtocol --upgrade--> HandshakeProtocol (uvicorn's sansio protocol; ASGI, Starlette, routes)
-                   |                                    | `take_over`, once accepted
-                   | a plain request                    v
-                   +--- `engine.transports.websocket_handshake` ------> DirectWebSocket: the transport's protocol from then on
+    HttpProtocol --any other upgrade--> HandshakeProtocol (uvicorn's sans-I/O protocol; ASGI, Starlette, routes)
+         |                                  | `take_over`, once accepted
+         | a plain, granted request         v
+         +--------------------------> DirectWebSocket: the transport's protocol from then on
 
-Every handshake that is not plain, and every refusal, is uvicorn's and Starlette's. An accepted connection leaves both: its
-transport gets a protocol of its own, the ASGI call returns, and the request, its headers, tasks and queues are freed. An
-idle connection is then a transport and one slotted object.
+An accepted connection leaves ASGI: its transport gets a protocol of its own, the ASGI call returns, and the request, its headers,
+tasks and queues are freed. An idle connection is then a transport and one slotted object.
 
-Reading. Frames are found by their headers (RFC 6455, section 5.2). What comes with nearly every read, a complete masked text
-frame, is unmasked here; so are pongs. Everything else (fragments, pings, close, binary, errors) goes to a
-`ServerProtocol` of the websockets library, made when it is needed and dropped when it is idle. Incomplete frames wait here,
-at most one of `frame_bytes_max`, so the library always stands at a frame boundary.
+Reading. Frames are found by their headers (RFC 6455, section 5.2). The common case, a complete masked text frame, is unmasked here, and
+so are pongs. Everything else (fragments, pings, close, binary, errors) goes to a `ServerProtocol` of the websockets library, created
+when it is needed and dropped when it is idle. An incomplete frame, at most `frame_bytes_max` of it, is buffered here, so the library is
+always at a frame boundary.
 
-Writing. A server does not mask: a frame is its header and the payload, handed to the transport as they are.
+Writing. A server does not mask (section 5.1): a frame is its header and the payload, passed to the transport as they are.
 
-Backpressure. The transport's high-water mark is 0: it tells the moment the kernel takes less than everything. Unsent
-bytes end the connection with 4413 when they pass `send_buffer_bytes_max`, or stand still for `send_stall_ms`.
+Backpressure. The transport's high-water mark is 0, so `pause_writing` is called as soon as the kernel takes less than everything. Unsent
+bytes end the connection with 4413 when they exceed `send_buffer_bytes_max`, or when none leaves for `send_stall_ms`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from engine.transports.websocket_protocol import TOO_SLOW, TOO_SLOW_HINT, Verify
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # a platform for which the library has no compiled part: ten times as slow, and right
+except ImportError:  # the library has no compiled part for this platform; the Python one takes ten times as long
     from websockets.utils import apply_mask
 
 EXTENSION: Final = "notify.socket"
@@ -60,21 +59,21 @@ quiet.setLevel(logging.WARNING)
 
 
 class _NoTransport(asyncio.Transport):
-    """What a protocol holds after its transport was given away."""
+    """The transport of a protocol that has handed over its own: closed, and closing it does nothing."""
 
     def close(self) -> None:
-        """The transport is somebody else's to close."""
+        """Do nothing: the transport belongs to another protocol."""
 
     def is_closing(self) -> bool:
-        """It is not there any more."""
+        """Always true."""
         return True
 
     def abort(self) -> None:
-        """As `close`."""
+        """Do nothing, as `close`."""
 
 
 class HandshakeProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol until the connection is accepted; for `uvicorn.Config(ws=...)`."""
+    """uvicorn's WebSocket protocol, until the application has accepted the connection and `take_over` is called."""
 
     def __init__(
         self,
@@ -87,28 +86,28 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         self.logger = quiet
         self.conn.logger = quiet
         self.conn.debug = False
-        self._early = b""  # what the client sent behind its handshake, before the answer
+        self._early = b""  # received after the handshake request, before the response
 
     def handle_connect(self, event: Request) -> None:
-        """The request is complete: show this protocol to the application."""
+        """The request is complete: put this protocol into its scope."""
         super().handle_connect(event)
         if not self.handshake_complete:
             self.scope["extensions"][EXTENSION] = {"protocol": self}
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client. Frames that come before the answer to the handshake wait, and so does the client."""
+        """Bytes of the client. Frames that arrive before the response to the handshake are buffered, and reading pauses."""
         if self.handshake_initiated and not self.handshake_complete:
             self._early += data
             self.transport.pause_reading()
             return
         super().data_received(data)
         if not self.handshake_initiated:
-            # The request is complete, and the library could not read it: a line beyond its limit, a body. uvicorn says nothing then.
+            # The library could not parse the request (a line over its limit, a body); uvicorn sends nothing in that case.
             self.transport.write(b"".join(self.conn.data_to_send()) or _UNREADABLE)
             self.transport.close()
 
     async def receive(self) -> Any:
-        """The next ASGI event, for applications that do not take over."""
+        """The next ASGI event, for an application that does not call `take_over`."""
         if self._early and self.handshake_complete and not self.disconnected:
             early, self._early = self._early, b""
             self.transport.resume_reading()
@@ -116,9 +115,9 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         return await super().receive()
 
     def take_over(self, connection: DirectWebSocket) -> bool:
-        """Give the transport to `connection`, which begins; `False` when the client has gone already.
+        """Hand the transport over to `connection`, which begins. Returns false when the client has already disconnected.
 
-        To be called right after `websocket.accept`, before control returns to the event loop.
+        Call it right after `websocket.accept`, before control returns to the event loop.
         """
         transport = self.transport
         if transport.is_closing() or self.disconnected or not self.handshake_complete:
@@ -135,7 +134,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
 
 
 class DirectWebSocket(WebSocketSession, asyncio.Protocol):
-    """A WebSocket on a transport of its own. See the module's theory of operation."""
+    """A WebSocket that is the protocol of its transport. See the module's theory of operation."""
 
     __slots__ = ("_connections", "_corked", "_fragments", "_library", "_progress", "_tail", "_timer", "_transport", "_written")
 
@@ -143,11 +142,11 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         super().__init__(gateway, owner, cursor, device, verify)
         self._transport: asyncio.Transport = _NOWHERE
         self._connections: MutableSet[Any] | None = None
-        self._library: ServerProtocol | None = None  # exists while something odd is going on
+        self._library: ServerProtocol | None = None  # exists while the general path is in use
         self._fragments: list[Frame] = []  # of an unfinished message
-        self._tail = b""  # the beginning of an incomplete frame
+        self._tail = b""  # the received part of an incomplete frame
         self._timer: asyncio.TimerHandle | None = None  # of the closing handshake
-        self._corked: list[bytes] | None = None  # frames that leave with the welcome
+        self._corked: list[bytes] | None = None  # frames to be written together with the welcome
         self._progress: Progress | None = None  # while bytes are unsent
         self._written = 0
 
@@ -156,7 +155,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
 
         Args:
             transport: where the frames go.
-            connections: the server's live protocols, whose end it awaits when it shuts down.
+            connections: the server's live protocols; it waits for their end when it shuts down.
         """
         self._transport = transport
         self._connections = connections
@@ -184,7 +183,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             position = self._read_frame(data, position, end)
 
     def _read_frame(self, data: bytes, position: int, end: int) -> int:
-        """Handle the frame at `position`, whatever it is. Returns where the next one begins; `end` when it is incomplete."""
+        """Handle the frame at `position`. Returns where the next one begins, or `end` when this one is incomplete."""
         self.heard = True
         library = self._library
         if library is not None and library.state is not OPEN:
@@ -210,7 +209,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         return stop
 
     def _feed(self, library: ServerProtocol | None, data: bytes) -> None:
-        """Give the library whole frames, or what breaks the protocol, and do what it says."""
+        """Pass the library whole frames, or bytes that violate the protocol, and act on its events."""
         if library is None:
             library = self._open_library()
         library.receive_data(data)
@@ -222,7 +221,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
                     self._message()
         self._write_all(library.data_to_send())
         if library.parser_exc is not None:
-            # Half-close and read on: a transport closed with unread bytes sends a reset, which would overtake the close frame.
+            # Half-close and read on: closing a socket with unread bytes sends a reset, which would overtake the close frame.
             self.gateway.detach(self, ABNORMAL_CLOSURE if library.close_sent is None else library.close_sent.code)
             if not self._transport.is_closing():
                 self._transport.write_eof()
@@ -249,7 +248,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
 
     # -- Writing. ----------------------------------------------------------------------------------------------------------
     def on_welcome(self, record: Welcome) -> None:
-        # A returning user is welcomed with messages: one system call for both is 5 % of what a storm costs.
+        # Pending messages follow at once: one write for both saves 5 % of the cost of a reconnect storm.
         self._corked = []
         super().on_welcome(record)
 
@@ -290,20 +289,20 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._put(data)
 
     def pause_writing(self) -> None:
-        """The kernel took less than everything."""
+        """The kernel took less than everything: watch the progress."""
         self.unsent = True
         if not self.ended:
             self._progress = Progress(0, self.gateway.clock())
             self.gateway.backlog.add(self)
 
     def resume_writing(self) -> None:
-        """Nothing is unsent."""
+        """Nothing is unsent any more."""
         self.unsent = False
         self._progress = None
         self.gateway.backlog.discard(self)
 
     def check_backlog(self, now_ms: int) -> None:
-        """Bytes are unsent: is the client taking any?"""
+        """End the connection when none of the unsent bytes has left for `send_stall_ms`."""
         progress = self._progress
         taken = self._written - self._transport.get_write_buffer_size()
         if progress is not None and progress.stalled_ms(taken, now_ms) > self.gateway.config.send_stall_ms:
@@ -311,9 +310,9 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
 
     # -- The end. ----------------------------------------------------------------------------------------------------------
     def close(self, code: int, reason: str) -> None:
-        """Send a close frame and wait for the client's, `close_timeout_ms` at most.
+        """Send a close frame and wait up to `close_timeout_ms` for the client's; then abort the transport.
 
-        Behind bytes that a client does not take, the close frame waits like them: then the wait ends with a reset.
+        For a client that does not read, the close frame stays in the buffer behind the other bytes, and the wait ends with the abort.
         """
         if self.ended:
             return
@@ -329,7 +328,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._transport.abort)
 
     def shutdown(self) -> None:
-        """uvicorn's server stops."""
+        """Close; for uvicorn, when the server stops."""
         self.close(GOING_AWAY, "going away")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -355,7 +354,7 @@ _BROKEN: Final = -2
 
 
 def _header(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Where the payload of the frame at `position` begins, and its size: `_INCOMPLETE`, or `_BROKEN` when it is not masked."""
+    """Where the payload of the frame at `position` begins, and its size, or `_INCOMPLETE`, or `_BROKEN` when it is not masked."""
     if end - position < 2:
         return 0, _INCOMPLETE
     size = data[position + 1] - 0x80
@@ -371,5 +370,5 @@ def _header(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _drop(library: ServerProtocol) -> None:
-    """Free a library object now: its parser is a generator that refers to it, a cycle that would wait for the collector."""
+    """Free a library object at once: its parser is a generator that refers to it, a cycle that only a full collection would free."""
     library.parser.close()

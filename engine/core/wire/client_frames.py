@@ -1,9 +1,9 @@
-"""The client codec: what a client may say on a WebSocket, and what it is told besides messages.
+"""The frames of `notify.v1.json`: parses those of clients, and builds those of the server besides `messages`.
 
-Frames are JSON objects; `type` names them. Unknown types and unknown members are ignored, so that clients and servers
-of different ages understand each other. Everything else that is not as written here is malformed.
+Frames are JSON objects; `type` names them. Unknown types and unknown members are ignored, so that clients and servers of different
+versions can talk to each other. Any other deviation is malformed.
 
-`messages` frames are built by `engine.core.model.message` from opaque bodies.
+`messages` frames are built by `engine.core.model.message` from encoded bodies.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from msgspec import Meta, Struct
 from engine.errors import Invalid
 
 SEQ_MAX: Final = (1 << 63) - 1
-"""Sequence numbers fit a signed 64-bit integer everywhere they travel."""
+"""Sequence numbers fit a signed 64-bit integer in every encoding."""
 
 _ACK: Final = re.compile(rb'\{"type": ?"ack", ?"seq": ?(0|[1-9][0-9]{0,17})\}').fullmatch
-"""The one frame that comes once per message, as JSON.stringify and json.dumps write it. 0.4 us instead of 0.9."""
+"""The frame that arrives once per message, as JSON.stringify and json.dumps write it: 0.4 us instead of 0.9 for the decoder."""
 
 Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 Number = int | float
 
 
 class ClientAck(Struct, tag="ack", gc=False):
-    """`seq`: everything up to and including it is handled. `ids`: these are. At least one of them is given."""
+    """Acknowledges everything up to and including `seq`, and the messages `ids`. At least one of the two is present."""
 
     seq: Seq | None = None
     ids: list[str] | None = None
@@ -36,32 +36,32 @@ class ClientAck(Struct, tag="ack", gc=False):
 
 
 class ClientNack(Struct, tag="nack", gc=False):
-    """These messages cannot be handled: no retry."""
+    """Rejects messages: they are not retried and go to the dead letters."""
 
     ids: list[str]
     reason: str = ""
 
 
 class ClientPing(Struct, tag="ping", gc=False):
-    """An application-level heartbeat; `ts` is echoed."""
+    """An application-level heartbeat; the pong repeats `ts`."""
 
     ts: Number | None = None
 
 
 class ClientAuth(Struct, tag="auth", gc=False):
-    """A fresh token before the old one expires."""
+    """Replaces the connection's token before it expires."""
 
     token: str
 
 
 class ClientSubscribe(Struct, tag="subscribe", gc=False):
-    """Subscribe the user to these topics; answered by `subscribed`."""
+    """Subscribes the user to topics; answered by `subscribed`."""
 
     topics: list[str]
 
 
 class ClientUnsubscribe(Struct, tag="unsubscribe", gc=False):
-    """End the user's subscription to these topics; answered by `subscribed`."""
+    """Ends the user's subscriptions to topics; answered by `subscribed`."""
 
     topics: list[str]
 
@@ -79,17 +79,17 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def parse_ack(text: bytes) -> int:
-    """The number of a plain cumulative ACK, -1 for every other frame."""
+    """The sequence number of a cumulative ACK without other members; -1 for every other frame."""
     match = _ACK(text)
     return -1 if match is None else int(match[1])
 
 
 def parse(text: bytes) -> ClientFrame | None:
-    """One text frame of a client; `None` when its type is unknown, which is to be ignored.
+    """One text frame of a client; None when its type is unknown, which must be ignored.
 
     Raises:
         Invalid: not JSON, not an object, or a member has the wrong type.
-        UnicodeDecodeError: not UTF-8: RFC 6455, section 8.1 wants the connection failed.
+        UnicodeDecodeError: not UTF-8; the connection must be failed (RFC 6455, section 8.1).
     """
     text.decode()
     try:
@@ -99,7 +99,7 @@ def parse(text: bytes) -> ClientFrame | None:
             if _typed.decode(text).type not in _KNOWN:
                 return None
         except msgspec.DecodeError:
-            pass  # the first error says what is wrong
+            pass  # the first error is the better message
         raise Invalid(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(f"malformed JSON: {error}") from error
@@ -109,14 +109,14 @@ def parse(text: bytes) -> ClientFrame | None:
 
 
 class ReconnectAdvice(Struct):
-    """How long a client waits before the first, second, ... attempt; each wait varies by +-`jitter`."""
+    """How long a client waits before its first, second, ... attempt to reconnect, each spread by +-`jitter` (a fraction of it)."""
 
     delays_ms: tuple[int, ...]
     jitter: float
 
 
 class WelcomeEvent(Struct, tag="welcome"):
-    """The first frame of a connection, and the first event of a stream. Times in milliseconds."""
+    """The first frame of a connection, or event of a stream. Times in milliseconds."""
 
     connection: str
     user: str
@@ -131,40 +131,40 @@ class WelcomeEvent(Struct, tag="welcome"):
 
 
 def welcome(frame: WelcomeEvent) -> bytes:
-    """Who the connection is and from where it is served."""
+    """The connection's name, its user and the cursor it is served from."""
     return _encoder.encode(frame)
 
 
 def revoke(ids: Sequence[str]) -> bytes:
-    """These were handled on another device."""
+    """Another connection of the user acknowledged these messages."""
     return _encoder.encode({"type": "revoke", "ids": ids})
 
 
 def nacked(ids: Sequence[str]) -> bytes:
-    """What the client refused is in the dead-letter queue, or there was nothing left to refuse."""
+    """The nacks of these ids are durable: the messages are dead letters, or were settled before."""
     return _encoder.encode({"type": "nacked", "ids": ids})
 
 
 def gap(first: int, last: int) -> bytes:
-    """The messages `first`..`last` are gone."""
+    """The sequence numbers `first`..`last` will not be delivered."""
     return b'{"type":"gap","from":%d,"to":%d}' % (first, last)
 
 
 def pong(ts: Number | None) -> bytes:
-    """The answer to a client's ping."""
+    """The answer to a client's `ping`."""
     return _encoder.encode({"type": "pong", "ts": ts})
 
 
 def subscribed(topics: Sequence[str]) -> bytes:
-    """The topics that the user is subscribed to now."""
+    """All topics that the user is subscribed to."""
     return _encoder.encode({"type": "subscribed", "topics": topics})
 
 
 def drain(after_ms: int) -> bytes:
-    """The server goes away; reconnect after this time."""
+    """The server is shutting down; reconnect after `after_ms`."""
     return b'{"type":"drain","after_ms":%d}' % after_ms
 
 
 def error(code: str, detail: str) -> bytes:
-    """Something the client sent was not acted upon."""
+    """A frame of the client had no effect."""
     return _encoder.encode({"type": "error", "code": code, "detail": detail})
