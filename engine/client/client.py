@@ -25,6 +25,7 @@ from websockets.typing import Subprotocol
 from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.frames import Message
 from engine.client.protocol import Connected, Disconnected, Event, Session
+from engine.client.retried_requests import retry_after_s
 from engine.errors import Unreachable
 
 SUBPROTOCOL: Final = Subprotocol("notify.v1.json")
@@ -247,7 +248,9 @@ class Client:
                 ssl=(self._ssl or True) if self._address.secure else None,
             )
         except InvalidStatus as error:
-            self._session.refused(error.response.status_code, detail_of(error.response), retry_after_s(error.response))
+            self._session.refused(
+                error.response.status_code, detail_of(error.response), retry_after_s(error.response.headers.get("Retry-After"))
+            )
         except (OSError, InvalidHandshake) as error:  # TimeoutError is an OSError
             self._session.unreachable(str(error) or type(error).__name__)
         else:
@@ -312,14 +315,6 @@ class Client:
             except Exception as error:
                 self._session.note("token", f"no fresh token: {error!r}")  # tried again in a second; the old one still serves
             self._writable.set()
-
-
-def retry_after_s(response: Response) -> float | None:
-    """`Retry-After` in seconds; its date form is not used by an engine."""
-    try:
-        return max(0.0, float(response.headers.get("Retry-After", "")))
-    except ValueError:
-        return None
 
 
 def detail_of(response: Response) -> str:

@@ -1,4 +1,4 @@
-"""What an engine answers to a publish request: results, or which items it rejects and why (RFC 9457 problem details)."""
+"""Answers to publish requests: the results, or the rejected items with the reasons (RFC 9457 problem details)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from msgspec import Struct
 from engine.client.http_connection import Response
 from engine.errors import ClientError, Forbidden, Refused, Unauthorized
 
-RETRY_FIRST_S: Final = 0.1
-RETRY_CAP_S: Final = 5.0
-RETRY_JITTER: Final = 0.3
-RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+NO_REASON: Final = "the engine gave no reason"
+_REJECTIONS: Final[dict[int, type[Refused]]] = {401: Unauthorized, 403: Forbidden}
 FINAL: Final = frozenset({"accepted", "scheduled", "merged", "duplicate", "suppressed"})
 
 
 class Result(Struct, kw_only=True, frozen=True):
-    """What became of one item: for one user, for a topic or for everyone.
+    """The result of one item for one user, a topic or everyone.
 
     `status` is `accepted`, `scheduled` (then with `scheduled_id` and, in milliseconds since the epoch, `scheduled_at`),
     `merged`, `duplicate` (with the `seq` of the first) or `suppressed` (with its `reason`).
@@ -32,17 +30,17 @@ class Result(Struct, kw_only=True, frozen=True):
     scheduled_id: str | None = None
     scheduled_at: int | None = None
     reason: str | None = None
-    topic: str | None = None  # for whose subscribers it is
-    broadcast: bool | None = None  # for everyone
+    topic: str | None = None  # when it was published to a topic
+    broadcast: bool | None = None  # when it was published to everyone
 
     @property
     def final(self) -> bool:
-        """The engine has decided; otherwise (`conflict`, `unavailable`, `overloaded`) it did not take the item."""
+        """Whether the item was handled; with `conflict`, `unavailable` and `overloaded` it was not accepted."""
         return self.status in FINAL
 
 
 class ItemError(Struct, frozen=True):
-    """Why one item was not accepted. `index` is its place among the items given, -1 for a posted one."""
+    """Why one item was rejected. `index` is its index among the items of the call, -1 for a posted one."""
 
     index: int
     id: str
@@ -55,12 +53,12 @@ class ItemError(Struct, frozen=True):
 
 
 class PublishError(ClientError):
-    """The engine rejected items, and will again: they break a rule, or their id was used for something else.
+    """The engine rejected items, and retrying does not help: they are invalid, or their id was used with another payload.
 
     Attributes:
         errors: one entry per rejected item; an item with neither an error nor a result was not accepted.
-        results: of the items that were accepted nevertheless, in order: those of earlier requests, and, as an engine's shards
-            decide on their own, the others of this one when the status is 409.
+        results: of the accepted items, in order: those of earlier requests of the call, and with status 409 the others of the same
+            request, because shards accept independently.
         count: how many items were rejected; `errors` of posted ones holds the first thousand.
         status: the HTTP status: 409 for an id used with another payload, 413 too large, 422 not valid.
     """
@@ -99,7 +97,7 @@ def results_of(answer: Response) -> list[Result]:
     """The results in a 202.
 
     Raises:
-        Refused: it is not an engine's answer.
+        Refused: the body is not one of an engine.
     """
     try:
         return _answers.decode(answer.body).results
@@ -108,38 +106,31 @@ def results_of(answer: Response) -> list[Result]:
 
 
 def problem_of(answer: Response) -> _Problem:
-    """The problem details of an answer; a proxy's answer may be anything, then its text."""
+    """The problem details of an answer. Of a body in another format, such as a proxy's, `detail` is the first 200 bytes."""
     try:
         return _problems.decode(answer.body)
     except msgspec.DecodeError:
         return _Problem(answer.body[:200].decode("utf-8", "replace").strip())
 
 
-def retry_after_s(answer: Response) -> float | None:
-    """`Retry-After` in seconds; its date form is not used by an engine."""
-    try:
-        return max(0.0, float(answer.headers.get("retry-after", "")))
-    except ValueError:
-        return None
+def rejection_of(answer: Response) -> Refused:
+    """The error for an answer that rejects a request as a whole: Unauthorized, Forbidden, or Refused."""
+    return _REJECTIONS.get(answer.status, Refused)(problem_of(answer).detail or NO_REASON, answer.status)
 
 
 def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:
-    """Raise what an answer that will not change means for the items with these ids.
+    """Raise the error for an answer that rejects the items with these ids, in the order of the request.
 
     Raises:
-        PublishError: items are at fault. An entry's index is -1 when the answer does not say which item it is about.
-        Unauthorized, Forbidden, Refused: the request is.
+        PublishError: items were rejected. An entry's index is -1 when the answer does not name the item.
+        Unauthorized, Forbidden, Refused: the request as a whole was rejected.
     """
-    problem = problem_of(answer)
-    detail = problem.detail or "the engine gave no reason"
-    if answer.status == 401:
-        raise Unauthorized(detail, 401)
-    if answer.status == 403:
-        raise Forbidden(detail, 403)
     if answer.status not in (400, 409, 413, 422):
-        raise Refused(detail, answer.status)
+        raise rejection_of(answer)
+    problem = problem_of(answer)
+    detail = problem.detail or NO_REASON
     places = {id_: index for index, id_ in reversed(list(enumerate(ids)))}
-    if problem.results:  # per user, not per item: the ids say which item each is about
+    if problem.results:  # one per user, not per item: matched by id
         faults = [
             ItemError(places[one.id], one.id, one.reason or one.status) for one in problem.results if not one.final and one.id in places
         ]
@@ -153,11 +144,5 @@ def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:
 
 
 def _of_all(ids: Sequence[str], detail: str) -> ItemError:
-    """What is said about the request as a whole: about its one item, or about none in particular."""
+    """The error of a request as a whole: of its only item, or of no item in particular."""
     return ItemError(0, ids[0], detail) if len(ids) == 1 else ItemError(-1, "?", detail)
-
-
-def retry_delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
-    """How long to wait after the `attempt`-th failure (from 0): doubling from 0.1 s to 5 s, +-30 %, never before `Retry-After`."""
-    delay = min(RETRY_FIRST_S * (1 << min(attempt, 16)), RETRY_CAP_S) * (1 + RETRY_JITTER * (2 * random - 1))
-    return delay if retry_after_s is None else max(delay, retry_after_s * (1 + RETRY_JITTER * random))

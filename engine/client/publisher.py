@@ -1,17 +1,16 @@
-"""Publish notifications from an application: batched, retried under the same ids, with back-pressure.
+"""Publishes notifications from an application: batched, retried under the same ids, with back-pressure.
 
-Every item gets its id before the first try. Whatever happens on the way (a lost answer, a restarted engine, a 503), the
-same ids are sent again, and the engine answers a repeat with the first result instead of delivering it twice.
+Every item gets its id before the first attempt. After a lost answer, a restart of the engine or a 503 the same ids are sent again, and
+the engine answers a repeat with the first result instead of delivering it twice.
 
-Two ways in. `publish` and `publish_many` are one request each and return when the engine has it on durable storage. `post`
-puts the item into a bounded buffer; one task takes batches from it, one request at a time, so items of one publisher are
-accepted in the order they were posted. A batch that the engine rejects for some of its items is sent again without them.
+`publish` and `publish_many` send one request each and return when the items are on durable storage. `post` puts an item into a bounded
+buffer; one task takes batches from it, one request at a time, so the items of one publisher are accepted in the order they were
+posted. A batch that is rejected for some of its items is sent again without them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,24 +22,14 @@ import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials, Token, parse_url
-from engine.client.http_connection import HttpConnection
-from engine.client.publish_results import (
-    RETRIED,
-    ItemError,
-    PublishError,
-    Result,
-    problem_of,
-    raise_rejection,
-    results_of,
-    retry_after_s,
-    retry_delay_s,
-)
+from engine.client.http_connection import Response
+from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
+from engine.client.retried_requests import RetriedRequests
 from engine.client.user_settings import UserSettings
-from engine.errors import Unreachable
 from engine.publish.message_ids import MessageIds
 
 PATH: Final = "/v1/notifications"
-BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, less the brackets of the array
+BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, minus the brackets of the array
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
 
 
@@ -66,12 +55,12 @@ class Publisher:
         url: the engine's address, `http://host:port` or `https://...`.
         token: a JWT with scope `publish`, or a function (plain or async) that returns a fresh one.
         batch_max: items per request, `users` counted each; at most the engine's `items_max`.
-        linger_s: how long a posted item waits for others to share its request.
-        queue_max: posted items waiting; at that many `post` waits, which is the back-pressure.
-        timeout_s: for one try. The engine answers within 8 s, or refuses.
-        retry_for_s: how long an unreachable or overloaded engine is tried before `Unreachable` is raised.
+        linger_s: how long a posted item waits for others in its request.
+        queue_max: posted items that wait; at this limit `post` waits, which is the back-pressure.
+        timeout_s: of one attempt. An engine answers or rejects within 8 s.
+        retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
         on_result: called with the `Result` of every posted item.
-        connections_max: requests under way at once; more wait for their turn.
+        connections_max: requests in flight; more wait for their turn.
         ssl: for `https`, instead of the system's default.
     """
 
@@ -91,16 +80,14 @@ class Publisher:
     ) -> None:
         if batch_max < 1 or queue_max < 1:
             raise ValueError("batch_max and queue_max must be at least 1")
-        self._address = parse_url(url)
-        self._credentials = Credentials(token)
-        self._http = HttpConnection(self._address, connections_max=connections_max, ssl=ssl)
+        self._requests = RetriedRequests(
+            parse_url(url), Credentials(token), timeout_s=timeout_s, retry_for_s=retry_for_s, connections_max=connections_max, ssl=ssl
+        )
         self._batch_max = batch_max
         self._linger_s = linger_s
         self._queue_max = queue_max
-        self._timeout_s = timeout_s
-        self._retry_for_s = retry_for_s
         self._on_result = on_result
-        self._questions = UserSettings(self._http, self._credentials, self._address, timeout_s, retry_for_s)
+        self._settings = UserSettings(self._requests)
         self._new_id = MessageIds()
         self._queue: deque[_Item] = deque()
         self._posted = self._answered = 0
@@ -120,14 +107,14 @@ class Publisher:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close(flush=error is None)
 
-    # -- now -----------------------------------------------------------------------------------------------------------
+    # -- one request -----------------------------------------------------------------------------------------------------------
     async def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
-        """Publish one item for one user, topic or everyone; on durable storage when this returns.
+        """Publish one item to one user, a topic or everyone. Returns when it is on durable storage.
 
         Raises:
             PublishError: the engine rejected it: a field is not valid, or its `id` was used with another payload.
-            Unreachable: no engine took it within `retry_for_s`. It may be there nevertheless; the same `id` is safe.
-            Unauthorized, Forbidden: the token.
+            Unreachable: no engine accepted it within `retry_for_s`. It may be stored; publishing it again under the same `id` is safe.
+            Unauthorized, Forbidden: the token was rejected.
         """
         if "users" in fields:
             raise ValueError("`users` has one result per user: use publish_many([{'users': [...], ...}])")
@@ -135,11 +122,10 @@ class Publisher:
         return results[0]
 
     async def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
-        """Publish items; the results in order, one per user for `users`.
+        """Publish items; returns the results in order, one per user for `users`.
 
-        A request is all or nothing; more items than `batch_max` take several, one after the other, and the first that is
-        rejected ends it: `PublishError.results` tells what was accepted before. With their own `id`s, the same items may be
-        given again.
+        A request is all or nothing. More items than `batch_max` take several requests, one after the other; the first one rejected
+        ends the call, and `PublishError.results` has the results so far. Items with their own `id` may be published again.
 
         Raises:
             PublishError, Unreachable, Unauthorized, Forbidden: as `publish`.
@@ -160,26 +146,26 @@ class Publisher:
                 waiting.popleft()
         return results
 
-    # -- judged --------------------------------------------------------------------------------------------------------
+    # -- users and messages --------------------------------------------------------------------------------------------------------
     async def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
-        """What would become of an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
+        """What the engine would do with an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
 
         Raises:
             Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
         """
-        return await self._questions.explain({"type": type, **fields})
+        return await self._settings.explain({"type": type, **fields})
 
     async def profile(self, user: str) -> dict[str, Any]:
-        """What a user wants: time zone, quiet hours, mutes, digest, level."""
-        return await self._questions.profile(user)
+        """The profile of a user: time zone, quiet hours, mutes, digest, level."""
+        return await self._settings.profile(user)
 
     async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Keep what a user wants, None to forget it; on durable storage when this returns, as what is kept now."""
-        return await self._questions.set_profile(user, profile)
+        """Store a user's profile, delete it with None. Returns it as stored, when it is on durable storage."""
+        return await self._settings.set_profile(user, profile)
 
     async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
-        """What is still known of a message: where it is, and what happened to it; None when nothing is."""
-        return await self._questions.timeline(user, id)
+        """State and history of a message; None when the engine has neither."""
+        return await self._settings.timeline(user, id)
 
     # -- buffered ------------------------------------------------------------------------------------------------------
     async def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
@@ -222,10 +208,10 @@ class Publisher:
             raise error
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, unless told not to, and end the connections. Leaving the context on an exception does not flush.
+        """Flush, unless `flush` is false, and close the connections. Leaving the context on an exception does not flush.
 
         Raises:
-            As `flush`. The connections are ended all the same.
+            As `flush`; the connections are closed all the same.
         """
         try:
             if flush and not self._closed:
@@ -235,7 +221,7 @@ class Publisher:
             if self._pump is not None:
                 self._pump.cancel()
                 await asyncio.wait({self._pump})
-            self._http.close()
+            self._requests.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _item(self, fields: Mapping[str, Any]) -> _Item:
@@ -247,7 +233,7 @@ class Publisher:
         return _Item(id_, msgspec.json.encode(present), len(users) if isinstance(users, list | tuple) else 1)
 
     def _next_batch(self, queue: Iterable[_Item]) -> list[_Item]:
-        """The items of the next request, from the front of `queue`: at least one, then what still fits."""
+        """The items of the next request from the front of `queue`: at least one, then as many as fit."""
         batch: list[_Item] = []
         size = users = 0
         for item in queue:
@@ -258,7 +244,7 @@ class Publisher:
         return batch
 
     def _keep_pumping(self) -> None:
-        """Raise what stopped the pump, once; the call after it starts the pump anew."""
+        """Raise the error that stopped the pump, once; the next call starts it again."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -279,7 +265,7 @@ class Publisher:
                     await self._linger()
                 batch = self._next_batch(self._queue)
                 results, faults, status = await self._send_without_rejected(batch)
-                for _ in batch:  # only now: when sending stops, everything unanswered is still in the queue
+                for _ in batch:  # only now: when sending fails, everything unanswered is still in the queue
                     self._queue.popleft()
                 self._answered += len(batch)
                 self._keep_faults(faults, status)
@@ -333,34 +319,17 @@ class Publisher:
         self._rejected_status = status or self._rejected_status
 
     async def _send(self, batch: Sequence[_Item]) -> list[Result]:
-        """One request, repeated under the same ids until it is answered for good."""
-        body = b"[" + b",".join([item.body for item in batch]) + b"]"
-        give_up = time.monotonic() + self._retry_for_s
-        attempt, renewed = 0, False
+        """One request, retried under the same ids until it is accepted or rejected."""
         taken: dict[tuple[str, str | None], Result] = {}
-        while True:
-            token = await self._credentials.get(fresh=renewed)
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            wait_s = None
-            try:
-                answer = await self._http.request("POST", PATH, headers, body, timeout_s=self._timeout_s)
-            except OSError as error:  # ConnectionError and TimeoutError are OSErrors
-                reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            else:
-                if answer.status == 202:
-                    # What an earlier try of ours brought in is no duplicate to our caller.
-                    return [taken.get((result.id, result.user), result) for result in results_of(answer)]
-                if answer.status == 401 and self._credentials.renewable and not renewed:
-                    renewed = True
-                    continue
-                if answer.status not in RETRIED:
-                    raise_rejection([item.id for item in batch], answer)
-                problem = problem_of(answer)
-                taken.update(((result.id, result.user), result) for result in problem.results if result.status in ("accepted", "scheduled"))
-                reason = f"{answer.status} {problem.detail}"
-                wait_s = retry_after_s(answer)
-            delay_s = retry_delay_s(attempt, wait_s, random.random())
-            attempt += 1
-            if time.monotonic() + delay_s > give_up:
-                raise Unreachable(f"{self._address.http} did not take {len(batch)} items within {self._retry_for_s:g} s: {reason}")
-            await asyncio.sleep(delay_s)
+
+        def keep_accepted(answer: Response) -> None:
+            taken.update(
+                ((result.id, result.user), result) for result in problem_of(answer).results if result.status in ("accepted", "scheduled")
+            )
+
+        body = b"[" + b",".join([item.body for item in batch]) + b"]"
+        answer = await self._requests.send("POST", PATH, body, f"did not take {len(batch)} items", keep_accepted)
+        if answer.status != 202:
+            raise_rejection([item.id for item in batch], answer)
+        # What an earlier attempt of this request stored is no duplicate to the caller.
+        return [taken.get((result.id, result.user), result) for result in results_of(answer)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine import Publisher, SyncPublisher
 from engine.client import PublishError, Result
-from engine.client.publish_results import RETRY_CAP_S, retry_delay_s
+from engine.client.retried_requests import RETRY_CAP_S, retry_delay_s
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
 from tests.support.publish_server import (
     Engine,

@@ -1,0 +1,113 @@
+"""Idempotent HTTP requests, repeated until an engine answers for good: one retry policy for publishing and for user settings.
+
+A request is repeated after a lost connection, a timeout and the statuses in `RETRIED`, with exponential backoff and jitter, never before
+`Retry-After`, for `retry_for_s` at most. A 401 is repeated once at once with a fresh token, where the credentials can renew it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import Final
+
+from engine.client.credentials import Credentials, EngineUrl
+from engine.client.http_connection import HttpConnection, Response
+from engine.client.publish_results import problem_of
+from engine.errors import Unreachable
+
+RETRY_FIRST_S: Final = 0.1
+RETRY_CAP_S: Final = 5.0
+RETRY_JITTER: Final = 0.3
+RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class RetriedRequests:
+    """Sends requests to one engine. Close it at the end.
+
+    Args:
+        timeout_s: of one attempt.
+        retry_for_s: how long a request is repeated.
+        connections_max: requests in flight; more wait for their turn.
+        ssl: for `https`, instead of the system's default.
+    """
+
+    def __init__(
+        self,
+        address: EngineUrl,
+        credentials: Credentials,
+        *,
+        timeout_s: float,
+        retry_for_s: float,
+        connections_max: int = 8,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._retry_for_s = retry_for_s
+        self._http = HttpConnection(address, connections_max=connections_max, ssl=ssl)
+
+    async def send(
+        self, method: str, path: str, body: bytes, failed: str = "did not answer", on_retry: Callable[[Response], None] | None = None
+    ) -> Response:
+        """The first answer whose status is not in `RETRIED`. The request must be idempotent.
+
+        Args:
+            body: JSON, b"" for none.
+            failed: predicate of the error message, after the engine's address.
+            on_retry: called with each answer that is retried.
+
+        Raises:
+            Unreachable: there was none within `retry_for_s`; the request may have taken effect.
+            Exception: whatever the source of tokens raises.
+        """
+        give_up = time.monotonic() + self._retry_for_s
+        attempt, renewed = 0, False
+        while True:
+            token = await self._credentials.get(fresh=renewed)
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            wait_s = None
+            try:
+                answer = await self._http.request(method, path, headers, body, timeout_s=self._timeout_s)
+            except OSError as error:  # ConnectionError and TimeoutError are OSErrors
+                reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            else:
+                if answer.status == 401 and self._credentials.renewable and not renewed:
+                    renewed = True
+                    continue
+                if answer.status not in RETRIED:
+                    return answer
+                if on_retry is not None:
+                    on_retry(answer)
+                reason = f"{answer.status} {problem_of(answer).detail}"
+                wait_s = retry_after_s(answer.headers.get("retry-after"))
+            delay_s = retry_delay_s(attempt, wait_s, random.random())
+            attempt += 1
+            if time.monotonic() + delay_s > give_up:
+                raise Unreachable(f"{self._address.http} {failed} within {self._retry_for_s:g} s: {reason}")
+            await asyncio.sleep(delay_s)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._http.close()
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """The seconds in a `Retry-After` header (RFC 9110, section 10.2.3); None for its date form, which an engine does not use."""
+    try:
+        return max(0.0, float(header or ""))
+    except ValueError:
+        return None
+
+
+def retry_delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
+    """Delay after failure number `attempt` (from 0): doubling from 0.1 s to 5 s, +-30 %, never before `Retry-After`.
+
+    Args:
+        random: uniformly distributed in [0, 1).
+    """
+    delay = min(RETRY_FIRST_S * (1 << min(attempt, 16)), RETRY_CAP_S) * (1 + RETRY_JITTER * (2 * random - 1))
+    return delay if retry_after_s is None else max(delay, retry_after_s * (1 + RETRY_JITTER * random))
