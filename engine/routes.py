@@ -143,12 +143,12 @@ class _Api:
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
         """`GET /v1/scheduled?user=&collapse=`."""
-        answer = scheduled.good(await self.gateway.shard_client.list_timers(*self._timers_of(request)))
-        return _json({"scheduled": [scheduled.shown(timer) for timer in answer.timers]})
+        answer = scheduled.raise_unless_ok(await self.gateway.shard_client.list_timers(*self._timers_of(request)))
+        return _json({"scheduled": [scheduled.as_json(timer) for timer in answer.timers]})
 
     async def cancel_all(self, request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""
-        answer = scheduled.good(await self.gateway.shard_client.cancel_all(*self._timers_of(request)))
+        answer = scheduled.raise_unless_ok(await self.gateway.shard_client.cancel_all(*self._timers_of(request)))
         return _json({"cancelled": answer.count})
 
     def _timers_of(self, request: Request) -> tuple[str, str]:
@@ -165,22 +165,22 @@ class _Api:
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
-        answer = scheduled.good(await self.gateway.shard_client.inspect(principal.tenant, request.path_params["sid"]))
-        return _json(scheduled.shown(answer.timers[0]))
+        answer = scheduled.raise_unless_ok(await self.gateway.shard_client.inspect(principal.tenant, request.path_params["sid"]))
+        return _json(scheduled.as_json(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
         """`PATCH /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         due_ms = ack_and_patch.parse_patch(body, self.config, self.gateway.wall_ms())
-        answer = scheduled.good(await self.gateway.shard_client.reschedule(principal.tenant, request.path_params["sid"], due_ms))
-        return _json(scheduled.shown(answer.timers[0]))
+        answer = scheduled.raise_unless_ok(await self.gateway.shard_client.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        return _json(scheduled.as_json(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
         principal = self.authenticate(request, "publish")
         sid = request.path_params["sid"]
-        scheduled.good(await self.gateway.shard_client.cancel(principal.tenant, sid))
+        scheduled.raise_unless_ok(await self.gateway.shard_client.cancel(principal.tenant, sid))
         return _json({"scheduled_id": sid, "status": "cancelled"})
 
     async def event(self, request: Request) -> Response:
@@ -197,7 +197,7 @@ class _Api:
     async def signals(self, request: Request) -> Response:
         """`GET /v1/signals?name=`: what they sum up to."""
         principal = self.authenticate(request, "publish")
-        return _json(await self._signals.told(principal.tenant, request.query_params.getlist("name")))
+        return _json(await self._signals.sums(principal.tenant, request.query_params.getlist("name")))
 
     # -- Subscriptions. ----------------------------------------------------------------------------------------------------
     async def list_subscriptions(self, request: Request) -> Response:
@@ -238,13 +238,13 @@ class _Api:
     # -- Profiles. ---------------------------------------------------------------------------------------------------------
     async def get_profile(self, request: Request) -> Response:
         """`GET /v1/users/{user}/profile`."""
-        return _json(profiles.told(await profiles.get(self.gateway.shard_client, self._user_of(request, own=True))))
+        return _json(profiles.as_json(await profiles.get(self.gateway.shard_client, self._user_of(request, own=True))))
 
     async def set_profile(self, request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
         key = self._user_of(request, own=False)
         body = await read_body(request.scope, request.receive, self.config)
-        return _json(profiles.told(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
+        return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
 
     async def forget_profile(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""

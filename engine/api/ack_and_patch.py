@@ -1,4 +1,4 @@
-"""The small JSON objects of requests: another time for a timer, an acknowledgement."""
+"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
 
 
 def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
-    """When a timer shall be due: of `{"at"}` or `{"delay"}`, in ms since the epoch, not before `now_ms`.
+    """The new due time of a timer, from `{"at"}` or `{"delay"}`, in ms since the epoch, not before `now_ms`.
 
     Raises:
         Problem: 400, 413 or 422.

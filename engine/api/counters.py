@@ -1,12 +1,13 @@
 """Counter signals (views, heat) on an edge: merged by name in memory, added to Redis in batches, each batch once.
 
-    POST --> Tally --every signals_flush_ms, or full--> Redis
-                   <--no answer: the same batch again---
+    POST --> CounterMerge --every signals_flush_ms, or full--> Redis
+                          <--no answer: the same batch again---
 
-A signal is no message: its 202 says that it is counted here, and an edge that dies takes with it what it has not added yet, of
-`signals_flush_ms` at most. An edge that stops in good order adds it first.
+A signal is no message: 202 means that it is counted in the memory of this edge. A crash loses what was not added yet, of
+`signals_flush_ms` at most. An edge that drains adds it first.
 
-Limit: `signals_names_max` different names gather for one batch; while storage is away, signals of others are dropped, told and counted.
+Limit: one batch holds `signals_names_max` different names; while storage does not answer, signals of other names are dropped, which the
+answer and a metric count.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Signal(Struct, forbid_unknown_fields=True):
 
 
 class SumStore(Protocol):
-    """Where the sums are, see `engine.store.counter_sums`."""
+    """The sums in storage, see `engine.store.counter_sums`."""
 
     async def add(self, writer: str, batch: CounterBatch) -> None: ...
 
@@ -64,7 +65,7 @@ class CounterSignals:
         self._writer = writer
         self._clock = clock
         self._metrics = metrics
-        self._tally = CounterMerge(config.signals_names_max, config.signals_flush_ms)
+        self._merge = CounterMerge(config.signals_names_max, config.signals_flush_ms)
 
     def take(self, body: bytes, tenant: str) -> dict[str, int]:
         """Count the signals of a request: `{"counted": n, "dropped": n}`.
@@ -73,7 +74,7 @@ class CounterSignals:
             Problem: 400, 413 or 422; then none is counted.
         """
         signals = self._read(body)
-        counted = sum(self._tally.add(f"{tenant}:{signal.name}", signal.amount, self._clock()) for signal in signals)
+        counted = sum(self._merge.add(f"{tenant}:{signal.name}", signal.amount, self._clock()) for signal in signals)
         self._metrics.signals += counted
         self._metrics.signals_dropped += len(signals) - counted
         return {"counted": counted, "dropped": len(signals) - counted}
@@ -98,11 +99,11 @@ class CounterSignals:
                 raise media_types.unacceptable(Invalid(f"1 to {AMOUNT_MAX}", f"{place}.amount"))
         return signals
 
-    async def told(self, tenant: str, names: Sequence[str]) -> dict[str, Any]:
+    async def sums(self, tenant: str, names: Sequence[str]) -> dict[str, Any]:
         """The sums in storage, by name: `{"signals": {...}}`.
 
         Raises:
-            Problem: 400 for names that are none, 503 when storage does not answer.
+            Problem: 400 for invalid names, 503 when storage does not answer.
         """
         if not 0 < len(names) <= self._config.items_max or not all(is_id(name, self._config.id_chars_max) for name in names):
             raise bad_request(f"the query parameter `name` is needed, 1 to {self._config.items_max} times, with names of signals")
@@ -112,21 +113,21 @@ class CounterSignals:
             raise unavailable(str(error), RETRY_AFTER_S) from None
 
     async def run(self) -> None:
-        """Add what has gathered, whenever it is due. Runs until cancelled."""
+        """Add the gathered signals to storage whenever a batch is due. Runs until cancelled."""
         while True:
             await asyncio.sleep(self._config.signals_flush_ms / 1000)
             await self._add(self._clock())
 
     async def drain(self) -> None:
-        """The edge stops: add what there is, as far as storage answers."""
+        """The edge stops: add what was gathered, if storage answers."""
         await self._add(self._clock() + self._config.signals_flush_ms)
 
     async def _add(self, now_ms: int) -> None:
-        while (batch := self._tally.take(now_ms)) is not None:
+        while (batch := self._merge.take(now_ms)) is not None:
             try:
                 await self._store.add(self._writer, batch)
             except StorageUnavailable as error:
                 log.warning("signals wait for storage: %s", error)
-                self._tally.failed()
+                self._merge.failed()
                 return
-            self._tally.done()
+            self._merge.done()

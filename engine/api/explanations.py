@@ -1,4 +1,4 @@
-"""`POST /v1/explain` and the timeline of a message at the edge: shards and schedulers are asked, and nothing is changed."""
+"""`POST /v1/explain`, and the timeline of a message: read from shards and schedulers; nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from engine.publish.drafts import Draft
 _BROADCAST = {"code": "broadcast", "detail": "every mailbox judges for itself: mutes and quiet hours count, caps and the digest do not"}
 
 
-async def explain(requests: ShardClient, drafts: Sequence[Draft]) -> dict[str, Any]:
-    """What would become of these drafts now, and why.
+async def explain(shard_client: ShardClient, drafts: Sequence[Draft]) -> dict[str, Any]:
+    """What the engine would decide about these drafts now, and why.
 
     Raises:
         Overloaded: too many records await answers.
         Unavailable: a shard did not answer.
     """
     for_users = [draft for draft in drafts if draft.topic is None]
-    explained = iter(await requests.explain(for_users))
-    return {"results": [_told(draft, next(explained)) if draft.topic is None else _of_broadcast(draft) for draft in drafts]}
+    explained = iter(await shard_client.explain(for_users))
+    return {"results": [_explanation(draft, next(explained)) if draft.topic is None else _broadcast_explanation(draft) for draft in drafts]}
 
 
-def _told(draft: Draft, explained: Explained) -> dict[str, Any]:
-    told: dict[str, Any] = {"user": draft.user, "decision": explained.decision}
-    told["reasons"] = [{"code": code, "detail": detail} for code, detail in explained.reasons]
+def _explanation(draft: Draft, explained: Explained) -> dict[str, Any]:
+    members: dict[str, Any] = {"user": draft.user, "decision": explained.decision}
+    members["reasons"] = [{"code": code, "detail": detail} for code, detail in explained.reasons]
     if explained.until_ms:
-        told["until"] = explained.until_ms
+        members["until"] = explained.until_ms
     if explained.seq:
-        told["seq"] = explained.seq
-    return told
+        members["seq"] = explained.seq
+    return members
 
 
-def _of_broadcast(draft: Draft) -> dict[str, Any]:
+def _broadcast_explanation(draft: Draft) -> dict[str, Any]:
     whom = {"broadcast": True} if draft.topic == EVERYONE else {"topic": draft.topic}
     until = {"until": draft.due_ms} if draft.due_ms else {}
     return {**whom, "decision": "deliver", "reasons": [_BROADCAST], **until}
 
 
-async def timeline(requests: ShardClient, key: str, id: str) -> dict[str, Any]:
-    """What is known of a user's message: of its shard, and of its scheduler while it waits there.
+async def timeline(shard_client: ShardClient, key: str, id: str) -> dict[str, Any]:
+    """State and timeline of a user's message, from its shard, and from its scheduler while it is scheduled.
 
     Raises:
         Problem: 404, nothing is known.
         Unavailable: one of them did not answer.
     """
-    traced, listed = await asyncio.gather(requests.trace(key, id), requests.list_timers(key))
+    traced, listed = await asyncio.gather(shard_client.trace(key, id), shard_client.list_timers(key))
     if listed.status != OK:
         raise Unavailable(listed.detail or "durable storage did not answer")
     steps, state = list(traced.steps), traced.state
@@ -61,19 +61,19 @@ async def timeline(requests: ShardClient, key: str, id: str) -> dict[str, Any]:
             state = "scheduled"
     if not state:
         raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
-    told = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}
-    return {**told, "seq": traced.seq} if traced.seq else told
+    members = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}
+    return {**members, "seq": traced.seq} if traced.seq else members
 
 
 def _when(step: Step) -> int:
-    return step.at_ms or 1 << 62  # of what has no time any more it is known that it came last
+    return step.at_ms or 1 << 62  # a step whose time is not kept any more is the last one
 
 
 def _step(step: Step) -> dict[str, Any]:
-    told: dict[str, Any] = {"at": step.at_ms} if step.at_ms else {}
-    told["event"] = step.event
+    members: dict[str, Any] = {"at": step.at_ms} if step.at_ms else {}
+    members["event"] = step.event
     if step.reason:
-        told["reason"] = step.reason
+        members["reason"] = step.reason
     if step.until_ms:
-        told["until"] = step.until_ms
-    return told
+        members["until"] = step.until_ms
+    return members

@@ -1,6 +1,6 @@
-"""Profiles at the edge: read from a request, asked of the shard that owns the user, told.
+"""`/v1/users/{user}/profile`: parse a profile, store it at the shard that owns the user, read it.
 
-Who looks after users (scope `publish` or `admin`) writes them; a user may read its own.
+Tokens with scope `publish` or `admin` may write every profile; a user may read its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.publish import media_types
 
 
 def read(body: bytes, config: Config) -> Profile:
-    """The profile of a request.
+    """The profile in a request body.
 
     Raises:
         Problem: 422, with the path of what is wrong.
@@ -28,22 +28,22 @@ def read(body: bytes, config: Config) -> Profile:
         raise media_types.unacceptable(error) from None
 
 
-async def get(requests: ShardClient, key: str) -> ProfileIs:
+async def get(shard_client: ShardClient, key: str) -> ProfileIs:
     """A user's profile, and when they were last active.
 
     Raises:
         Unavailable: the shard or its storage did not answer.
     """
-    return _good(await requests.get_profile(key))
+    return _good(await shard_client.get_profile(key))
 
 
-async def put(requests: ShardClient, key: str, profile: Profile | None) -> ProfileIs:
-    """Keep a profile, None to forget it; it is durable then. Raises likewise."""
-    return _good(await requests.set_profile(key, profile))
+async def put(shard_client: ShardClient, key: str, profile: Profile | None) -> ProfileIs:
+    """Store a profile, None to remove it; durable on return. Raises as `get`."""
+    return _good(await shard_client.set_profile(key, profile))
 
 
-def told(answer: ProfileIs) -> dict[str, Any]:
-    """As clients see it, the way it is written; who has none has the one that wants nothing in particular."""
+def as_json(answer: ProfileIs) -> dict[str, Any]:
+    """The profile in the form in which it is written; the default profile for a user without one."""
     return shown(answer.profile or NO_PROFILE)
 
 

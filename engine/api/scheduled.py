@@ -1,4 +1,4 @@
-"""Scheduled notifications as clients see them."""
+"""Scheduled notifications in the answers of `/v1/scheduled`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from engine.errors import Overloaded, Unavailable
 from engine.http.problems import ALREADY_FIRED, conflict, not_found
 
 
-def shown(timer: wire.Timer) -> dict[str, Any]:
-    """One of them: its own members, and when and for whom."""
+def as_json(timer: wire.Timer) -> dict[str, Any]:
+    """The JSON object of a timer: its notification, when it is due and for whom."""
     topic = topic_of(timer.key)
     whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
     members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
     return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
 
 
-def good(answer: wire.TimerAnswer) -> wire.TimerAnswer:
-    """The answer, when it is a good one."""
+def raise_unless_ok(answer: wire.TimerAnswer) -> wire.TimerAnswer:
+    """Return the answer when its status is OK.
+
+    Raises:
+        Problem: 404, or 409 when it was delivered already.
+        Overloaded, Unavailable: the scheduler refused, or storage did not answer.
+    """
     if answer.status == wire.OK:
         return answer
     if answer.status == wire.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""Subscriptions at the edge: who may, and how they are asked for over HTTP and on a WebSocket.
+"""Reading and changing a user's subscriptions, over HTTP and on a WebSocket.
 
 A token without the claim `topics` may subscribe to any topic of its tenant. With the claim, to the topics it names, and to those
 that begin with what stands before a `*` at the end of an entry (`team.*`). An entry without `*` also makes the bearer's connections
@@ -16,14 +16,14 @@ from engine.errors import Overloaded, Unavailable
 from engine.gateway.shard_client import ShardClient
 
 
-async def change(requests: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
-    """Change a user's subscriptions; with neither, look at them. Returns them, sorted.
+async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+    """Change a user's subscriptions; with neither `add` nor `remove`, read them. Returns them, sorted.
 
     Raises:
         Overloaded: there would be too many.
         Unavailable: the shard or its storage did not answer.
     """
-    answer = await requests.subscribe(key, add, remove)
+    answer = await shard_client.subscribe(key, add, remove)
     if answer.status == OK:
         return answer.topics
     if answer.status == OVERLOADED:
@@ -31,20 +31,22 @@ async def change(requests: ShardClient, key: str, add: Sequence[str] = (), remov
     raise Unavailable("durable storage did not answer")
 
 
-def ask(requests: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], told: Callable[[list[str] | str], None]) -> None:
-    """The same without a task of its own, for a frame of a client.
+def begin_change(
+    shard_client: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
+) -> None:
+    """Like `change`, without a task of its own, for a frame of a client.
 
     Args:
-        told: is called once, with the subscriptions or with the code of an error.
+        on_result: called once, with the subscriptions or with an error code.
     """
 
     def answered(answer: Subscribed | None) -> None:
         if answer is not None and answer.status == OK:
-            told(answer.topics)
+            on_result(answer.topics)
         else:
-            told("too_many_topics" if answer is not None and answer.status == OVERLOADED else "unavailable")
+            on_result("too_many_topics" if answer is not None and answer.status == OVERLOADED else "unavailable")
 
     try:
-        requests.ask_soon(lambda ref: Subscribe(ref, key, list(add), list(remove)), answered)
+        shard_client.send_request(lambda ref: Subscribe(ref, key, list(add), list(remove)), answered)
     except Overloaded:
-        told("overloaded")
+        on_result("overloaded")

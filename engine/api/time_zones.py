@@ -1,6 +1,6 @@
 """IANA time zones by name. Their data comes with the system, or with the `tzdata` package where the system has none.
 
-Kept out of the core: which file a name leads to is the machine's business. The core is given the zones themselves.
+Not in the core, because it reads the machine's files; the core is passed `tzinfo` objects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def zone(name: str) -> tzinfo:
 
 
 def zone_here(name: str) -> tzinfo:
-    """The zone of a name that some edge knew; UTC where this machine's data does not have it."""
+    """The zone of a name that some edge accepted; UTC where this machine's data does not have it."""
     try:
         return zone(name)
     except Invalid:

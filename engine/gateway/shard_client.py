@@ -79,7 +79,7 @@ class ShardClient:
             to_peers = [place for place, draft in enumerate(drafts) if draft.topic is None or draft.due_ms]
             broadcasts, others = [drafts[place] for place in to_log], [drafts[place] for place in to_peers]
             call = self._begin_post(others)
-            appended = await self._broadcast_publisher.announce(broadcasts)
+            appended = await self._broadcast_publisher.append(broadcasts)
             self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
             by_place = dict(zip(to_log, map(broadcast_result, broadcasts, appended), strict=True))
             by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
@@ -177,7 +177,7 @@ class ShardClient:
         answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
-    def ask_soon(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
+    def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""
         call = self._calls.begin(1, lambda ref: [build(ref)])
         call.done.add_done_callback(lambda _: answered(call.answers[0]))

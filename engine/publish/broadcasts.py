@@ -1,9 +1,9 @@
-"""Publishing broadcasts: from the edge straight into the log, one round trip for a request, however many users it reaches.
+"""Appends broadcasts to their log, from the edge directly: one round trip per request, however many users it reaches.
 
     draft -> append -> accepted, duplicate or conflict
-                    -> no answer: again, under the same id, for `commit_retry_ms`; then what became of it is not known
+                    -> no answer: repeated under the same id for `commit_retry_ms`; then the outcome is unknown
 
-The log recognises a repeat by its id, also by one that was made here, so an append whose answer was lost counts once.
+The log recognises a repeat by its id, also by one made here, so an append whose answer was lost takes effect once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_S: Final = 0.1
 
 
 class BroadcastSink(Protocol):
-    """What `engine.store.broadcast_stream.BroadcastLog` is to an edge."""
+    """The part of `engine.store.broadcast_stream.BroadcastLog` that an edge uses."""
 
     async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
         """See there."""
@@ -36,8 +36,8 @@ class BroadcastPublisher:
     """Appends the broadcasts of one edge.
 
     Args:
-        config: with `commit_retry_ms`, the patience.
-        log: where to.
+        config: with `commit_retry_ms`, how long an append is repeated.
+        log: the log to append to.
         wall_ms: milliseconds since the epoch.
         clock: milliseconds that never step.
     """
@@ -48,8 +48,8 @@ class BroadcastPublisher:
         self._wall_ms = wall_ms
         self._clock = clock
 
-    async def announce(self, drafts: Sequence[Draft]) -> list[Appended | None]:
-        """What became of each, None where that is not known."""
+    async def append(self, drafts: Sequence[Draft]) -> list[Appended | None]:
+        """The outcome of each draft, in order; None where it is unknown."""
         if not drafts:
             return []
         now_ms = self._wall_ms()

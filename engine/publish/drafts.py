@@ -1,9 +1,9 @@
-"""What a publisher asks for: items checked against the rules of PROTOCOL and turned into drafts, all or none.
+"""Validates the items of a publish request by the rules of PROTOCOL.md, and turns them into drafts: all of them, or none.
 
-A draft is a message as it will stay. Its body is encoded here, once; shards, journals and connections only move those bytes.
-The same pass computes the digest by which the same id with another payload is told from a repeat, so it covers everything the
-publisher chose and nothing the engine made: not the id, not the user, not a `ts` the publisher left out. Under a publisher's own
-id JSON counts by what it says: in another order of members, spacing or spelling it is the same.
+A draft is a message in its final form. Its body is encoded here, once; shards, journals and connections only move those bytes.
+The same pass computes the digest that distinguishes a repeat from another payload under the same id. It covers everything the
+publisher chose and nothing the engine made: not the id, not the user, not a `ts` the publisher left out. With a publisher's own id
+the digest is of the canonical JSON: the order of members, spacing and spelling do not matter.
 
 Pure parsing: no clock, no I/O. Measured: 5.8 us per small item of a 250-item array, 1 us of it for reading JSON and 1 us for the id.
 """
@@ -90,7 +90,7 @@ def parse_drafts(
     Args:
         body: the whole request body.
         content_type: the header, None when there is none.
-        principal: whose tenant the messages are for.
+        principal: the publisher; the messages are for users of its tenant.
         config: the limits.
         now_ms: milliseconds since the epoch.
         new_id: called for each item without an id.
@@ -110,7 +110,7 @@ class Drafter:
     """Turns the items of one request into drafts. What is the same for all its items is computed once.
 
     Args:
-        tenant: whose messages they are.
+        tenant: of the publisher, and of the users.
         config: the limits.
         now_ms: milliseconds since the epoch.
         new_id: called for each item without an id.
@@ -314,7 +314,7 @@ class Drafter:
         return topic, (split_key(audience_key("", topic))[1],)
 
     def _distinct(self, users: list[str]) -> Sequence[str]:
-        """The users of `users`, each once: whom a publisher names twice is still told once."""
+        """The users of `users`, each once."""
         config = self._config
         if not users:
             raise Invalid("at least one user is needed", "$.users")

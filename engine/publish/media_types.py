@@ -1,9 +1,9 @@
-"""From the bytes of a publish request to items, whatever the media type; the rules of each field come later, in `publishing`.
+"""From the bytes of a publish request to items, for each media type. The fields are validated later, in `engine.publish.drafts`.
 
 A request is decoded twice by msgspec, in C: once into plain values, which finds every byte that is no UTF-8, every number no
 client could read and every nesting too deep; and once into `Item`s, whose `data`, `actor`, `target` and `context` stay the
 bytes the publisher sent. Both passes together cost about a microsecond per item. Only when one of them fails is the request
-taken apart and read item by item, to tell the index and the path of every bad one.
+read item by item, to report the index and the path of every invalid one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Collapse(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Item(Struct, forbid_unknown_fields=True, gc=False):
-    """One published item as it was sent. An unknown field is an error: `dealy` would otherwise be delivered at once."""
+    """One published item as it was sent. An unknown field is an error: an item with `dealy` would otherwise be delivered at once."""
 
     type: str
     user: str | UnsetType = UNSET
@@ -79,7 +79,7 @@ class Item(Struct, forbid_unknown_fields=True, gc=False):
 class CloudEvent(Struct, gc=False):
     """A CloudEvents 1.0 event in the JSON format.
 
-    Extension attributes named like the engine's own fields mean the same; others are ignored, as the specification wants.
+    Extension attributes named like the engine's own fields mean the same; others are ignored, as the specification requires.
     """
 
     specversion: Literal["1.0"]
@@ -98,7 +98,7 @@ class CloudEvent(Struct, gc=False):
     category: str | UnsetType = UNSET
 
     def item(self) -> Item:
-        """The same as an item. `source` becomes the context: two sources may use one id, and must not pass for one event."""
+        """The same as an item. `source` becomes the context: two sources may use one id, which must not be taken for one event."""
         if self.data_base64 is not UNSET:
             raise Invalid("binary data is not supported; send JSON in `data`", "$.data_base64")
         return Item(
@@ -118,7 +118,7 @@ class CloudEvent(Struct, gc=False):
 
 
 class ParsedBody(Struct):
-    """What a body holds. `items[i]` is None where `errors` says why; each error has `index`, `path` and `detail`."""
+    """The items of a body. `items[i]` is None where `errors` has the reason; each error has `index`, `path` and `detail`."""
 
     items: Sequence[Item | None]
     errors: list[dict[str, Any]]
@@ -131,7 +131,7 @@ class ParsedBody(Struct):
         return self.array or self.form is Form.LINES
 
     def fault(self, index: int, error: Invalid) -> None:
-        """Note what is wrong with one item."""
+        """Add the error of one item, with its path as the publisher wrote it."""
         path = error.path
         if self.form in (Form.EVENT, Form.EVENTS):
             path = {"$.user": "$.subject", "$.ts": "$.time", "$.context": "$.source"}.get(path, path)
@@ -182,7 +182,7 @@ def form_of(content_type: str | None) -> Form:
 
 
 class _Peek(Struct, gc=False):
-    """As much of an item as tells how important it is."""
+    """The priority of an item, and nothing else."""
 
     priority: Literal["high", "normal", "low"] = "normal"
 
@@ -194,7 +194,7 @@ _PEEKS: Final = msgspec.json.Decoder(list[_Peek])
 def least_priority(body: bytes, content_type: str | None) -> int:
     """The priority of the least important item of a publish request, at a tenth of what parsing it costs.
 
-    A body that cannot be read, or hides the words behind escapes, is of normal priority: parsing it will tell.
+    A body that cannot be read, or hides the words behind escapes, is of normal priority; parsing it decides.
     """
     if b'"low"' not in body and b'"high"' not in body:
         return NORMAL
@@ -218,25 +218,25 @@ def read(body: bytes, form: Form, config: Config) -> ParsedBody:
     array = form is not Form.LINES and _opens_array(body) is not None
     try:
         try:
-            intake = ParsedBody(_read_all(body, form, array), [], form, array)
+            parsed = ParsedBody(_read_all(body, form, array), [], form, array)
         except (msgspec.ValidationError, Invalid):
-            intake = _read_each(body, form, array, config)
+            parsed = _read_each(body, form, array, config)
         except msgspec.DecodeError:
             if form is not Form.LINES:
                 raise
-            intake = _read_each(body, form, array, config)
+            parsed = _read_each(body, form, array, config)
     except RecursionError:
         raise unprocessable("nested too deeply", [{"path": "$", "detail": f"at most {config.json_depth_max} levels are allowed"}]) from None
     except UnicodeDecodeError:
         raise bad_request("the body is not valid UTF-8") from None
     except msgspec.DecodeError as error:
         raise bad_request(malformed(error)) from None
-    _check_count(len(intake.items), config)
-    return intake
+    _check_count(len(parsed.items), config)
+    return parsed
 
 
 def _read_all(body: bytes, form: Form, array: bool) -> list[Item]:
-    """All items at once; any exception means that something is wrong with one of them."""
+    """Read all items at once; any exception means that one of them is invalid."""
     if form is Form.LINES:
         _VALUE.decode_lines(body)
         return _ITEM.decode_lines(body)
@@ -249,7 +249,7 @@ def _read_all(body: bytes, form: Form, array: bool) -> list[Item]:
 
 
 def _read_each(body: bytes, form: Form, array: bool, config: Config) -> ParsedBody:
-    """Item by item, to find all that are bad."""
+    """Read item by item, to find all that are invalid."""
     pieces = [body]
     if form is Form.LINES:
         pieces = [line for line in body.splitlines() if line.strip()]
@@ -257,14 +257,14 @@ def _read_each(body: bytes, form: Form, array: bool, config: Config) -> ParsedBo
         pieces = [bytes(raw) for raw in _RAWS.decode(body)]
     _check_count(len(pieces), config)
     items: list[Item | None] = []
-    intake = ParsedBody(items, [], form, array and form is not Form.EVENT)
+    parsed = ParsedBody(items, [], form, array and form is not Form.EVENT)
     for index, piece in enumerate(pieces):
         try:
             items.append(_read_one(piece, form, array))
         except Invalid as error:
             items.append(None)
-            intake.fault(index, error)
-    return intake
+            parsed.fault(index, error)
+    return parsed
 
 
 def _read_one(piece: bytes, form: Form, array: bool) -> Item:
@@ -306,7 +306,7 @@ def too_many(config: Config) -> Problem:
 def malformed(error: msgspec.DecodeError) -> str:
     """What msgspec found, for people."""
     detail = str(error)
-    if "truncated" in detail:  # msgspec also says so of a lone surrogate, which RFC 7493 forbids
+    if "truncated" in detail:  # msgspec's message also for a lone surrogate, which RFC 7493 forbids
         return "JSON is malformed: it ends too early, or holds a lone surrogate"
     return detail
 
@@ -334,7 +334,7 @@ def rfc3339_ms(text: str, path: str) -> int:
     """Milliseconds since the epoch of an RFC 3339 time; negative before it.
 
     Raises:
-        Invalid: it is no such time, or says no offset.
+        Invalid: it is no such time, or has no offset.
     """
     try:
         time: datetime = msgspec.convert(text, _TIME)

@@ -1,4 +1,4 @@
-"""Makes the ids of messages whose publisher gave none: UUIDv7, in order within a process, unguessable, under a microsecond each.
+"""Ids for messages without a publisher's own: UUIDv7, in order within a process, unguessable, under a microsecond each.
 
 Order within one millisecond follows RFC 9562, section 6.2, method 2: the last 48 bits start at a random value and grow by
 random steps, so only they have to be written anew. Entropy is read from the operating system in blocks, because one system

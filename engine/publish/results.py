@@ -1,9 +1,9 @@
-"""From drafts to records, and from the answers to what the publisher is told.
+"""From drafts to records, and from the answers of shards and schedulers to the results in the HTTP answer.
 
 A publish is all or nothing only before it is sent: its items belong to users on several shards. So when items end
-differently, the answer is a problem that tells each item's outcome in `results`, and lists in `errors` those that were not
-taken. What may succeed later comes first: 503 over 429 over 409, so that a publisher who repeats the whole request under the
-same ids ends at 202, or at a 409 that is final. What was accepted already is a duplicate then.
+differently, the answer is a problem with each item's outcome in `results`, and those that were not accepted in `errors`.
+The status is one that a repeat may change, if there is one: 503 before 429 before 409. So a publisher that repeats the whole request
+under the same ids ends at 202, or at a 409 that is final; items accepted before are duplicates then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from engine.publish.drafts import Draft
 from engine.store.broadcast_stream import Appended
 
 PUT_OFF: Final = "put off"
-"""The status of a draft that its shard does not take now, until the edge has scheduled it; no publisher sees it."""
+"""The status of a draft that its shard deferred, until the edge has scheduled it; never in an answer."""
 
 _TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
 _encode: Final = msgspec.json.Encoder().encode
@@ -51,7 +51,7 @@ _REASONS: Final = {
 
 
 class ItemResult(Struct, omit_defaults=True, gc=False):
-    """What became of one draft. `status` is a word of PUBLISH_STATUS; what does not apply stays at its default."""
+    """The outcome of one draft, as it is in the answer. `status` is a word of PUBLISH_STATUS; members that do not apply are left out."""
 
     id: str
     user: str = ""
@@ -127,12 +127,12 @@ def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
 
 
 def explain_records(drafts: Sequence[Draft], base: int) -> list[Explain]:
-    """The records that ask what would become of drafts for users."""
+    """The records that ask shards for their decision about drafts for users, without storing them."""
     return [Explain(ref, draft.key, draft.due_ms, _post(ref, draft)) for ref, draft in enumerate(drafts, base)]
 
 
 def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
-    """What became of each draft, good or bad."""
+    """The result of each draft, accepted or not."""
     made: list[ItemResult] = []
     for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
         if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
@@ -143,10 +143,10 @@ def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
 
 
 def raise_unless_taken(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
-    """Were all drafts taken?
+    """Check that all drafts were accepted.
 
     Raises:
-        Problem: 503, 429 or 409 when at least one was not; it tells the outcome of all.
+        Problem: 503, 429 or 409 when at least one was not; it has the outcome of all.
     """
     statuses = {result.status for result in made}
     for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
@@ -168,7 +168,7 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemRe
     else:
         status = answer.status
         if status == DUPLICATE and not draft.idempotent:
-            # A made id is unknown to everyone: we sent it twice, the publisher once.
+            # No publisher has an id that was made here: the edge repeated it, not the publisher.
             status = ACCEPTED if answer.seq else MERGED
         result.seq = answer.seq
         if status == DUPLICATE:
@@ -180,19 +180,19 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemRe
 
 
 def blank_result(draft: Draft) -> ItemResult:
-    """The result of a draft, without what became of it."""
+    """The result of a draft, its outcome left out."""
     return ItemResult(draft.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
 
 
 def unanswered_result(draft: Draft) -> ItemResult:
-    """What became of the draft is not known."""
+    """The result of a draft whose outcome is unknown."""
     result = blank_result(draft)
     result.status, result.reason = PUBLISH_STATUS[UNAVAILABLE], _NO_ANSWER
     return result
 
 
 def broadcast_result(draft: Draft, appended: Appended | None) -> ItemResult:
-    """What became of a broadcast, None: not known."""
+    """The result of a broadcast; `appended` is None when the outcome is unknown."""
     if appended is None:
         return unanswered_result(draft)
     result = blank_result(draft)
@@ -206,7 +206,7 @@ def broadcast_result(draft: Draft, appended: Appended | None) -> ItemResult:
 
 
 def _timer_result(result: ItemResult, draft: Draft, asked: Timer, answer: TimerAnswer) -> int:
-    """Fill in what became of a delayed draft; returns its status."""
+    """Fill in the outcome of a delayed draft; returns its status."""
     if answer.status == SCHEDULED:
         result.scheduled_id, result.scheduled_at = asked.sid, asked.due_ms
     elif answer.status == DUPLICATE:
@@ -217,7 +217,7 @@ def _timer_result(result: ItemResult, draft: Draft, asked: Timer, answer: TimerA
         else:  # it has fired, or was cancelled
             result.scheduled_id = answer.detail
         if result.scheduled_id == asked.sid or not draft.idempotent:
-            return SCHEDULED  # we sent it twice, the publisher once
+            return SCHEDULED  # the edge repeated it, not the publisher
     return answer.status
 
 
@@ -227,14 +227,14 @@ def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], a
         for draft, result in zip(drafts, made, strict=True)
         if result.status in _FAILED
     ]
-    told = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
+    detail = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
     if status == CONFLICT:
-        return conflict(told, errors=errors, results=msgspec.to_builtins(made))
+        return conflict(detail, errors=errors, results=msgspec.to_builtins(made))
     if status == OVERLOADED:
-        # Who refuses says when it takes more; a scheduler that does not will have written what waits in a moment.
-        problem = too_many_requests(told, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
+        # A shard that refuses returns when to come back; a scheduler that does not has written its queue within a moment.
+        problem = too_many_requests(detail, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
     else:
-        problem = unavailable(told, RETRY_AFTER_S)
+        problem = unavailable(detail, RETRY_AFTER_S)
     problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
     return problem
 

@@ -165,7 +165,7 @@ class WebSocketSession(Connection):
         if forbidden:
             self.write(client_frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
         else:
-            subscriptions.ask(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
+            subscriptions.begin_change(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
 
     def _on_subscribed(self, topics: list[str] | str) -> None:
         """The shard's answer: the user's topics, or the code of an error."""
