@@ -31,7 +31,7 @@ import psutil
 import ray
 import redis.asyncio as redis
 
-from engine.actors.socket_carrier import NOWHERE, ActorPeer, Address, Exchanging, Peer, Served, listen
+from engine.actors.socket_carrier import NOWHERE, ActorPeer, Address, CalleeConnection, ExchangeHandler, Peer, listen
 from engine.config import Config
 from engine.errors import ClockSetBack, StorageUnavailable
 from engine.store.redis_client import connect
@@ -111,7 +111,7 @@ class ProcessContext:
 REAL: Final = ProcessContext()
 
 
-class LinkEnd(Exchanging, Protocol):
+class LinkEnd(ExchangeHandler, Protocol):
     """The called end of links: `engine.actors.link.LinkServer`."""
 
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
@@ -219,7 +219,7 @@ class Server(Process):
         recovered = await self._recover()
         self._surroundings.tune_memory()
         self._address = await self._surroundings.listen(
-            f"{self.role}-{self._index}", self._config.namespace, lambda: Served(lambda: self._links, self._ready.is_set)
+            f"{self.role}-{self._index}", self._config.namespace, lambda: CalleeConnection(lambda: self._links, self._ready.is_set)
         )
         self._ready.set()
         log.info("%s %d serves: %s", self.role, self._index, recovered)

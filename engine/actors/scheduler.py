@@ -1,13 +1,13 @@
-"""The scheduler actor: a thin shell that carries bytes between SchedulerCore, Redis and the links.
+"""The scheduler actor: the I/O around SchedulerCore: Redis, links and one timer.
 
-One event loop, so the core is never entered twice:
-    timer    one asyncio timer, armed for the moment the core names; when nothing is near it sleeps up to a second
-    store    one turn of storage work at a time; the next is whatever has gathered meanwhile
-    slots    looks for a newer slot map, at once when a shard opens a link
+One event loop, so calls of the core never overlap:
+    timer    one asyncio timer, set to the next time the core asks for, at most a second ahead
+    store    one turn of storage work at a time; the next one contains all work that has accumulated meanwhile
+    slots    reads the slot map periodically, and at once when a shard opens a link
     links    a server for edges and shards
 
-Start, also after a crash: take a new epoch (older incarnations can no longer write), read the slot map, then answer; what is
-due soon is read ahead from then on, oldest first. Losing the epoch ends the process: someone else is the scheduler now.
+Start, also after a crash: take a new epoch, which fences older incarnations, read the slot map, then serve. Timers due soon are read
+ahead from then on, oldest first. An incarnation that is fenced ends its process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 2  # the wheel advances no more often: what is due meanwhile is handed out together
 _SLEEP_MAX_MS: Final = 1000
-"""Timers are due by the wall clock, but sleeping goes by the monotonic one: a step of the wall clock is noticed after this."""
+"""Timers follow the wall clock and asyncio the monotonic one, so a step of the wall clock takes effect after at most this."""
 
 
 class Scheduler(Server):
@@ -62,7 +62,7 @@ class Scheduler(Server):
         self._work: list[StoreWork] = []
         self._work_wanted = asyncio.Event()
         self._slots_wanted = asyncio.Event()
-        self._settled = asyncio.Event()  # storage has been told everything
+        self._settled = asyncio.Event()  # storage has everything
         self._timer: asyncio.TimerHandle | None = None
         self._quarantined = 0
         self._client: redis.Redis
@@ -73,7 +73,7 @@ class Scheduler(Server):
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
     async def stats(self) -> dict[str, Any]:
-        """Plain numbers; cheap. `lateness` is [[upper bound in ms, timers handed out], ...], -1 for what is later."""
+        """Counters for the controller; cheap. `lateness` is [[upper bound in ms, timers sent], ...], with -1 for no bound."""
         base = self._vitals()
         if not self._ready.is_set():
             return base
@@ -88,7 +88,7 @@ class Scheduler(Server):
         }
 
     async def drain(self) -> None:
-        """Wait until storage knows everything that has fired, `drain_ms` at most; what it misses fires again, and once."""
+        """Wait until storage has every confirmation, `drain_ms` at most. Timers it lacks are sent again and have no second effect."""
         if self._ready.is_set():
             try:
                 async with asyncio.timeout(self._config.drain_ms / 1000):
@@ -102,7 +102,7 @@ class Scheduler(Server):
         return self._store_loop(), self._slots_loop(), self._watch()
 
     async def _watch(self) -> None:
-        """Bring what failed in a callback to where failures end the process."""
+        """Re-raise what failed in a callback, in a task whose failure ends the process."""
         try:
             await self._failure
         finally:
@@ -110,7 +110,7 @@ class Scheduler(Server):
                 self._timer.cancel()
 
     async def _recover(self) -> str:
-        """Fence older incarnations off and begin with an empty memory."""
+        """Fence older incarnations and create an empty core."""
         config = self._config
         self._failure = asyncio.get_running_loop().create_future()
         self._client = self._surroundings.connect(config)
@@ -135,11 +135,11 @@ class Scheduler(Server):
         self._slots_wanted.set()
 
     def _handle(self, event: Event) -> None:
-        """Feed the core, carry out what it wants, arm the timer again. What fails in here ends the process."""
+        """Pass an event to the core, execute its effects, set the timer. An exception ends the process."""
         try:
-            self._carry_out(self._core.handle(event, self._now_ms()))
+            self._execute(self._core.handle(event, self._now_ms()))
         except CorruptRecord:
-            raise  # by a peer: the link ends that session
+            raise  # sent by a peer: the link closes that session
         except Exception as error:
             if not self._failure.done():
                 self._failure.set_exception(error)
@@ -150,7 +150,7 @@ class Scheduler(Server):
             self._settled.clear()
         self._arm()
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _execute(self, effects: Sequence[Effect]) -> None:
         sends: list[tuple[str, Struct]] = []
         for effect in effects:
             match effect:
@@ -161,7 +161,7 @@ class Scheduler(Server):
                     self._work_wanted.set()
                 case Quarantined(sids):
                     self._quarantined += len(sids)
-                    log.error("scheduler %d: stored timers that cannot be read were moved to quarantine: %s", self._index, ", ".join(sids))
+                    log.error("scheduler %d: stored timers that cannot be decoded were quarantined: %s", self._index, ", ".join(sids))
         self._links.send_all(sends)
 
     def _arm(self) -> None:

@@ -1,18 +1,18 @@
-"""Exchanges between actors of one node: over a Unix socket, in place of Ray calls.
+"""Carries link exchanges between actors of one node over a Unix socket instead of Ray calls.
 
-A Ray call costs 1.25 ms of CPU at both ends together, whatever it carries; the same exchange over a socket costs a fifteenth of that. Ray
-places the actors, starts them again, and says which node each is on; actors of other nodes are reached by Ray calls, with
-Ray's authentication. What is exchanged, its numbers, pacing and leases are the same either way (`engine.core.wire.link`).
+A Ray call costs 1.25 ms of CPU at both ends together, whatever its size; the same exchange over a socket costs a fifteenth of that. Ray
+places and restarts the actors and reports the node of each; actors of other nodes are reached by Ray calls, with Ray's authentication.
+Sessions, numbers, pacing and leases are the same either way (`engine.core.wire.link`).
 
-A connection carries one link session. Frames, both ways: `<length: u32><request: u64><that many bytes>`, little-endian. The caller's
-first frame is the session's id, every later one a batch; the callee's are replies, each under the number of its request.
+A connection carries one link session. Frames in both directions: `<length: u32><request: u64><that many bytes>`, little-endian. The
+caller's first frame is the session id, each later one a batch; the callee sends replies, each under the number of its request.
 
 States of a connection
-    open    from `ActorPeer.open` on, which asks the actor, by a Ray call, where it listens
-    lost    one end is gone: requests under way fail and both sides end the session at once. The caller's next one asks again
+    open    after `ActorPeer.open`, which gets the actor's socket path by a Ray call
+    lost    one end closed it: requests in flight fail and both ends close the session. The next session gets the path again
 
-Who may connect: the user that runs the engine. The sockets are in a directory of its own (mode 0700) in that of Ray's session. Where that
-cannot be, because the path is too long for a socket or Ray has no such directory, Ray calls do everything.
+Access: only the user that runs the engine. The sockets are in a directory of mode 0700 in that of Ray's session. Where this is
+impossible, because the path is too long for a socket or Ray has no such directory, all exchanges are Ray calls.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from engine.store.embedded_redis import SOCKET_PATH_BYTES_MAX
 log = logging.getLogger(__name__)
 
 RAY_CALL_MS: Final = 0.8
-"""CPU of one exchange at one end when it is a Ray call, measured; with `link_calls_share` it sets the pacing for many peers."""
+"""CPU time of one exchange at one end by Ray call, ms, measured; with `link_calls_share` it sets the pacing for many peers."""
 
 DIRECT_CALL_MS: Final = 0.05
 """The same over a socket."""
 
 _HEAD: Final = struct.Struct("<IQ")
-_FIND_S: Final = 0.1  # between two looks for an actor that is being created
+_FIND_S: Final = 0.1  # between two lookups of an actor that is being created
 
 Address = tuple[str, str]
-"""Node id and path of the socket an actor listens on; ("", "") when it listens on none."""
+"""Node id and socket path of an actor; ("", "") when it does not listen on a socket."""
 
 NOWHERE: Final[Address] = ("", "")
 
 
-class Exchanging(Protocol):
-    """The called end of links, as connections use it; see `engine.actors.link.LinkServer`."""
+class ExchangeHandler(Protocol):
+    """The callee's side of links, as connections use it; see `engine.actors.link.LinkServer`."""
 
     def request(self, session: str, seq: int, batch: bytes, answer: Callable[[bytes], object], call_ms: float) -> None:
-        """A request came; `answer` is called once with the reply."""
+        """Process a request; call `answer` once with the reply."""
 
     def lost(self, session: str) -> None:
-        """The session's connection is gone."""
+        """The session's connection was lost."""
 
 
 class Peer(Protocol):
-    """An actor, as the calling end of a link uses it."""
+    """A remote actor, as the caller of a link uses it."""
 
     async def open(self) -> float:
-        """Find the way to it for a new session; returns what an exchange costs, in ms. Raises RayError, OSError or TimeoutError."""
+        """Connect for a new session; returns the CPU cost of an exchange, ms. Raises RayError, OSError or TimeoutError."""
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """One request and its reply. The result raises RayError or ConnectionError."""
+        """Send one request; returns its reply. Awaiting it raises RayError or ConnectionError."""
 
     def close(self) -> None:
-        """The session is over."""
+        """End the session."""
 
 
 class _Frames:
-    """Cuts what a socket gives into frames."""
+    """Splits a byte stream into frames."""
 
     __slots__ = ("_buffer",)
 
@@ -82,7 +82,7 @@ class _Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """(number, content) of the frames that are complete now."""
+        """Add received bytes; returns the (number, content) of all frames completed by them."""
         buffer = self._buffer
         buffer += data
         frames = []
@@ -102,22 +102,22 @@ def _frame(number: int, content: bytes) -> bytes:
     return _HEAD.pack(len(content), number) + content
 
 
-class Served(asyncio.Protocol):
+class CalleeConnection(asyncio.Protocol):
     """The callee's end of a connection.
 
     Args:
-        links: gets the requests.
-        ready: does the actor serve; else who connects is sent away, and asks again by `ActorPeer.open`, which waits.
+        links: receives the requests.
+        ready: whether the actor serves requests. While it does not, connections are closed, and callers wait in `ActorPeer.open`.
     """
 
-    def __init__(self, links: Callable[[], Exchanging], ready: Callable[[], bool]) -> None:
+    def __init__(self, links: Callable[[], ExchangeHandler], ready: Callable[[], bool]) -> None:
         self._links = links
         self._ready = ready
         self._frames = _Frames()
         self._session = ""
         self._transport: asyncio.Transport
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by class
+    def connection_made(self, transport: Any) -> None:  # uvloop's class does not derive from asyncio.Transport
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -139,7 +139,7 @@ class Served(asyncio.Protocol):
             self._transport.write(_frame(number, data))
 
 
-class _Calling(asyncio.Protocol):
+class _CallerConnection(asyncio.Protocol):
     """The caller's end of a connection."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class _Calling(asyncio.Protocol):
         self._lost = False
         self._transport: asyncio.Transport
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by class
+    def connection_made(self, transport: Any) -> None:  # uvloop's class does not derive from asyncio.Transport
         self._transport = transport
 
     def exchange(self, session: str, seq: int, batch: bytes) -> asyncio.Future[bytes]:
@@ -184,17 +184,17 @@ class _Calling(asyncio.Protocol):
 
 
 class RayPeer:
-    """A peer reached by Ray calls only.
+    """A peer that is called through Ray only.
 
     Args:
-        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; anything with `.exchange.remote` will do.
+        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; any object with `.exchange.remote`.
     """
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     async def open(self) -> float:
-        """Nothing is to be done."""
+        """Do nothing: Ray connects by itself."""
         return RAY_CALL_MS
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
@@ -203,17 +203,17 @@ class RayPeer:
         return reply
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 class ActorPeer:
-    """A named actor, which may not exist yet: over its socket when it is on this node, else by Ray calls."""
+    """A named actor, which may not exist yet: called over its socket when it is on this node, else through Ray."""
 
     def __init__(self, name: str, namespace: str) -> None:
         self._name = name
         self._namespace = namespace
         self._handle: Any = None
-        self._calling: _Calling | None = None  # when it is on this node
+        self._calling: _CallerConnection | None = None  # set when it is on this node
         self._through_ray = RayPeer(None)
 
     async def open(self) -> float:
@@ -225,12 +225,12 @@ class ActorPeer:
         try:
             node, path = await self._handle.address.remote()
         except RayActorError:
-            self._handle = None  # a controller may have made another one of this name
+            self._handle = None  # a controller may have created another one of this name
             raise
         if not path or node != node_id():
             return RAY_CALL_MS
         try:
-            _, self._calling = await asyncio.get_running_loop().create_unix_connection(_Calling, path)
+            _, self._calling = await asyncio.get_running_loop().create_unix_connection(_CallerConnection, path)
         except OSError as error:
             log.warning("%s is called through Ray: its socket %s cannot be used: %s", self._name, path, error)
             return RAY_CALL_MS
@@ -241,21 +241,21 @@ class ActorPeer:
         return (self._calling or self._through_ray).exchange(session, seq, batch)
 
     def close(self) -> None:
-        """End the connection, if there is one: the callee ends the session at once."""
+        """Close the connection, if there is one; the callee ends the session then."""
         if self._calling is not None:
             self._calling.close()
             self._calling = None
 
 
 async def listen(name: str, namespace: str, served: Callable[[], asyncio.Protocol]) -> Address:
-    """Serve connections of this node's actors, for as long as the process lives."""
+    """Accept connections of actors on this node for the life of the process; returns the address, `NOWHERE` without a socket."""
     if not ray.is_initialized():
         return NOWHERE
     try:
         path = _folder(namespace) / f"{name}-{os.getpid()}"
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             raise OSError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, {path} is longer")
-        for left in path.parent.glob(f"{name}-*"):  # by earlier incarnations
+        for left in path.parent.glob(f"{name}-*"):  # of earlier incarnations
             left.unlink(missing_ok=True)
         await asyncio.get_running_loop().create_unix_server(served, os.fspath(path))
     except OSError as error:
@@ -265,14 +265,14 @@ async def listen(name: str, namespace: str, served: Callable[[], asyncio.Protoco
 
 
 def _folder(namespace: str) -> Path:
-    """This user's own, for the sockets of one engine."""
+    """The directory for the sockets of one engine, accessible to this user only. Raises OSError when it is not."""
     context = ray.get_runtime_context()
     name = f"engine-{os.getuid()}-{zlib.crc32(namespace.encode()):08x}"
     folder = Path(context.get_temp_dir()) / context.get_session_name() / name
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise OSError(f"{folder} is not this user's alone")
+        raise OSError(f"{folder} is not accessible to this user alone")
     return folder
 
 
@@ -282,12 +282,12 @@ def node_id() -> str:
 
 
 async def find_actor(name: str, namespace: str) -> Any:
-    """The handle of a named actor. Raises ValueError when there is none."""
+    """The handle of a named actor. Raises ValueError when there is no such actor."""
     return await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=namespace))
 
 
 async def await_actor(name: str, namespace: str) -> Any:
-    """The handle of a named actor, as soon as there is one."""
+    """Wait for a named actor; returns its handle."""
     while True:
         try:
             return await find_actor(name, namespace)

@@ -1,9 +1,8 @@
 """The Python clients of an engine: receive with `Client`, publish with `Publisher`.
 
-`protocol.py` holds every decision of a receiving client (cursor, duplicates, acknowledgements, reconnecting) without any
-I/O; `client.py` is the asyncio shell around it, on the websockets library. `publisher.py` publishes over
-`http_connection.py`.
-`sync.py` runs both in a thread of their own, for programs without an event loop.
+`protocol.py` is the receiving side (cursor, duplicates, acknowledgements, reconnecting) without I/O; `client.py` is the asyncio shell
+around it, on the websockets library. `publisher.py` publishes through `retried_requests.py` over `http_connection.py`. `sync.py` runs
+both in a thread, for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Each is imported when it is asked for (PEP 562): a publisher does not pay for WebSocket, nor `engine --help` for either."""
+    """Import a name on first access (PEP 562): a publisher does not load the WebSocket library, nor `engine --help` either client."""
     if name in _HOME:
         return getattr(import_module(f"engine.client.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

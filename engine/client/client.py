@@ -1,8 +1,7 @@
-"""Receive a user's notifications: the asyncio shell around `engine.client.protocol`, on the websockets library.
+"""Receives a user's notifications: the asyncio shell around `engine.client.protocol`, on the websockets library.
 
-One task per client keeps a connection standing: connect, then one loop of feed, take events, transmit, wait for the
-next frame or the session's deadline. A second task writes, so that acknowledging never waits for reading. All decisions
-are the session's.
+One task per client keeps it connected: connect, then a loop that waits for the next frame or the session's deadline, feeds the session
+and reports its events. A second task writes, so that acknowledging never waits for reading. All decisions are in the session.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from engine.client.retried_requests import retry_after_s
 from engine.errors import Unreachable
 
 SUBPROTOCOL: Final = Subprotocol("notify.v1.json")
-FRAME_BYTES_MAX: Final = 8 << 20  # an engine coalesces up to 256 KiB; far beyond it is not an engine
+FRAME_BYTES_MAX: Final = 8 << 20  # an engine sends at most 256 KiB
 CLOSE_TIMEOUT_S: Final = 2.0
-YIELD_EVERY: Final = 32  # messages handed over without a pause; then the loop gets to write the acknowledgements
+YIELD_EVERY: Final = 32  # messages returned without yielding to the loop, which writes the acknowledgements
 
 
 class Client:
@@ -41,36 +40,36 @@ class Client:
             async for message in client:
                 await handle(message.type, message.data)
 
-    At least once: a message is acknowledged when the loop asks for the next one (or is left without an exception), so one
-    whose handler failed or whose process died comes again. Repeats of what was handled are dropped by id. The connection is
-    made again whenever it is lost, after 1, 2, 5, 10 s with jitter or when the server says, from where it left off.
+    At least once: a message is acknowledged when the next one is requested, or the context is left without an exception, so a message
+    whose handler failed or whose process died is delivered again. Repeats of settled messages are dropped by id. A lost connection
+    is made again after 1, 2, 5, 10 s with jitter, or after the delay a server gives, and resumes at the cursor.
 
-    With `auto_ack=False` each message is settled by `await message.ack()` or `await message.nack("why")`, in any order and
-    from any task; the engine stops sending when about 256 are unsettled.
+    With `auto_ack=False` settle each message with `await message.ack()` or `await message.nack("why")`, in any order and from any task;
+    the engine stops sending at about 256 unsettled messages.
 
-    To go on after a restart of the program, keep what `on_cursor` says:
+    To resume after a restart of the program, store the cursor passed to `on_cursor`:
 
         Client(url, token, last_event_id=path.read_text() or None, on_cursor=path.write_text)
 
     Args:
         url: the engine's address, `http://host:port` or `https://...`.
-        token: a JWT with scope `connect`, or a function (plain or async) that returns a fresh one: it is called before a
-            token expires and when one is rejected.
+        token: a JWT with scope `connect`, or a function (plain or async) that returns a fresh one; it is called before a token
+            expires and when one is rejected.
         device: a stable name of this device, for the engine's session records.
-        last_event_id: the cursor to go on from; left out, whatever is pending is delivered.
-        auto_ack: acknowledge each message when the next one is asked for.
+        last_event_id: the cursor to resume from; None delivers everything pending.
+        auto_ack: acknowledge each message when the next one is requested.
         on_cursor: called with the new cursor when messages were settled, at most once per turn of the loop.
-        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining` and `ServerError` as they happen; a
-            `Gap` before the messages after it are delivered.
+        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining` and `ServerError` in order; with a `Gap`
+            before the messages after it are delivered.
         open_timeout_s: how long entering the context waits for the first connection, over all attempts.
         ssl: for `https` and `wss`, instead of the system's default.
 
     Raises (from entering the context, and from the iteration):
-        Unreachable: no engine answered within `open_timeout_s`; once connected, it is tried forever.
-        Unauthorized: the token was rejected, and so was a fresh one where there is a source of them.
+        Unreachable: no engine answered within `open_timeout_s`; once connected, reconnecting never gives up.
+        Unauthorized: the token was rejected, and so was a fresh one where `token` is a function.
         Forbidden: the token lacks the scope.
-        TooManyConnections: newer connections of this user pushed this one out.
-        Refused: any other answer that waiting does not cure.
+        TooManyConnections: newer connections of this user replaced this one.
+        Refused: any other answer that retrying does not change.
     """
 
     def __init__(
@@ -95,10 +94,10 @@ class Client:
         self._open_timeout_s = open_timeout_s
         self._ssl = ssl
         self._session = Session(last_event_id, renewable=self._credentials.renewable)
-        self._cursor_told = last_event_id
-        self._report_due = False
+        self._cursor_reported = last_event_id
+        self._report_scheduled = False
         self._handling: Message | None = None
-        self._handed_in_a_row = 0
+        self._returned_in_a_row = 0
         self._failure: BaseException | None = None
         self._last_reason = "no answer"
         self._runner: asyncio.Task[None] | None = None
@@ -110,12 +109,12 @@ class Client:
 
     @property
     def cursor(self) -> str | None:
-        """`event_id` up to which everything is handled; what to pass as `last_event_id` next time."""
+        """`event_id` up to which everything is settled; pass it as `last_event_id` to resume."""
         return self._session.cursor
 
     async def __aenter__(self) -> Self:
         if self._runner is not None:
-            raise RuntimeError("a Client is entered once; make another one")
+            raise RuntimeError("a Client can be entered once; create another one")
         self._runner = asyncio.create_task(self._run(), name="engine-client")
         opened = asyncio.create_task(self._opened.wait())
         try:
@@ -137,40 +136,40 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Say what is settled, end the connection, stop. Doing it twice is harmless."""
+        """Send what is settled, close the connection and stop. Idempotent."""
         if self._runner is not None and not self._runner.done():
             self._runner.cancel()
             await asyncio.wait({self._runner})
-        self._tell_cursor()
+        self._report_cursor()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. Cancelling the wait loses nothing."""
+        """The next message. Cancelling the wait loses no message."""
         self._settle_handled()
-        if self._handed_in_a_row >= YIELD_EVERY:
-            self._handed_in_a_row = 0
+        if self._returned_in_a_row >= YIELD_EVERY:
+            self._returned_in_a_row = 0
             await asyncio.sleep(0)
         while (message := self._session.next_message()) is None:
             if self._failure is not None:
                 raise self._failure
             if self._runner is None or self._runner.done():
                 raise StopAsyncIteration
-            self._handed_in_a_row = 0
+            self._returned_in_a_row = 0
             self._readable.clear()
             await self._readable.wait()
-        self._handed_in_a_row += 1
+        self._returned_in_a_row += 1
         message.__dict__["owner"] = self
         if self._auto_ack:
             self._handling = message
         return message
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or refuse it with a reason; `message.ack()` and `message.nack()` come here."""
+        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
         self._session.settle(message, reason, self._now_ms())
         self._writable.set()
-        self._report_soon()
+        self._schedule_report()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _now_ms(self) -> int:
@@ -181,28 +180,28 @@ class Client:
             message, self._handling = self._handling, None
             self.settle(message, None)
 
-    def _report_soon(self) -> None:
-        if self._on_cursor is not None and not self._report_due:
-            self._report_due = True
+    def _schedule_report(self) -> None:
+        if self._on_cursor is not None and not self._report_scheduled:
+            self._report_scheduled = True
             asyncio.get_running_loop().call_soon(self._report)
 
-    def _tell_cursor(self) -> None:
+    def _report_cursor(self) -> None:
         cursor = self._session.cursor
-        if self._on_cursor is not None and cursor is not None and cursor != self._cursor_told:
-            self._cursor_told = cursor
+        if self._on_cursor is not None and cursor is not None and cursor != self._cursor_reported:
+            self._cursor_reported = cursor
             self._on_cursor(cursor)
 
     def _report(self) -> None:
-        """Tell `on_cursor`; what it raises ends the client, because a cursor that is not kept is not what was asked for."""
-        self._report_due = False
+        """Call `on_cursor`. An exception from it ends the client: a cursor that is not stored would resume at the wrong message."""
+        self._report_scheduled = False
         try:
-            self._tell_cursor()
+            self._report_cursor()
         except Exception as error:
             self._failure = error
             if self._runner is not None:
                 self._runner.cancel()
 
-    def _tell_events(self) -> None:
+    def _report_events(self) -> None:
         for event in self._session.events():
             if isinstance(event, Connected):
                 self._opened.set()
@@ -215,7 +214,7 @@ class Client:
         try:
             while True:
                 await self._connect()
-                self._tell_events()
+                self._report_events()
                 if self._session.failure is not None:
                     raise self._session.failure
                 await asyncio.sleep(self._session.retry_in_ms(random.random(), self._now_ms()) / 1000)
@@ -225,13 +224,13 @@ class Client:
             self._readable.set()
 
     async def _connect(self) -> None:
-        """One connection, from its handshake to its end."""
+        """One connection, from handshake to close."""
         try:
             token = await self._credentials.get(fresh=self._session.token_rejected)
         except Exception as error:
             if not self._opened.is_set():
                 raise
-            self._session.unreachable(f"no fresh token: {error!r}")  # whoever issues tokens may be back in a moment
+            self._session.unreachable(f"no fresh token: {error!r}")  # the issuer of tokens may be back soon
             return
         query = {key: value for key, value in (("last_event_id", self._session.present()), ("device", self._device)) if value}
         try:
@@ -239,9 +238,9 @@ class Client:
                 f"{self._address.websocket}/v1/ws" + (f"?{urlencode(query)}" if query else ""),
                 additional_headers={"Authorization": f"Bearer {token}"},
                 subprotocols=[SUBPROTOCOL],
-                compression=None,  # small frames: the memory and time of deflate buy nothing
+                compression=None,  # frames are small: deflate costs more memory and time than it saves
                 proxy=None,
-                ping_interval=None,  # the session has its own heartbeat
+                ping_interval=None,  # the session sends heartbeats itself
                 open_timeout=self._open_timeout_s,
                 close_timeout=CLOSE_TIMEOUT_S,
                 max_size=FRAME_BYTES_MAX,
@@ -273,9 +272,9 @@ class Client:
                 else:
                     session.receive(frame, self._now_ms())
                     self._readable.set()
-                    if session.cursor != self._cursor_told:
-                        self._report_soon()  # a refusal was confirmed, or what held the cursor was handled on another device
-                self._tell_events()
+                    if session.cursor != self._cursor_reported:
+                        self._schedule_report()  # a nack was confirmed, or another device settled what held the cursor
+                self._report_events()
                 self._writable.set()
         finally:
             for task in (writer, renewer):
@@ -287,14 +286,14 @@ class Client:
         )
 
     async def _leave(self, socket: ClientConnection) -> None:
-        """Say what is still to be said and close; a server that does not listen is left after `CLOSE_TIMEOUT_S`."""
+        """Send what is pending and close; the connection is aborted after `CLOSE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 for frame in self._session.data_to_send(self._now_ms()):
                     await socket.send(frame, text=True)
                 await socket.close()
         except (ConnectionClosed, TimeoutError):
-            socket.transport.abort()  # what was not said is said on the next connection, or comes again
+            socket.transport.abort()  # what was not sent is sent on the next connection
 
     async def _write(self, socket: ClientConnection) -> None:
         while True:
@@ -304,21 +303,21 @@ class Client:
                 for frame in self._session.data_to_send(self._now_ms()):
                     await socket.send(frame, text=True)
             except ConnectionClosed:
-                return  # the reader sees it too, and with it why
+                return  # the reader reports the reason
 
     async def _renew(self) -> None:
-        """Present a fresh token before the old one expires, so that the connection need not be made anew."""
+        """Send a fresh token before the old one expires, so that the connection stays open."""
         while (due_s := self._credentials.renew_in_s()) is not None:
             await asyncio.sleep(max(1.0, due_s))
             try:
                 self._session.authenticate(await self._credentials.get(fresh=True))
             except Exception as error:
-                self._session.note("token", f"no fresh token: {error!r}")  # tried again in a second; the old one still serves
+                self._session.note("token", f"no fresh token: {error!r}")  # retried in a second; the old one is still valid
             self._writable.set()
 
 
 def detail_of(response: Response) -> str:
-    """What a problem+json answer says, else the reason phrase."""
+    """The `detail` of a problem+json answer, else the reason phrase."""
     try:
         return str(msgspec.json.decode(response.body or b"")["detail"])
     except (msgspec.DecodeError, KeyError, TypeError):

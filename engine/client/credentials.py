@@ -1,4 +1,4 @@
-"""Where an engine is, and who is asking: base URL and bearer token, shared by both clients."""
+"""Address of an engine and bearer token, for both clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECURE: Final = {"http": False, "ws": False, "https": True, "wss": True}
 
 
 class EngineUrl(msgspec.Struct, frozen=True):
-    """Base address of an engine. `prefix` is the path it is mounted under, without a slash at its end."""
+    """Base address of an engine. `prefix` is the path it is mounted at, without a trailing slash."""
 
     secure: bool
     host: str
@@ -45,7 +45,7 @@ def parse_url(url: str) -> EngineUrl:
     """The address in a URL such as `http://127.0.0.1:8000` or `wss://example.org/notify`.
 
     Raises:
-        ValueError: another scheme, no host, or a port that is none.
+        ValueError: another scheme, no host, or an invalid port.
     """
     parts: SplitResult = urlsplit(url)
     if parts.scheme not in _SECURE or not parts.hostname:
@@ -55,7 +55,7 @@ def parse_url(url: str) -> EngineUrl:
 
 
 def expires_s(token: str) -> float | None:
-    """When a JWT expires, in seconds since the epoch; `None` when it does not say, or is no JWT. Nothing is verified."""
+    """The `exp` of a JWT, seconds since the epoch; None when it has none or is no JWT. The token is not verified."""
     try:
         claims = msgspec.json.decode(urlsafe_b64decode(token.split(".")[1] + "=="))
         return float(claims["exp"])
@@ -64,7 +64,7 @@ def expires_s(token: str) -> float | None:
 
 
 class Credentials:
-    """The bearer token in use, and where a fresh one comes from."""
+    """The current bearer token and its source."""
 
     def __init__(self, token: Token) -> None:
         self._source = token
@@ -72,13 +72,13 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """A fresh token can be had."""
+        """Whether the source can issue fresh tokens."""
         return not isinstance(self._source, str)
 
     async def get(self, *, fresh: bool = False) -> str:
-        """The token in use; with `fresh`, or when it has expired, a new one where there is a source of them.
+        """The current token; a fresh one with `fresh`, or when it has expired, if there is a source.
 
-        Whatever the source raises comes through.
+        Raises whatever the source raises.
         """
         if not isinstance(self._source, str) and (fresh or self._current is None or self.renew_in_s() == 0):
             answer = self._source()
@@ -87,7 +87,7 @@ class Credentials:
         return self._current
 
     def renew_in_s(self) -> float | None:
-        """How long until the token should be replaced, `None` for never: a tenth of what it has left before it expires."""
+        """Seconds until the token is to be renewed, None for never: at 90 % of the time until it expires, less a second."""
         if not self.renewable or self._current is None:
             return None
         expiry = expires_s(self._current)

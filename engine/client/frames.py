@@ -1,6 +1,6 @@
-"""What a client is told: messages, and the frames around them as PROTOCOL.md writes them (`GET /v1/ws`, server to client).
+"""Frames from server to client and the messages in them, as PROTOCOL.md defines them (`GET /v1/ws`).
 
-A frame of an unknown type is ignored, and so are unknown members, so that old clients understand new engines.
+Frames of unknown types and unknown members are ignored, so that old clients work with new engines.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 
-class Handed:
-    """Awaitable that is done already, so that `message.ack()` and `await message.ack()` are both right."""
+class Done:
+    """An awaitable that is done: `message.ack()` and `await message.ack()` both work."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Owner(Protocol):
     """The client a message came from."""
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge, or with a reason refuse."""
+        """Acknowledge a message, or reject it with a reason."""
 
 
 class Message(Struct, kw_only=True, dict=True):
@@ -34,16 +34,16 @@ class Message(Struct, kw_only=True, dict=True):
 
     Attributes:
         seq: its number in the user's sequence; a repeat carries the same.
-        id: the publisher's idempotency key, or the UUIDv7 that was made for it; what duplicates are known by.
-        event_id: `<epoch>-<seq>`, the cursor once this message is handled.
+        id: the publisher's idempotency key, or the UUIDv7 generated for it; duplicates are detected by it.
+        event_id: `<epoch>-<seq>`, the cursor after this message.
         type: dotted event type, `post.liked`.
         priority: `high`, `normal` or `low`.
         ts: when it happened, milliseconds since the epoch.
-        attempt: 1 the first time it was sent, one more with every repeat.
-        actor, target, context: who did it, to what, where; whatever JSON the publisher gave.
-        count: how many events were merged into this one, `None` when none were.
-        actors: the first few of who did them; `first_ts` and `last_ts` say when, `text` what to show, if the publisher said so.
-        replaces: id of a message that this one stands for: show it in its place, and acknowledge both.
+        attempt: 1 when it is sent first, one more with every repeat.
+        actor, target, context: who did it, to what, where; any JSON.
+        count: how many events were merged into this one; None for a message that is not merged.
+        actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
+        replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
         data: the publisher's payload.
     """
 
@@ -66,38 +66,37 @@ class Message(Struct, kw_only=True, dict=True):
     data: Any = None
 
     def ack(self) -> Awaitable[None]:
-        """This message is handled: it never comes again, on any device of the user.
+        """Acknowledge this message: it is not delivered again, on any device of the user. Idempotent.
 
-        Takes effect at once, awaited or not: it is written to the connection in this turn of the loop, or when the
-        connection is back. Doing it twice is harmless.
+        It need not be awaited: the frame is written in this iteration of the event loop, or after reconnecting.
         """
         return self._settle(None)
 
     def nack(self, reason: str) -> Awaitable[None]:
-        """This message cannot be handled: it goes to the dead-letter queue with `reason` and is not tried again.
+        """Reject this message: it goes to the dead-letter stream with `reason` and is not retried.
 
-        The client says it until the engine has confirmed it, on later connections too; the cursor waits for that.
+        The client repeats it until the engine confirms it, also on later connections; the cursor waits for that.
         """
         return self._settle(reason or "refused")
 
     def _settle(self, reason: str | None) -> Awaitable[None]:
         owner: Owner | None = self.__dict__.get("owner")
         if owner is None:
-            raise RuntimeError("this message did not come from a client, so there is nobody to acknowledge it to")
+            raise RuntimeError("this message did not come from a client, so it cannot be acknowledged")
         owner.settle(self, reason)
-        return Handed()
+        return Done()
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 class Reconnect(Struct, frozen=True):
-    """How long to wait before the first, second, ... attempt; each wait varies by +-`jitter`."""
+    """Delays before the first, second, ... attempt, each varied by +-`jitter` (a fraction)."""
 
     delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     jitter: float = 0.3
 
 
 class WelcomeFrame(Struct, tag="welcome"):
-    """The first frame of a connection. `seq` is the user's newest number, `from_` the first that will be delivered."""
+    """The first frame of a connection. `seq` is the user's newest sequence number, `from_` the first to be delivered."""
 
     epoch: str
     seq: int
@@ -111,42 +110,42 @@ class WelcomeFrame(Struct, tag="welcome"):
 
 
 class MessagesFrame(Struct, tag="messages"):
-    """Messages in sequence order, new ones or repeats."""
+    """Messages in sequence order, new or repeated."""
 
     messages: list[Message]
 
 
 class RevokeFrame(Struct, tag="revoke"):
-    """These were handled on another device."""
+    """These messages were settled on another device."""
 
     ids: list[str]
 
 
 class GapFrame(Struct, tag="gap"):
-    """The messages `from_`..`to` are gone."""
+    """The messages `from_`..`to` will not be delivered."""
 
     from_: int = msgspec.field(name="from")
     to: int
 
 
 class NackedFrame(Struct, tag="nacked"):
-    """What was refused by these ids is in the dead-letter queue, or was settled before."""
+    """The nacks of these ids are durable, or the messages were settled before."""
 
     ids: list[str]
 
 
 class PongFrame(Struct, tag="pong"):
-    """Answer to a ping; that it came is all there is to know."""
+    """Answer to a ping."""
 
 
 class DrainFrame(Struct, tag="drain"):
-    """The server is going away; reconnect in `after_ms`."""
+    """The server is shutting down; reconnect in `after_ms`."""
 
     after_ms: int = 0
 
 
 class ErrorFrame(Struct, tag="error"):
-    """The server did not understand, or refuses something."""
+    """The server could not read a frame, or rejects it."""
 
     code: str = ""
     detail: str = ""
@@ -165,10 +164,10 @@ _typed: Final = msgspec.json.Decoder(_Typed)
 
 
 def parse(text: str | bytes) -> Frame | None:
-    """One frame of the server; `None` when its type is unknown, which is to be ignored.
+    """Decode one frame of the server; None when its type is unknown: ignore it then.
 
     Raises:
-        msgspec.DecodeError: not JSON, or not as the protocol writes a frame of this type.
+        msgspec.DecodeError: not JSON, or not a valid frame of its type.
     """
     try:
         frame: Frame = _frames.decode(text)

@@ -1,11 +1,9 @@
-"""HTTP/1.1 requests over kept-alive connections: what publishing needs, and no more.
+"""HTTP/1.1 requests over persistent connections (RFC 9112), as far as the clients need them.
 
-On httptools, the C parser the engine's own server uses, so that no dependency is added. A request with a batch of 500 costs
-0.16 ms of CPU here and 2.5 ms with httpx 0.28 (process time against the same local server, 76 KB out, 30 KB back); publishing
-is the one thing an application does for every event, so it should not show in its profile.
+It uses httptools, the C parser of the engine's own server, so it adds no dependency. A request with a batch of 500 costs 0.16 ms of
+CPU here and 2.5 ms with httpx 0.28 (process time against the same local server, 76 KB out, 30 KB back).
 
-A connection that breaks is reported as `ConnectionError` and never retried here: what may be repeated is for the caller
-to know.
+A broken connection raises `ConnectionError`. Nothing is retried here: only the caller can decide what may be repeated.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from msgspec import Struct
 
 from engine.client.credentials import EngineUrl
 
-RESPONSE_BYTES_MAX: Final = 16 << 20  # 1 000 results are 200 KB; far beyond that it is not an engine that answers
+RESPONSE_BYTES_MAX: Final = 16 << 20  # 1 000 results are 200 KB
 
 
 class Response(Struct, frozen=True):
-    """`headers` have lower-case names."""
+    """An answer; names in `headers` are lower case."""
 
     status: int
     headers: dict[str, str]
@@ -53,7 +51,7 @@ class _Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
-            self.abort()  # an answer to nothing that was asked
+            self.abort()  # data without a request
             return
         try:
             self._parser.feed_data(data)
@@ -82,7 +80,7 @@ class _Exchange(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:  # informational answers precede the real one
+        if self._parser.get_status_code() >= 200:  # 1xx answers precede the final one
             self._complete()
 
     def _complete(self) -> None:
@@ -107,7 +105,7 @@ class _Exchange(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
 
-    async def ask(self, request: bytes, timeout_s: float) -> Response:
+    async def send(self, request: bytes, timeout_s: float) -> Response:
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
         self._reset()
@@ -117,7 +115,7 @@ class _Exchange(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 return await self._answer
         except BaseException:
-            self.abort()  # an answer may still be under way: this connection is out of step
+            self.abort()  # its answer may still arrive and would be taken for that of the next request
             raise
 
 
@@ -125,8 +123,8 @@ class HttpConnection:
     """A pool of connections to one engine.
 
     Args:
-        address: where it is.
-        connections_max: requests under way at once; more wait for their turn.
+        address: of the engine.
+        connections_max: requests in flight; more wait for their turn.
         ssl: for https, instead of the system's default.
     """
 
@@ -137,10 +135,10 @@ class HttpConnection:
         self._slots = asyncio.Semaphore(connections_max)
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, timeout_s: float) -> Response:
-        """One request and its answer.
+        """Send one request; returns its answer.
 
         Raises:
-            OSError: no connection, or it broke (`ConnectionError`); whether the request took effect is not known.
+            OSError: no connection, or it broke (`ConnectionError`); the request may have taken effect.
             TimeoutError: no answer within `timeout_s` (an OSError too).
         """
         head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Length: {len(body)}\r\n"
@@ -149,7 +147,7 @@ class HttpConnection:
             raise ValueError("a line break in a request's head")
         async with self._slots:
             connection = await self._connection(timeout_s)
-            answer = await connection.ask(f"{head}{lines}\r\n".encode("latin-1") + body, timeout_s)
+            answer = await connection.send(f"{head}{lines}\r\n".encode("latin-1") + body, timeout_s)
             if connection.open:
                 self._idle.append(connection)
             return answer
@@ -165,6 +163,6 @@ class HttpConnection:
         return made
 
     def close(self) -> None:
-        """End the idle connections."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().abort()

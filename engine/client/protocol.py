@@ -1,24 +1,23 @@
-"""What a receiving client decides, without a socket, a clock or a random source.
+"""The receiving client's protocol, without I/O, clock or random source.
 
-One `Session` lives as long as the client, over any number of connections:
+One `Session` lasts as long as the client, over any number of connections:
 
     present() -> opened(now) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now) | refused(...) | unreachable(...)
     then wait retry_in_ms(random) and begin again, until `failure` is set.
 
-After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` says why, and calls
-`tick` at `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
+After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` is set, and calls `tick` at
+`deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
 
-The cursor. `_open` holds the numbers that were received and not settled, `_order` a heap of all numbers received above
-the cursor. The cursor is the highest number with nothing open below it, so presenting it (which acknowledges everything
-up to it) never acknowledges what is still being handled. Numbers that never arrived need no waiting for: the server
-promises that every number it skipped was settled elsewhere or announced by `gap`.
+Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
+cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
+a message that is still being handled. Numbers that did not arrive are not waited for: the server settled each number it skips, or
+announces it with `gap`.
 
-Duplicates. An id that is being handled is ignored. An id that is settled is dropped and acknowledged again, because a
-repeat means the acknowledgement was lost. Settled ids are kept for as long as the engine keeps idempotency keys: later,
-the same key is a new message.
+Duplicates. A repeat of an unsettled message is ignored. A repeat of a settled one is dropped and acknowledged again, because its
+acknowledgement was lost. Settled ids are kept as long as the engine keeps idempotency keys; after that the same id is a new message.
 
-Refusals. A message that was refused stays open until the server says `nacked`: what the connection loses before is said
-again on the next one, and a cursor beyond the message would say that it was handled.
+Nacks. A rejected message stays open until the server confirms it with `nacked`: an unconfirmed nack is sent again on the next
+connection, and a cursor beyond the message would acknowledge it.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ from engine.client.frames import (
 )
 from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
 
-WELCOME_TIMEOUT_MS: Final = 10_000  # an upgraded connection that says nothing is not an engine, or a hung one
-IDS_PER_FRAME: Final = 100  # of 128 characters each: well inside the 64 KiB an engine takes in one frame
-REASON_CHARS_MAX: Final = 1024  # of a refusal: for people who look into the dead-letter queue
-SETTLED_IDS_MAX: Final = 4096  # sixteen windows: more repeats than that cannot be under way
-SETTLED_IDS_MS: Final = 24 * 3600 * 1000  # idempotency keys live 24 h; after that the same id is another message
-UNSETTLED_MAX: Final = 4096  # a window is 256; a server that sends this much unasked is not one to keep
+WELCOME_TIMEOUT_MS: Final = 10_000  # from the upgrade to the first frame
+IDS_PER_FRAME: Final = 100  # ids have 128 characters at most, a frame 64 KiB
+REASON_CHARS_MAX: Final = 1024  # of a nack
+SETTLED_IDS_MAX: Final = 4096  # sixteen in-flight windows of 256
+SETTLED_IDS_MS: Final = 24 * 3600 * 1000  # as long as an engine keeps idempotency keys
+UNSETTLED_MAX: Final = 4096  # sixteen in-flight windows: a server that exceeds it is disconnected
 
 CLOSE_TOKEN: Final = 4401
 _FATAL: Final[dict[int, type[Refused]]] = {4403: Forbidden, 4409: TooManyConnections}
 
 
 class Connected(Struct, frozen=True):
-    """A connection stands. `resumed`: `new`, `ok`, or `gap` when the cursor was unknown and delivery starts at `from_seq`."""
+    """Connected. `resumed`: `new`, `ok`, or `gap` when the cursor was unknown and delivery starts at `from_seq`."""
 
     connection: str
     user: str
@@ -68,33 +67,33 @@ class Connected(Struct, frozen=True):
 
 
 class Disconnected(Struct, frozen=True):
-    """The connection ended, or could not be made: `code` is a WebSocket close code, an HTTP status, or 0 for neither."""
+    """The connection ended or failed. `code` is a WebSocket close code, an HTTP status, or 0 for neither."""
 
     code: int
     reason: str
 
 
 class Gap(Struct, frozen=True):
-    """The messages numbered `first`..`last` are gone: expired, or trimmed because too many were waiting."""
+    """The messages `first`..`last` will not be delivered: they expired, or were trimmed because too many were pending."""
 
     first: int
     last: int
 
 
 class Revoked(Struct, frozen=True):
-    """These messages were handled on another device; whatever still shows them should stop. Unhandled ones are not delivered."""
+    """These messages were settled on another device: stop displaying them. Those not taken yet are not delivered."""
 
     ids: list[str]
 
 
 class Draining(Struct, frozen=True):
-    """The server is going away; the client reconnects in `after_ms`, a time the server chose so that not all come at once."""
+    """The server is shutting down; the client reconnects in `after_ms`, which the server spreads over its clients."""
 
     after_ms: int
 
 
 class ServerError(Struct, frozen=True):
-    """The server complained, said what this client does not understand, or a fresh token could not be had (`token`)."""
+    """An error of the server, a frame that could not be decoded, or a failure to get a fresh token (code `token`)."""
 
     code: str
     detail: str
@@ -120,11 +119,11 @@ def _chunks(ids: list[str]) -> Iterator[list[str]]:
 
 
 class Session:
-    """One client's side of the protocol; see the module.
+    """The client's side of the protocol; see the module.
 
     Args:
-        cursor: `event_id` of the last message handled in an earlier life, `None` for whatever is pending.
-        renewable: a rejected token can be replaced by a fresh one, so the first rejection is not the end.
+        cursor: `event_id` to resume from; None for everything pending.
+        renewable: whether a rejected token can be replaced, so that the first rejection is retried.
 
     Raises:
         ValueError: `cursor` is not an event id.
@@ -143,10 +142,10 @@ class Session:
         self._unsettled: dict[str, Message] = {}
         self._open: set[int] = set()
         self._order: list[int] = []
-        self._settled: dict[str, tuple[int, str | None]] = {}  # id -> when, and the reason if it was refused
+        self._settled: dict[str, tuple[int, str | None]] = {}  # id -> (when, reason if it was rejected)
         self._ack_ids: list[str] = []
-        self._refused: dict[str, str] = {}  # id -> reason, until the server confirms it
-        self._nacks: dict[str, None] = {}  # of them: to be said
+        self._refused: dict[str, str] = {}  # id -> reason, until the server confirms the nack
+        self._nacks: dict[str, None] = {}  # ids of them whose nack is to be sent
         self._frames: list[bytes] = []
         self._events: list[Event] = []
         self._reconnect = Reconnect()
@@ -160,14 +159,14 @@ class Session:
         self._heartbeat_ms = 0
         self._timeout_ms = WELCOME_TIMEOUT_MS
 
-    # -- the connection's life ---------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------------------------
     def present(self) -> str | None:
-        """The cursor for the next handshake. What is settled from now on is not covered by it and has to be said."""
+        """The cursor for the next handshake. Messages settled after this call are acknowledged by frames."""
         self._presented = self.cursor
         return self.cursor
 
     def opened(self, now_ms: int) -> None:
-        """A connection was upgraded; the server's `welcome` is due."""
+        """A connection was upgraded; `welcome` is the next frame."""
         self._connected = True
         self.closing = None
         self._heard_ms = now_ms
@@ -176,10 +175,10 @@ class Session:
         self._frames.clear()
 
     def closed(self, code: int, reason: str, now_ms: int) -> None:
-        """The connection is gone; `code` is the WebSocket close code, 1006 when there was none."""
+        """The connection ended; `code` is the WebSocket close code, 1006 when there was none."""
         stable_ms = self._reconnect.delays_ms[-1]
         if self._welcomed_ms is not None and now_ms - self._welcomed_ms >= stable_ms:
-            self._attempt = 0  # a server that welcomes and drops at once does not get a client every second
+            self._attempt = 0  # only after a stable connection, else a server that drops clients at once would get them every second
         self._connected = False
         self._events.append(Disconnected(code, self.closing or reason))
         if code == CLOSE_TOKEN:
@@ -188,7 +187,7 @@ class Session:
             self.failure = _FATAL[code](reason or "the engine closed the connection", code)
 
     def refused(self, status: int, detail: str, retry_after_s: float | None = None) -> None:
-        """The handshake was answered with an HTTP status instead of an upgrade."""
+        """The handshake was answered with this HTTP status instead of an upgrade."""
         self._events.append(Disconnected(status, detail))
         if status == 401:
             self._reject_token(detail or "the token is missing or not valid", status)
@@ -200,23 +199,23 @@ class Session:
             self.failure = Refused(detail or "the engine refused the connection", status)
 
     def unreachable(self, reason: str) -> None:
-        """No connection could be made at all."""
+        """No connection could be made."""
         self._events.append(Disconnected(0, reason))
 
     def note(self, code: str, detail: str) -> None:
-        """Something for people to know that changes nothing here."""
+        """Report a `ServerError` event."""
         self._events.append(ServerError(code, detail))
 
     def _reject_token(self, detail: str, status: int) -> None:
-        if self.token_rejected or not self._renewable:  # rejected again before any welcome: a fresh one does not help
+        if self.token_rejected or not self._renewable:  # the fresh one was rejected too
             self.failure = Unauthorized(detail, status)
         self.token_rejected = True
 
     def retry_in_ms(self, random: float, now_ms: int) -> int:
-        """How long to wait before the next attempt: what the server asked for, else 1-2-5-10 s with jitter.
+        """Delay before the next attempt, ms: as the server asked, else the next of `Reconnect.delays_ms` with jitter.
 
         Args:
-            random: evenly distributed in [0, 1).
+            random: uniformly distributed in [0, 1).
         """
         if self._drain_at is not None:
             due, self._drain_at = self._drain_at, None
@@ -226,7 +225,7 @@ class Session:
         delays = self._reconnect.delays_ms
         delay = delays[min(self._attempt, len(delays) - 1)]
         self._attempt += 1
-        if self._retry_after_ms is not None:  # never earlier than asked, and not everyone at once
+        if self._retry_after_ms is not None:  # never earlier than asked
             asked, self._retry_after_ms = self._retry_after_ms, None
             return round(asked * (1 + self._reconnect.jitter * random))
         return round(delay * (1 + self._reconnect.jitter * (2 * random - 1)))
@@ -243,7 +242,7 @@ class Session:
         return due
 
     def tick(self, now_ms: int) -> None:
-        """Time passed: send a heartbeat, give up a silent server, leave a draining one."""
+        """Send a due heartbeat; set `closing` when the server is silent or draining."""
         if now_ms - self._heard_ms >= self._timeout_ms:
             self.closing = f"nothing from the server for {self._timeout_ms} ms"
         elif self._drain_at is not None and now_ms >= self._drain_at:
@@ -252,9 +251,9 @@ class Session:
             self._frames.append(b'{"type":"ping","ts":%d}' % now_ms)
             self._ping_at = now_ms + self._heartbeat_ms
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- from the server ---------------------------------------------------------------------------------------------
     def receive(self, text: str | bytes, now_ms: int) -> None:
-        """One frame of the server. Nothing is taken from a connection that is being given up."""
+        """Process one frame of the server. Frames after `closing` is set are ignored."""
         if self.closing is not None:
             return
         self._heard_ms = now_ms
@@ -290,7 +289,7 @@ class Session:
         if frame.reconnect.delays_ms:
             self._reconnect = frame.reconnect
         if frame.epoch != self._epoch:
-            # Storage lost data and numbers start anew: what is being handled can only be named by id from here on.
+            # Storage lost data and sequence numbers start again: unsettled messages can only be acknowledged by id.
             self._open.clear()
             self._order.clear()
         if frame.epoch != self._epoch or frame.resumed == "gap":
@@ -334,20 +333,20 @@ class Session:
         self._events.append(Revoked(ids))
 
     def _confirm(self, ids: list[str], now_ms: int) -> None:
-        """The dead-letter queue has what was refused, or it was settled before."""
+        """The nacks of these ids are durable, or the messages were settled before."""
         for id_ in ids:
             reason = self._refused.pop(id_, None)
             message = self._unsettled.get(id_)
             if reason is not None and message is not None:
                 self._close_out(message, now_ms, reason)
 
-    # -- what the application says -----------------------------------------------------------------------------------
+    # -- from the application ----------------------------------------------------------------------------------------
     def next_message(self) -> Message | None:
-        """The next message to handle, in sequence order; `None` when there is none yet."""
+        """The next message in sequence order; None when there is none."""
         return self._queue.popleft() if self._queue else None
 
     def settle(self, message: Message, reason: str | None, now_ms: int) -> None:
-        """A message is handled, or with `reason` refused. Settling it again, or after it was revoked, changes nothing."""
+        """Acknowledge a message, or reject it with `reason`. Idempotent; a revoked message is ignored."""
         if self._unsettled.get(message.id) is not message or message.id in self._refused:
             return
         if reason is not None:
@@ -374,23 +373,23 @@ class Session:
             self._seq = max(self._seq, heapq.heappop(self._order))
             self.cursor = f"{self._epoch}-{self._seq}"
 
-    # -- what the shell takes ----------------------------------------------------------------------------------------
+    # -- for the shell -----------------------------------------------------------------------------------------------
     def authenticate(self, token: str) -> None:
-        """Present a fresh token on the standing connection."""
+        """Send a fresh token on the open connection."""
         if self._connected:
             self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
-        """Frames to write now.
+        """Frames to write now; takes them from the session.
 
-        Empty while there is no welcomed connection; what is settled then is said after the next welcome.
+        Empty before `welcome`; messages settled meanwhile are acknowledged after it.
         """
         if not self._connected or self._welcomed_ms is None:
             return []
         frames, self._frames = self._frames, []
         by_reason: dict[str, list[str]] = {}
         for id_ in self._nacks:
-            if id_ in self._refused:  # else confirmed, or revoked, meanwhile
+            if id_ in self._refused:  # else confirmed or revoked meanwhile
                 by_reason.setdefault(self._refused[id_], []).append(id_)
         self._nacks.clear()
         for reason, ids in by_reason.items():
@@ -403,6 +402,6 @@ class Session:
         return frames
 
     def events(self) -> list[Event]:
-        """What happened since the last call, oldest first."""
+        """Events since the last call, oldest first."""
         events, self._events = self._events, []
         return events

@@ -290,7 +290,7 @@ class Publisher:
     async def _send_without_rejected(self, batch: Sequence[_Item]) -> tuple[list[Result], list[ItemError], int]:
         """Send a batch; when some of it is rejected, the rest again. Repeating is safe, the ids are the same.
 
-        Returns the results, why items were rejected, and the status that said so.
+        Returns the results, the errors of rejected items, and the HTTP status of the rejection, 0 for none.
         """
         try:
             return await self._send(batch), [], 0

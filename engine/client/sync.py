@@ -1,6 +1,6 @@
-"""The clients for programs without an event loop: each runs its asyncio twin on a loop in a thread of its own.
+"""Blocking clients for programs without an event loop: each runs the asyncio client on a loop in its own thread.
 
-Calls block the calling thread; several threads may share one publisher.
+Calls block the calling thread. Several threads may share one publisher.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """The result of `work`. When the wait is interrupted or times out, `work` is cancelled.
+        """Run `work` and return its result. When the wait is interrupted or times out, `work` is cancelled.
 
         Raises:
             TimeoutError: not done within `timeout_s`.
@@ -59,14 +59,14 @@ class _Loop:
 
 
 class SyncClient:
-    """`engine.Client` without an event loop.
+    """Blocking version of `engine.client.Client`.
 
         with SyncClient("http://127.0.0.1:8000", token) as client:
             for message in client:
                 handle(message.type, message.data)
 
     Takes the same arguments and raises the same errors. `message.ack()` and `message.nack(reason)` may be called from any
-    thread. Callbacks (`token`, `on_cursor`, `on_event`) run in the client's thread and should return soon.
+    thread. Callbacks (`token`, `on_cursor`, `on_event`) run in the client's thread and must not block.
     """
 
     def __init__(self, url: str, token: Token, **options: Any) -> None:
@@ -76,12 +76,12 @@ class SyncClient:
 
     @property
     def cursor(self) -> str | None:
-        """`event_id` up to which everything is handled."""
+        """`event_id` up to which everything is settled."""
         return self._client.cursor if self._client is not None else self._options.get("last_event_id")
 
     def __enter__(self) -> Self:
         if self._client is not None:
-            raise RuntimeError("a SyncClient is entered once; make another one")
+            raise RuntimeError("a SyncClient can be entered once; create another one")
         self._client = Client(self._url, self._token, **self._options)
         self._loop = _Loop("engine-client")
         try:
@@ -108,10 +108,10 @@ class SyncClient:
             raise StopIteration from None
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message; the one before is acknowledged unless `auto_ack` is off.
+        """The next message; the previous one is acknowledged unless `auto_ack` is false.
 
         Raises:
-            TimeoutError: none came within `timeout_s`. Nothing is lost.
+            TimeoutError: there was none within `timeout_s`; no message is lost.
         """
         loop, client = self._entered()
         message = loop.run(client.__anext__(), timeout_s)
@@ -119,7 +119,7 @@ class SyncClient:
         return message
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or refuse it with a reason; `message.ack()` and `message.nack()` come here."""
+        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
         loop, client = self._entered()
         loop.call(client.settle, message, reason)
 
@@ -130,7 +130,7 @@ class SyncClient:
 
 
 class SyncPublisher:
-    """`engine.Publisher` without an event loop.
+    """Blocking version of `engine.client.Publisher`.
 
         with SyncPublisher("http://127.0.0.1:8000", token) as publisher:
             publisher.publish(user="u1", type="order.paid", data={"order": 17})

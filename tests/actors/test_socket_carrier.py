@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.actors import socket_carrier
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.socket_carrier import DIRECT_CALL_MS, NOWHERE, RAY_CALL_MS, ActorPeer, Served
+from engine.actors.socket_carrier import DIRECT_CALL_MS, NOWHERE, RAY_CALL_MS, ActorPeer, CalleeConnection
 from engine.config import Config
 from engine.core.wire import records as wire
 from tests.support.waiting import until
@@ -36,7 +36,7 @@ class Actor:
         self.opened: list[str] = []
         self.closed: list[str] = []
         self.through_ray = 0
-        self.connections: list[Served] = []
+        self.connections: list[CalleeConnection] = []
         self.links = LinkServer(
             wire.to_shard,
             CONFIG,
@@ -49,8 +49,8 @@ class Actor:
     async def listen(self) -> None:
         self.server = await asyncio.get_running_loop().create_unix_server(self._served, os.fspath(self.path))
 
-    def _served(self) -> Served:
-        served = Served(lambda: self.links, lambda: self.ready)
+    def _served(self) -> CalleeConnection:
+        served = CalleeConnection(lambda: self.links, lambda: self.ready)
         self.connections.append(served)
         return served
 
