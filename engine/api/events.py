@@ -111,13 +111,13 @@ class EventEndpoint:
     async def _with_user_states(self, apply: Callable[..., RulesOutcome], tenant: str) -> RulesOutcome:
         """What the rules make of an event. Where one depends on a user, that user's shard is asked, and the rules are applied again."""
         wanted: dict[str, Mapping[str, Any]] = {}
-        outcome = apply(person=lambda user: wanted.setdefault(user, {}))
+        outcome = apply(user_facts=lambda user: wanted.setdefault(user, {}))
         if not wanted:
             return outcome
         answers = await asyncio.gather(*(profiles.get(self._shard_client, mailbox_key(tenant, user)) for user in wanted))
         for user, answer in zip(wanted, answers, strict=True):
             wanted[user] = {"level": answer.profile.level if answer.profile is not None else "", "active_ms": answer.active_ms}
-        return apply(person=wanted.__getitem__)
+        return apply(user_facts=wanted.__getitem__)
 
     def _drafts(self, notifications: Sequence[Notification], tenant: str, now_ms: int, rules: Rules) -> list[Draft]:
         """One draft for each notification.

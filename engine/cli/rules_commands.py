@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.core.policy.contact_policy import limits_in_words
-from engine.core.rules.cases import Case, differences, outcome_of, parse_cases, told
+from engine.core.rules.cases import Case, differences, members, outcome_of, parse_cases
 from engine.core.rules.rules import Rules, delivery_id
 from engine.core.rules.toml_loader import parse_rules
 from engine.errors import RulesError
@@ -45,7 +45,7 @@ def explain(
     outcome = outcome_of(parsed, case)
     lines = {notification.rule: [] for notification in outcome.notifications}  # type: dict[str, list[str]]
     for notification in outcome.notifications:
-        lines[notification.rule].append(msgspec.json.encode(told(notification)).decode())
+        lines[notification.rule].append(msgspec.json.encode(members(notification)).decode())
     delivery = delivery_id(event, case.payload)
     for name in dict.fromkeys(notification.category for notification in outcome.notifications if notification.category):
         sys.stdout.write(f"category {name}: {limits_in_words(parsed.categories[name])}\n")

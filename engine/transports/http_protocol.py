@@ -255,9 +255,6 @@ class HttpProtocol(asyncio.Protocol):
         if self._parser.should_upgrade():
             self._reading = Reading.UPGRADE
             return
-        if self.transport.is_closing():
-            self._reading = Reading.ENDED
-            return
         self._cancel_deadline()
         if self._may_publish():
             self._reading = Reading.PUBLISH
@@ -389,7 +386,7 @@ class HttpProtocol(asyncio.Protocol):
             self._start(self._waiting.popleft())
         elif self._rejection:
             self._answer_rejection()
-        elif self._reading is not Reading.HEAD:
+        else:
             self._set_deadline_of_idleness()
         self.resume_reading()
 

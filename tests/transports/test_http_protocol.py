@@ -204,6 +204,8 @@ async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> No
     client = HttpClient(refuse, keep_alive_s=0.2)
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
     await client.answered(1)
+    client.send(b"x" * 100_000)
+    assert client.transport.reading
     while not client.transport.closed:
         client.send(b"x")
         await asyncio.sleep(0.01)

@@ -1,15 +1,15 @@
-"""Examples of what rules make of events, written beside the rules and run as their tests: `engine rules test RULES CASES`.
+"""Test cases of rules: an event and what the rules must make of it, run by `engine rules test RULES CASES`.
 
     [[case]]
     name = "a cart is left behind"
     event = "cart.abandoned"
     payload = { user = "ann", target = "cart:7" }
-    person = { level = "vip", active = "3h" }         # last active so long before the event
+    person = { level = "vip", active = "3h" }         # last active this long before the event
     expect = [{ rule = "cart", user = "ann", delay = "36m", data.text = "Still thinking about it?" }]
     cancels = [{ rule = "reminder", user = "ann" }]
 
-A case holds when there are exactly as many notifications and cancellations as it lists, in their order, and each has at least the
-members that are listed. `payload` is handed to the rules as it is, the way `POST /v1/events` and `engine replay` do.
+A case passes when there are exactly as many notifications and cancellations as it lists, in their order, and each has at least the
+members that are listed. `payload` is passed to the rules as it is, as `POST /v1/events` and `engine replay` do.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from engine.core.rules.rules import Notification, Rules, RulesOutcome, delivery_
 from engine.errors import Invalid, RulesError
 
 NOW_MS: Final = 1_900_000_000_000
-"""When the events of cases come, unless their payload says another `ts`."""
+"""The time of the events of cases, unless their payload has a `ts`."""
 
 
 class Case(Struct, forbid_unknown_fields=True):
-    """One example."""
+    """One test case."""
 
     name: str
     event: str
@@ -58,34 +58,34 @@ def parse_cases(text: str, source: str) -> list[Case]:
 
 
 def outcome_of(rules: Rules, case: Case) -> RulesOutcome:
-    """What the rules make of the case's event.
+    """Apply the rules to the case's event.
 
     Raises:
-        RulesError: `person.active` is no duration.
+        RulesError: `person.active` is not a duration.
     """
     try:
         active_ms = NOW_MS - parse_duration_ms(case.person["active"]) if "active" in case.person else 0
     except Invalid as error:
         raise RulesError(f"case {case.name!r}: person.active: {error.detail}") from error
-    person = {"level": case.person.get("level"), "active_ms": active_ms}
+    facts = {"level": case.person.get("level"), "active_ms": active_ms}
     delivery = delivery_id(case.event, case.payload)
-    return rules.apply(case.event, case.payload, delivery, tenant=case.tenant, now_ms=NOW_MS, person=lambda _user: person)
+    return rules.apply(case.event, case.payload, delivery, tenant=case.tenant, now_ms=NOW_MS, user_facts=lambda _user: facts)
 
 
 def differences(rules: Rules, case: Case) -> list[str]:
-    """In what the outcome differs from what the case expects; empty when it holds."""
+    """How the outcome differs from what the case expects; empty when it passes."""
     outcome = outcome_of(rules, case)
-    notifications = [told(notification) for notification in outcome.notifications]
+    notifications = [members(notification) for notification in outcome.notifications]
     cancellations = [msgspec.to_builtins(cancellation) for cancellation in outcome.cancellations]
     return _compare("notification", case.expect, notifications) + _compare("cancellation", case.cancels, cancellations)
 
 
-def told(notification: Notification) -> dict[str, Any]:
-    """A notification by the names of its members, with what must hold when its time has come; `delay` in milliseconds."""
-    members = msgspec.structs.asdict(notification)
+def members(notification: Notification) -> dict[str, Any]:
+    """A notification as a table, with the conditions of its sending; `delay` in milliseconds."""
+    table = msgspec.structs.asdict(notification)
     if notification.conditions is not None:
-        members["conditions"] = msgspec.structs.asdict(notification.conditions)
-    return {**members, "delay": members.pop("delay_ms")}
+        table["conditions"] = msgspec.structs.asdict(notification.conditions)
+    return {**table, "delay": table.pop("delay_ms")}
 
 
 def _compare(what: str, expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:

@@ -1,13 +1,13 @@
 """When a rule's notification is sent, and to whom a rule applies.
 
-Delay: fixed, or by the user's level, and shorter for who has been active lately. `delay = "15m"`, or
+Delay: fixed, or by the user's level, and shorter for recently active users. `delay = "15m"`, or
 
     delay = { by = "$level", vip = "1h", normal = "2h", others = "24h", active_within = "24h", factor = 0.6 }
 
-What must hold when the time has come is in `engine.core.policy.conditions`.
+Conditions that are evaluated when the notification is due: `engine.core.policy.conditions`.
 
-Roll-out: a rule applies to a share of the users, or to named tenants. The share is stable: who is in at 10 % is in at 20 %; and
-drawn for each rule by itself, so that the same users are not the first to try everything.
+Roll-out: a rule applies to a share of the users, or to named tenants. The share is stable (a user included at 10 % is included at 20 %)
+and independent per rule, so that not the same users are the first for every rule.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from msgspec import Struct
 from engine.core.model.placeholders import EventPath, Scope
 
 _SHARES: Final = 1 << 32
-_DELAY_WORDS: Final = ("by", "others", "active_within", "factor")
+_DELAY_KEYWORDS: Final = ("by", "others", "active_within", "factor")
 
 
 class Delay(Struct, frozen=True):
-    """How long after the event.
+    """The time between an event and its notification.
 
     Args:
-        fixed_ms: for everyone whose level is not in `levels`.
-        by: leads to the level.
+        fixed_ms: for users whose level is not in `levels`.
+        by: the path of the level.
         levels: milliseconds by level.
-        active_within_ms: who has been active within this gets `factor` of it; 0 for nobody.
+        active_within_ms: users active within this time get `factor` of the delay; 0: nobody does.
+        factor: above 0, at most 1.
     """
 
     fixed_ms: int = 0
@@ -41,7 +42,7 @@ class Delay(Struct, frozen=True):
     factor: float = 1.0
 
     def of(self, scope: Scope, now_ms: int) -> int:
-        """Milliseconds from `now_ms`. Of the scope's names `$active_ms` is when the user was last active, 0 for never."""
+        """The delay in milliseconds. `$active_ms` of the scope's names is when the user was last active, 0 for never."""
         level = next((str(value) for value in (self.by.values(scope) if self.by else ())), "")
         delay_ms = self.levels.get(level, self.fixed_ms)
         active_ms = (scope.names.get("$active_ms") or 0) if self.active_within_ms else 0
@@ -51,7 +52,7 @@ class Delay(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """To whom a rule applies: the users of named tenants, and a share of all others."""
+    """The users a rule applies to: those of named tenants, and a share of all others."""
 
     share: float = 1.0
     tenants: frozenset[str] = frozenset()
@@ -65,5 +66,5 @@ class Rollout(Struct, frozen=True):
 
 
 def level_names(table: Mapping[str, Any]) -> list[str]:
-    """The levels of a delay table as it is written: every member that is not a word of the language."""
-    return [name for name in table if name not in _DELAY_WORDS]
+    """The levels in a delay table of a rules file: every key that is not a keyword."""
+    return [name for name in table if name not in _DELAY_KEYWORDS]

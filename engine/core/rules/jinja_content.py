@@ -1,11 +1,10 @@
-"""Texts of rules in Jinja2, sandboxed: for content that needs conditions and loops, which the placeholders of `templates` have not.
+"""Texts of rules in sandboxed Jinja2, for content with conditions and loops, which `engine.core.model.placeholders` does not have.
 
-The author of a rule is trusted with its meaning, what an event brings is not trusted at all. So: no attribute that begins with an
-underscore, nothing can be changed (`ImmutableSandboxedEnvironment`), nothing that reads a clock or a random source or makes
-unbounded text, no call but `range`, and a text has at most `TEXT_CHARS_MAX` characters, the loops that write it at most as many turns as
-`RANGE_MAX`. What an event does not have renders as nothing.
+A rule's author is trusted, an event's payload is not. So a template has no access to attributes that begin with an underscore, cannot
+change its values (`ImmutableSandboxedEnvironment`), reads no clock and no random source, calls nothing but `range`, which has at most
+`RANGE_MAX` steps, and renders at most `TEXT_CHARS_MAX` characters. A member that the payload does not have renders as nothing.
 
-Names: `event` (the payload), `user`, `rule`, `type`, and the payload's own members by their names.
+Names: `event` (the payload), `user`, `rule`, `type`, and the members of the payload.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from engine.errors import Invalid
 TEXT_CHARS_MAX: Final = 8192
 RANGE_MAX: Final = 1000
 _FILTERS_LEFT_OUT: Final = ("random", "pprint", "format", "batch", "slice", "center", "indent", "wordwrap", "xmlattr", "urlize")
-"""Not a function of their input alone, or able to make much text from little."""
+"""Not pure functions of their input, or their output is not bounded by it."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["*", "**", "%"])
 
     def is_safe_callable(self, obj: Any) -> bool:
-        """Nothing but `range`: a method such as `ljust` makes a text of any size, and filters do what a text needs."""
+        """Allow `range` alone: the output of a method such as `ljust` has no bound, and filters cover what texts need."""
         return obj is _range
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """A member of an object of the payload is its member, also one that is called `items`; a mapping's methods are no business here."""
+        """Look members of an object up before anything else, also one called `items`; methods of mappings are not accessible."""
         if isinstance(obj, Mapping):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Numbers only: `"x" * 10**9` is a text nobody wants, and powers grow as fast."""
+        """Allow numbers only, and small powers: `"x" * 10**9` has no useful bound."""
         if not (isinstance(left, int | float) and isinstance(right, int | float)):
             raise TemplateError(f"{operator} is for numbers")
         if operator == "**" and (abs(left) > RANGE_MAX or abs(right) > 10):
@@ -67,13 +66,13 @@ _jinja: Final = _environment()
 
 
 class JinjaContent(Struct, frozen=True):
-    """A compiled text."""
+    """A compiled template."""
 
     source: str
     template: Template
 
     def render(self, names: Mapping[str, Any]) -> str:
-        """The text, cut at `TEXT_CHARS_MAX`.
+        """The rendered text, cut at `TEXT_CHARS_MAX` characters.
 
         Raises:
             Invalid: it cannot be rendered with these values.
@@ -94,10 +93,10 @@ def _bounded(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def parse_content(text: str) -> JinjaContent:
-    """A text compiled.
+    """Compile a template.
 
     Raises:
-        Invalid: it is no Jinja2 template, or uses what is left out here.
+        Invalid: it is not a Jinja2 template, or uses what the sandbox does not have.
     """
     try:
         return JinjaContent(text, _jinja.from_string(text))

@@ -1,8 +1,7 @@
-"""Who is mentioned in a text: `@login` as GitHub understands it.
+"""Finds `@login` mentions in a text, as GitHub does.
 
-A login is 1 to 39 letters, digits and single inner hyphens. What only looks like a mention is none: mail addresses, teams
-(`@org/team`), apps (`@name[bot]`), and anything in fenced code, inline code (CommonMark 0.31, sections 4.5 and 6.1) and HTML
-comments. Linear in the length of the text.
+A login is 1 to 39 letters, digits and single inner hyphens. Not mentions: mail addresses, teams (`@org/team`), apps (`@name[bot]`), and
+anything in fenced code, inline code (CommonMark 0.31, sections 4.5 and 6.1) and HTML comments. Linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from typing import Final
 
 TEXT_CHARS_MAX: Final = 1 << 18
-"""Four times what GitHub allows in a comment; what stands after it is not searched."""
+"""Four times what GitHub allows in a comment; the rest is not searched."""
 
 _MENTION: Final = re.compile(r"(?<![\w@/.`-])@([a-z0-9](?:[a-z0-9]|-(?=[a-z0-9])){0,38})(?![\w/-]|\[bot\])", re.IGNORECASE | re.ASCII)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
@@ -20,7 +19,7 @@ _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 
 def mentions(text: str) -> list[str]:
-    """The logins mentioned in a text, each once whatever its case, in order, as first written."""
+    """The logins mentioned in a text, in order; repetitions, also in another case, are left out."""
     found: dict[str, str] = {}
     for login in _MENTION.findall(_without_code(text[:TEXT_CHARS_MAX])):
         found.setdefault(login.lower(), login)
@@ -28,7 +27,7 @@ def mentions(text: str) -> list[str]:
 
 
 def _without_code(text: str) -> str:
-    """The text with code and comments blanked out."""
+    """The text without code and comments."""
     prose: list[str] = []
     paragraph: list[str] = []
     fence = ""

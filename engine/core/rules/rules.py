@@ -1,14 +1,14 @@
-"""Which events become which notifications: declarative rules, applied without any I/O. `engine.core.rules.toml_loader` reads them.
+"""Declarative rules that turn events into notifications, applied without I/O. `engine.core.rules.toml_loader` parses them.
 
     [defaults]
-    actor = "sender.login"                      # path: who did it
+    actor = "sender.login"                      # path: the user who acted
 
-    [category.digest]                           # what notifications of a category may do to a user, see `engine.core.policy.contact_policy`
-    cap = 3                                     # at most so many
-    per = "1d"                                  # in a rolling window of this length
-    same_type = "72h"                           # and the same type once in this time
-    quiet = true                                # quiet hours hold it back; `mandatory = true`: nothing does
-                                                # "touch" is there without being defined: these very limits
+    [category.digest]                           # limits of a category, see `engine.core.policy.contact_policy`
+    cap = 3                                     # at most so many per user
+    per = "1d"                                  # within a rolling window of this length
+    same_type = "72h"                           # the same type at most once in this time
+    quiet = true                                # quiet hours defer it; `mandatory = true`: no limit applies
+                                                # "touch" is predefined with these limits
 
     [[rule]]
     name = "comment"
@@ -16,25 +16,25 @@
     action = "created"
     when = [{ path = "comment.user.type", not_equal = "Bot" }]
     recipients = ["issue.user.login", "discussion.user.login"]
-    mentions = ["comment.body"]                 # texts whose @logins are recipients too
+    mentions = ["comment.body"]                 # texts whose @logins are recipients as well
     type = "github.comment"
     title = "{sender.login} commented on {issue.title|discussion.title}"
 
     delay = "15m"                               # or by level and activity, see `engine.core.rules.delay`
-    collapse = "comments/{issue.number}"        # what is armed under one key is cancelled together
-    cancel_on = ["issue.closed"]                # these events cancel what this rule has armed for the user
-    category = "touch"                          # whose limits count
+    collapse = "comments/{issue.number}"        # scheduled notifications of one key are cancelled together
+    cancel_on = ["issue.closed"]                # these events cancel what this rule has scheduled for the user
+    category = "touch"                          # whose limits apply
     rollout = { share = 0.1, tenants = ["acme"] }
-    fire = { unless_active = true }             # judged when the time has come
+    fire = { unless_active = true }             # evaluated when the notification is due
     template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.rules.jinja_content`
 
 A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
-the file. The event `*` is every event. One event notifies a user at once only once: by the first rule that names them, so the
-most urgent rules stand first; what is sent later takes nobody's turn. Nobody is notified of their own action unless the rule says
+the file. The event `*` matches every event. An event notifies a user immediately at most once, by the first rule that names them, so
+the most urgent rules come first; delayed notifications are not counted. Nobody is notified of their own action unless the rule has
 `notify_self`.
 
-The id of a notification is made by the template `id`, the same each time the same delivery is applied, so the engine
-answers a repeat as a duplicate.
+The template `id` makes the id of a notification. It is the same each time the same delivery is applied, so the engine treats a repeat as a
+duplicate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from engine.core.rules.jinja_content import JinjaContent
 from engine.core.rules.mentions import mentions
 from engine.errors import Invalid
 
-NAME_CHARS_MAX: Final = 128  # users, types and ids, as the engine takes them by default
+NAME_CHARS_MAX: Final = 128  # of users, types and ids: the default limit of the engine
 
 _TS_MS_MAX: Final = 253_402_300_799_999  # the year 9999
 
@@ -65,14 +65,14 @@ Priority = Literal["high", "normal", "low"]
 
 
 class Condition(Struct, frozen=True):
-    """`test` on what a path leads to: one of equals, not_equal, in, exists."""
+    """A test of the values at a path: one of equals, not_equal, in, exists."""
 
     path: EventPath
     test: str
     operand: Any
 
     def holds(self, scope: Scope) -> bool:
-        """Through a list, equals and in hold when any element does, not_equal when none is equal."""
+        """Does it hold? For a list, equals and in hold when they do for any element, not_equal when no element is equal."""
         values = self.path.values(scope)
         if self.test == "exists":
             return bool(values) is bool(self.operand)
@@ -82,7 +82,7 @@ class Condition(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """One rule, its paths and templates parsed and the file's defaults filled in."""
+    """One rule, with paths and templates parsed and the file's defaults filled in."""
 
     name: str
     events: frozenset[str]
@@ -109,7 +109,7 @@ class Rule(Struct, frozen=True):
     contents: dict[str, JinjaContent] = {}
 
     def mismatch(self, event: str, action: Any, scope: Scope) -> str:
-        """Why this is no event the rule is about; "" when it is one."""
+        """Why the rule does not match an event; "" when it does."""
         if event not in self.events and EVERY_EVENT not in self.events:
             return f"it is about {', '.join(sorted(self.events))}"
         if self.actions and action not in self.actions:
@@ -118,17 +118,17 @@ class Rule(Struct, frozen=True):
         return "" if failed is None else f"when[{failed}] does not hold"
 
     def matches(self, event: str, action: Any, scope: Scope) -> bool:
-        """Is this an event the rule is about?"""
+        """Does the rule match an event?"""
         return not self.mismatch(event, action, scope)
 
     def key(self, scope: Scope) -> str:
-        """The collapse key of what this rule arms, its name when it says nothing else; "" when nothing of it can be cancelled."""
+        """The collapse key of what this rule schedules, by default its name; "" when nothing of it can be cancelled."""
         if self.collapse is not None:
             return short(str(self.collapse.render(scope)))
         return self.name if self.cancel_on or self.fire.inactive_ms else ""
 
     def users(self, scope: Scope) -> list[str]:
-        """Whom it names, recipients before mentions; the same one may come twice."""
+        """The users it names, recipients before mentions, possibly with repetitions."""
         named = [value for path in self.recipients for value in path.values(scope)]
         for path in self.mentions:
             named += [login for text in path.values(scope) if isinstance(text, str) for login in mentions(text)]
@@ -136,7 +136,7 @@ class Rule(Struct, frozen=True):
 
 
 class Notification(Struct, frozen=True, kw_only=True):
-    """One user to notify. `ts` in milliseconds since the epoch; `None` is for what the event does not say."""
+    """A notification for one user. `ts` in milliseconds since the epoch; None stands for what the event does not contain."""
 
     rule: str
     user: str
@@ -154,7 +154,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     conditions: Conditions | None = None
 
     def item(self) -> dict[str, Any]:
-        """As an item of `POST /v1/notifications`, `delay` and all."""
+        """As an item of `POST /v1/notifications`."""
         fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
         item = {name: value for name, value in fields.items() if value is not None}
         if self.category:
@@ -166,7 +166,7 @@ _ITEM_FIELDS: Final = ("user", "id", "type", "priority", "actor", "target", "con
 
 
 class Cancellation(Struct, frozen=True):
-    """What `rule` has armed for a user under this collapse key is not to be sent any more."""
+    """What `rule` has scheduled for a user under this collapse key is to be cancelled."""
 
     rule: str
     user: str
@@ -174,7 +174,7 @@ class Cancellation(Struct, frozen=True):
 
 
 class Skipped(Struct, frozen=True):
-    """Why a rule that matched notified nobody, or not this `user`."""
+    """Why a rule that matched does not notify `user`, or anybody when `user` is ""."""
 
     rule: str
     user: str
@@ -182,7 +182,7 @@ class Skipped(Struct, frozen=True):
 
 
 class RulesOutcome(Struct, frozen=True):
-    """What the rules make of one event: the names of those that matched, whom to notify, who was left out."""
+    """The result of one event: names of the rules that matched, what to send, what was skipped and why, what to cancel."""
 
     matched: list[str]
     notifications: list[Notification]
@@ -197,8 +197,8 @@ ALREADY: Final = "notified by an earlier rule"
 NOT_A_USER: Final = "not a user name"
 NOT_ROLLED_OUT: Final = "the rule is not rolled out to this user"
 
-Person = Callable[[str], Mapping[str, Any]]
-"""What is known of a user, by name: `level`, and `active_ms`, when they were last active. Called only where a rule looks at it."""
+UserFacts = Callable[[str], Mapping[str, Any]]
+"""By user name: `level`, and `active_ms`, when the user was last active. Called only where a rule depends on one of them."""
 
 
 def _unknown(_user: str) -> Mapping[str, Any]:
@@ -211,8 +211,8 @@ class Rules(Struct, frozen=True):
     rules: tuple[Rule, ...]
     users_ignore_case: bool
     categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
-    events_asked: frozenset[str] = frozenset()  # of which some rule asks, when its time has come, whether they came
-    activity_asked: bool = False  # some rule asks when a user was last active: every event of a user counts
+    events_asked: frozenset[str] = frozenset()  # named by `unless_event` of some rule: shards record when they last occurred
+    activity_asked: bool = False  # some rule depends on a user's last activity: shards record every event of a user
 
     def apply(
         self,
@@ -222,9 +222,9 @@ class Rules(Struct, frozen=True):
         *,
         tenant: str = "default",
         now_ms: int = 0,
-        person: Person = _unknown,
+        user_facts: UserFacts = _unknown,
     ) -> RulesOutcome:
-        """Whom to notify of one event.
+        """Apply the rules to one event.
 
         Args:
             event: its name.
@@ -232,14 +232,14 @@ class Rules(Struct, frozen=True):
             delivery: identifies this delivery of the event, see `delivery_id`.
             tenant: whose users they are.
             now_ms: when it came.
-            person: what is known of a user.
+            user_facts: level and last activity of a user.
         """
         action = payload.get("action")
         scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
         matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
         outcome = RulesOutcome([rule.name for rule, _ in matching], [], [], [])
         spellings = self._spellings(matching)
-        applying = _Applying(tenant, now_ms, person, spellings, set(), outcome)
+        applying = _Applying(tenant, now_ms, user_facts, spellings, set(), outcome)
         for rule, scope in scopes:
             if event in rule.cancel_on:
                 _cancel(rule, scope, outcome)
@@ -248,12 +248,12 @@ class Rules(Struct, frozen=True):
         return outcome
 
     def scope(self, rule: Rule, event: str, payload: Mapping[str, Any], delivery: str) -> Scope:
-        """What the paths and templates of a rule lead into."""
+        """What the paths and templates of a rule refer to."""
         names = {"$event": event, "$action": payload.get("action"), "$delivery": delivery, "$rule": rule.name}
         return Scope(payload, names)
 
     def _spellings(self, matching: list[tuple[Rule, Scope]]) -> dict[str, str]:
-        """How the event itself writes its people. Someone mentioned as @OctoCat is the octocat who opened the issue."""
+        """By case-folded name, how the event spells its users: one mentioned as @OctoCat is the octocat who opened the issue."""
         if not self.users_ignore_case:
             return {}
         known: dict[str, str] = {}
@@ -286,11 +286,11 @@ class Rules(Struct, frozen=True):
                 self._add(rule, user, actor, scope, applying)
                 if not rule.delay.fixed_ms and not rule.delay.levels and not rule.fire.any:
                     applying.notified.add(same)
-        if not here and not rule.mentions:  # a text without mentions is nothing to tell
+        if not here and not rule.mentions:  # a text without mentions is not worth reporting
             outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
 
     def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying) -> None:
-        names = _Names({**scope.names, "$user": user}, lambda: applying.person(user))
+        names = _Names({**scope.names, "$user": user}, lambda: applying.user_facts(user))
         try:
             made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms)
         except Invalid as error:
@@ -300,39 +300,39 @@ class Rules(Struct, frozen=True):
 
 
 class _Names(Mapping[str, Any]):
-    """The names of one user's notification: those of the event, and `$level` and `$active_ms`, for which the user is looked up."""
+    """The names of one user's notification: those of the event, and `$level` and `$active_ms`, looked up when first used."""
 
-    def __init__(self, names: dict[str, Any], person: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, names: dict[str, Any], user_facts: Callable[[], Mapping[str, Any]]) -> None:
         self._names = names
-        self._person = person
+        self._user_facts = user_facts
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._names and name in _OF_PERSON:
-            person = self._person()
-            self._names |= {name: person.get(member) for name, member in _OF_PERSON.items()}
+        if name not in self._names and name in _USER_FACTS:
+            facts = self._user_facts()
+            self._names |= {name: facts.get(member) for name, member in _USER_FACTS.items()}
         return self._names[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names or name in _OF_PERSON
+        return name in self._names or name in _USER_FACTS
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._names, **_OF_PERSON})
+        return iter({**self._names, **_USER_FACTS})
 
     def __len__(self) -> int:
-        return len({**self._names, **_OF_PERSON})
+        return len({**self._names, **_USER_FACTS})
 
 
-_OF_PERSON: Final = {"$level": "level", "$active_ms": "active_ms"}
+_USER_FACTS: Final = {"$level": "level", "$active_ms": "active_ms"}
 
 
 class _Applying(Struct):
-    """One event on its way through the rules."""
+    """The state of applying the rules to one event."""
 
     tenant: str
     now_ms: int
-    person: Person
+    user_facts: UserFacts
     spellings: Mapping[str, str]
-    notified: set[str]
+    notified: set[str]  # immediately, case-folded where case is ignored
     outcome: RulesOutcome
 
 
@@ -343,7 +343,7 @@ def _cancel(rule: Rule, scope: Scope, outcome: RulesOutcome) -> None:
 
 
 def short(name: str) -> str:
-    """A name as it is, or its digest where it is no name the engine takes."""
+    """A name as it is, or its SHA-256 in hex where the engine would reject it."""
     return name if 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
 
 
@@ -395,5 +395,5 @@ def _timestamp_ms(value: Any) -> int | None:
 
 
 def delivery_id(event: str, payload: Mapping[str, Any]) -> str:
-    """Identifies a recorded delivery by what it says: 20 hex digits, the same whatever the order of its members."""
+    """Identifies a delivery by its content: 20 hex digits that do not depend on the order of members."""
     return hashlib.sha256(msgspec.json.encode([event, payload], order="deterministic")).hexdigest()[:20]

@@ -1,4 +1,4 @@
-"""Reads rules from TOML. Everything that can be wrong with a file is found here, and said with line, rule and reason."""
+"""Parses rules from TOML. Every error in a file is detected here and reported with line, rule and reason."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def parse_rules(text: str, source: str) -> Rules:
     """
     try:
         raw = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML, a number without end; nested without end
+    except (ValueError, RecursionError) as error:  # not TOML, a number too long; nested too deeply
         raise RulesError(f"{source}: {error}") from error
     try:
         file = msgspec.convert(raw, _FileText)
@@ -148,7 +148,7 @@ def parse_rules(text: str, source: str) -> Rules:
 
 
 def _categories(written: dict[str, _CategoryText], source: str) -> dict[str, Category]:
-    """All categories there are, by name."""
+    """All categories by name: those of the file and the predefined ones."""
     categories = dict(CATEGORIES)
     for name, text in written.items():
         try:
