@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -34,12 +34,13 @@ from engine.config import Config
 from engine.core.commit.group import Group
 from engine.core.model.routing import SlotMap, partition_of, scheduler_of
 from engine.core.shard.limits import ShardLimits
+from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.errors import DataLost, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.external_streams import write_dead_letters, write_session_events
-from engine.store.journal import Journal
+from engine.store.journal import RECORD_ORIGIN, Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Replicas
 from engine.store.offline_streams import OfflineStreams
@@ -54,6 +55,10 @@ _SESSION_EVENTS_MAX = 100_000
 
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
+
+
+_QUARANTINE_S = 2.0
+"""How long a failed shard waits for the entry of the record before it ends without."""
 
 
 class Shard(Server):
@@ -71,6 +76,7 @@ class Shard(Server):
         self._arms_scheduled = False
         self._callers: dict[int, LinkCaller] = {}  # by scheduler
         self._core: ShardCore
+        self._failure: asyncio.Future[None]
         self._journal: Journal
         self._pages: Pages
         self._offline: OfflineStreams
@@ -96,10 +102,15 @@ class Shard(Server):
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._pressure_loop)
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
-        return [self._until_data_is_lost([*(loop() for loop in loops), self._follower.run(self._flush), *schedulers])]
+        return [
+            self._until_data_is_lost([*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush), *schedulers])
+        ]
 
     async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Run these. When storage has lost data, put back what memory holds; then the process ends and a successor reads it all."""
+        """Run these until one fails, which ends the process.
+
+        When storage has lost data, what memory holds is put back first; when a record failed, it is quarantined first.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for task in tasks:
@@ -110,9 +121,24 @@ class Shard(Server):
             core, now_s = self._core, self._now_ms() // 1000
             await self._patiently(lambda: put_back(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
             raise
+        except* RecordFailed as failed:
+            for error in _leaves(failed):
+                await self._quarantine(error)
+            raise
+
+    async def _quarantine(self, error: RecordFailed) -> None:
+        """Leave an entry by which successors recognise the record, as far as storage answers."""
+        log.critical("shard %d ends: %s failed: %r", self._index, error, error.__cause__)
+        where = f"{RECORD_ORIGIN}{fingerprint(error.record)}"
+        try:
+            async with asyncio.timeout(_QUARANTINE_S):
+                await self._journal.quarantine(where, wire.encode([error.record]), self._config.quarantine_max)
+        except (StorageUnavailable, TimeoutError) as failure:
+            log.error("shard %d: the record is not in quarantine: %r", self._index, failure)
 
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
+        self._failure = asyncio.get_running_loop().create_future()
         self._client = client = self._surroundings.connect(self._config)
         broadcasts = BroadcastLog(self._surroundings.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
@@ -137,6 +163,7 @@ class Shard(Server):
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)
+        core.refused_records = refused_after(await self._journal.failed_records())
         await self._follower.catch_up()
         await self._recovery.replay()
 
@@ -153,18 +180,32 @@ class Shard(Server):
     # -- between core and links ---------------------------------------------------------------------------------------
 
     def _on_edge_open(self, session: str) -> None:
-        self._core.opened(session)
+        self._feed(partial(self._core.opened, session))
 
     def _on_edge_records(self, session: str, records: list[Any]) -> None:
-        self._core.handle(session, records, self._now_ms())
-        self._flush()
+        self._feed(partial(self._core.handle, session, records, self._now_ms()))
 
     def _on_edge_close(self, session: str) -> None:
-        self._core.closed(session, self._now_ms())
-        self._flush()
+        self._feed(partial(self._core.closed, session, self._now_ms()))
+
+    def _feed(self, event: Callable[[], None]) -> None:
+        """Apply an event to the core, from a callback. An exception ends the process: the core may have applied half of it."""
+        if self._failure.done():
+            return
+        try:
+            event()
+            self._flush()
+        except Exception as error:
+            self._failure.set_exception(error)
+
+    async def _watch_callbacks(self) -> None:
+        """Raise what failed in a callback where a failure ends the process."""
+        await self._failure
 
     def _flush(self) -> None:
         """Carry away what the core wants, wake the tasks that have something to do."""
+        if self._failure.done():
+            return  # nothing that a half-applied core wants leaves it
         core = self._core
         if core.output.to_edges:
             self._links.send_all(core.output.to_edges)
@@ -190,6 +231,9 @@ class Shard(Server):
         self._commit_wanted.set()
 
     def _arm_timers(self) -> None:
+        self._feed(self._arm_near_timers)
+
+    def _arm_near_timers(self) -> None:
         self._arms_scheduled = False
         for key, at_ms in self._core.delivery.arms(self._now_ms()):
             self._to_scheduler(partition_of(key), wire.Arm(key, at_ms))
@@ -214,8 +258,7 @@ class Shard(Server):
             return scheduler_of(partition_of(key), schedulers) == scheduler
 
         def on_reset() -> None:
-            self._core.delivery.scheduler_reset(holds)
-            self._flush()
+            self._feed(partial(self._core.delivery.scheduler_reset, holds))
 
         caller = LinkCaller(
             self._surroundings.peer(f"scheduler-{scheduler}", self._config.namespace),
@@ -234,10 +277,9 @@ class Shard(Server):
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
             if isinstance(record, wire.Due):
-                self._core.delivery.due(record.keys, self._now_ms())
+                self._feed(partial(self._core.delivery.due, record.keys, self._now_ms()))
             else:
-                self._core.fire(record.timers, self._now_ms())
-        self._flush()
+                self._feed(partial(self._core.fire, record.timers, self._now_ms()))
 
     # -- journal ------------------------------------------------------------------------------------------------------
 
@@ -390,3 +432,11 @@ class Shard(Server):
                         self._core.mailbox_store.swept(key, page, oldest_ms, swept_ms)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)
+
+
+def _leaves(errors: BaseExceptionGroup[RecordFailed]) -> Iterator[RecordFailed]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

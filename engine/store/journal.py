@@ -6,6 +6,7 @@ recognised. `engine.core.commit.group` defines the content of an entry, `engine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,6 +32,9 @@ from engine.store.legacy_ids import LegacyIds
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
+RECORD_ORIGIN: Final = "record "
+"""Origin of a quarantine entry of a record that ended its shard; the record's fingerprint follows."""
+
 _APPEND = Script("fenced/journal_append")
 _ROLLBACK = Script("fenced/journal_rollback")
 _COVER = Script("fenced/journal_cover")
@@ -40,6 +44,7 @@ _FENCE = Script("fence")
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _READ_ENTRIES = 50
+_QUARANTINE_READ = 1000
 """Journal entries per read at replay: at most some tens of megabytes."""
 
 
@@ -181,6 +186,18 @@ class Journal:
             await self._client.xadd(journal_quarantine_key(self._shard), {"where": where, "blob": blob}, maxlen=length_max)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
+
+    async def failed_records(self) -> Mapping[str, int]:
+        """How often each record that is among the newest quarantine entries has ended the shard, by its fingerprint.
+
+        Raises StorageUnavailable.
+        """
+        try:
+            entries: Any = await self._client.xrevrange(journal_quarantine_key(self._shard), count=_QUARANTINE_READ)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"quarantine: {error}") from error
+        origins = [fields.get(b"where", b"").decode(errors="replace") for _, fields in entries]
+        return Counter(origin.removeprefix(RECORD_ORIGIN) for origin in origins if origin.startswith(RECORD_ORIGIN))
 
     async def quarantined(self) -> int:
         """The number of quarantined records; an operator deletes them after inspection. Raises StorageUnavailable."""

@@ -16,9 +16,11 @@ from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
 from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
+from engine.core.commit.group import Pending
+from engine.core.shard.shard import POISONED, ShardCore
 from engine.core.wire import records as wire
-from engine.core.wire.records import ACCEPTED, DUPLICATE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
-from engine.store.keys import journal_key, offline_key
+from engine.core.wire.records import ACCEPTED, DUPLICATE, UNAVAILABLE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
+from engine.store.keys import journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
 from engine.store.slot_map import place
 from tests.support.link_peers import Nobody
@@ -183,3 +185,40 @@ async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_da
         assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 1012)
         assert (await running.attach(2, ANN, welcome.epoch, 0)).resumed == "gap"
         assert not running.ended.is_set()
+
+
+async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is_lost(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue = ShardCore._enqueue
+
+    def failing(self: ShardCore, pending: Pending, now_ms: int) -> None:
+        if pending.post.id == "poison":
+            raise ZeroDivisionError
+        enqueue(self, pending, now_ms)
+
+    monkeypatch.setattr(ShardCore, "_enqueue", failing)
+    for entries in (1, 2):
+        async with process(config) as dying:
+            before, poison, behind = (dying.send_post(ANN, id) for id in ("before", "poison", "behind"))
+            async with asyncio.timeout(10):
+                await dying.ended.wait()
+            assert dying.of(Posted) == []
+            assert await redis_client.xlen(journal_quarantine_key(0)) == entries
+    async with process(config) as last:
+        before, poison, behind = (last.send_post(ANN, id) for id in ("before", "poison", "behind"))
+        await until(lambda: len(last.of(Posted)) == 3)
+        answers = {answer.ref: answer for answer in last.of(Posted)}
+        assert (answers[before].status, answers[behind].status) == (ACCEPTED, ACCEPTED)
+        assert (answers[poison].status, answers[poison].detail) == (UNAVAILABLE, POISONED)
+        assert not last.ended.is_set()
+        await last.attach(1, ANN)
+        await until(lambda: last.delivered(1) == [1, 2])
+
+
+async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with process(config) as dying:
+        monkeypatch.setattr(dying.shard._core.delivery, "due", lambda *_: 1 / 0)
+        dying.shard._on_scheduler_records([wire.Due([ANN])])
+        async with asyncio.timeout(10):
+            await dying.ended.wait()

@@ -79,6 +79,10 @@ class FiredTimers:
         self._taken[sid] = timer
         return True
 
+    def taken(self, sid: str) -> Timer:
+        """A timer that was taken and not answered yet."""
+        return self._taken[sid]
+
     def verdict(self, sid: str, mailbox: Mailbox, now_ms: int) -> Go | Drop | Again:
         """Is a taken timer sent, by its own conditions, now that the mailbox of its user is there?
 

@@ -21,7 +21,7 @@ edges, which announce their connections and repeat unanswered posts, and by the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
@@ -45,6 +45,7 @@ from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
+from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.user_requests import Question, UserRequests
 from engine.core.wire.records import (
     DEFERRED,
@@ -54,6 +55,7 @@ from engine.core.wire.records import (
     AckIds,
     Attach,
     Detach,
+    Hangup,
     Moved,
     Nack,
     Post,
@@ -61,6 +63,8 @@ from engine.core.wire.records import (
     Timer,
     Written,
 )
+
+POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
 
 class ShardCore:
@@ -85,6 +89,8 @@ class ShardCore:
         self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
         self.fired_timers = FiredTimers(limits.postponed_max, output)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, output)
+        self.failed = False  # a record raised: nothing may be journalled any more
+        self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -113,11 +119,28 @@ class ShardCore:
         self.connections.data_epoch_changed(data_epoch, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
-        """Records of an edge, in order."""
-        handlers = self._handlers
+        """Records of an edge, in order. Raises RecordFailed; the core must not be used after it."""
+        handlers, refused = self._handlers, self.refused_records
         self.admission.look()
         for record in records:
-            handlers[type(record)](session, record, now_ms)
+            if refused and fingerprint(record) in refused:
+                self._refuse(session, record)
+                continue
+            try:
+                handlers[type(record)](session, record, now_ms)
+            except Exception as error:
+                raise self._failed(record) from error
+
+    def _failed(self, record: Struct) -> RecordFailed:
+        self.failed = True
+        return RecordFailed(record)
+
+    def _refuse(self, session: str, record: Struct) -> None:
+        """Answer a record that has ended shards before; what has no answer is dropped."""
+        if isinstance(record, Post):
+            self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE, 0, POISONED)))
+        elif isinstance(record, Attach):
+            self.output.to_edges.append((session, Hangup(record.conn, 1011, POISONED)))
 
     def _owns(self, key: str) -> bool:
         return self.slot_map.owners[slot_of(key)] == self.index
@@ -168,40 +191,49 @@ class ShardCore:
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
         """Durable timers that are due; the same one may come again until `FireDone`."""
         self.admission.look()
-        failed = []
+        failed: list[str] = []
         for timer in timers:
-            if not self.fired_timers.take(timer):
-                continue
-            if not self._owns(timer.key) or self.storage_away:
-                failed.append(timer.sid)
-                continue
-            expires_ms = timer.due_ms + timer.ttl_ms
-            if expires_ms <= now_ms:
-                self.output.counters["expired"] += 1
+            if self.refused_records and fingerprint(timer) in self.refused_records:
                 self.fired_timers.done([timer.sid])
                 continue
-            if not self.admission.takes(timer.priority):
-                failed.append(timer.sid)
-                continue
-            if topic_of(timer.key) is not None:
-                self.broadcast_audience.announce(timer, now_ms)
-                continue
-            post = Post(
-                -1,
-                timer.key,
-                timer.id,
-                True,
-                timer.digest,
-                timer.priority,
-                expires_ms,
-                timer.retain,
-                timer.body,
-                timer.collapse,
-                timer.merge,
-                timer.judging,
-            )
-            self._enqueue(Pending("", post, timer.sid), now_ms)
+            try:
+                self._fire(timer, failed, now_ms)
+            except Exception as error:
+                raise self._failed(timer) from error
         self.fired_timers.failed(failed)
+
+    def _fire(self, timer: Timer, failed: list[str], now_ms: int) -> None:
+        if not self.fired_timers.take(timer):
+            return
+        if not self._owns(timer.key) or self.storage_away:
+            failed.append(timer.sid)
+            return
+        expires_ms = timer.due_ms + timer.ttl_ms
+        if expires_ms <= now_ms:
+            self.output.counters["expired"] += 1
+            self.fired_timers.done([timer.sid])
+            return
+        if not self.admission.takes(timer.priority):
+            failed.append(timer.sid)
+            return
+        if topic_of(timer.key) is not None:
+            self.broadcast_audience.announce(timer, now_ms)
+            return
+        post = Post(
+            -1,
+            timer.key,
+            timer.id,
+            True,
+            timer.digest,
+            timer.priority,
+            expires_ms,
+            timer.retain,
+            timer.body,
+            timer.collapse,
+            timer.merge,
+            timer.judging,
+        )
+        self._enqueue(Pending("", post, timer.sid), now_ms)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
         """Is it time for a fired timer, by its own conditions? What they turn down goes its way too: the journal says why."""
@@ -226,7 +258,7 @@ class ShardCore:
 
     def take_group(self, now_ms: int) -> Group | None:
         """The next group to append, if none is under way and there is something to write."""
-        if self.post_queue.group is not None or self.storage_away:
+        if self.post_queue.group is not None or self.storage_away or self.failed:
             return None
         if not self.wants_commit and not self.connections.handled_due(now_ms):
             return None
@@ -396,10 +428,19 @@ class ShardCore:
         for key, page in pages.items():
             self.mailbox_store.restore(key, page, now_ms)
             for session, what in self.page_wait.take(key):
-                if isinstance(what, Pending):
-                    self._enqueue(what, now_ms)
-                else:
-                    self._handlers[type(what)](session, what, now_ms)
+                try:
+                    if isinstance(what, Pending):
+                        self._enqueue(what, now_ms)
+                    else:
+                        self._handlers[type(what)](session, what, now_ms)
+                except Exception as error:
+                    raise self._failed(self._record_of(what)) from error
+
+    def _record_of(self, waiting: Struct | Pending) -> Struct:
+        """What an edge or scheduler sends again when it gets no answer for this."""
+        if not isinstance(waiting, Pending):
+            return waiting
+        return self.fired_timers.taken(waiting.timer) if waiting.timer else waiting.post
 
     def read_done(self, read: StreamRead, entries: Iterable[StoredMessage], now_ms: int) -> None:
         """What the stream holds of the range."""
