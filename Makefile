@@ -11,6 +11,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
+# Tests that compute are spread over the cores; those with a whole engine, and those with a browser, stay together on one worker each
+# (tests/conftest.py). Without these options pytest runs everything in one process, which is what a debugger wants.
+SPREAD := -n logical --maxprocesses 4 --dist loadgroup
+
 help: ## this text
 	@echo "ray-notification-engine"
 	@echo
@@ -24,10 +28,10 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 	@exec $(BIN)/python -m engine up
 
 test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), under 12 minutes
-	@$(BIN)/python -m pytest -q --durations=10
+	@$(BIN)/python -m pytest -q $(SPREAD) --durations=10
 
 check: static ## format, lint, types and the fast tests, a minute or two
-	@$(BIN)/python -m pytest -q --quick -m "not engine and not browser and not slow"
+	@$(BIN)/python -m pytest -q $(SPREAD) --quick -m "not engine and not browser and not slow"
 
 sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))

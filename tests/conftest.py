@@ -19,11 +19,14 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 
-from tests.support.missing_programs import MISSING, missing
+from tests.support.missing_programs import missing, missing_of
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.running_engine import RunningEngine, running_engine
 
 QUICK_EXAMPLES = 10  # of each property, in `make check`
+ONE_AT_A_TIME = ("engine", "browser")
+"""With `pytest -n`, all tests of such a marker run on one worker. A whole engine starts once for all who share it, and on two cores two
+engines, or two Chromiums, would each take the time in which the other has to answer. The rest is spread over all workers meanwhile."""
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
 
 for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
@@ -62,6 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, marker in MARKER_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
+        for marker in ONE_AT_A_TIME:
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.xdist_group(marker))
+                break
 
 
 def _take_few_examples(owner: Any, name: str) -> None:
@@ -72,9 +79,9 @@ def _take_few_examples(owner: Any, name: str) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if MISSING:
+    if not_tested := missing_of(terminalreporter.stats.get("skipped", [])):
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
-        for what in dict.fromkeys(MISSING):
+        for what in not_tested:
             terminalreporter.write_line(what, red=True)
 
 

@@ -4,12 +4,16 @@ make sim                     for a minute, seeds from the clock
 make sim HOURS=1             for longer
 make sim SEED=7              that seed, with its whole trace in tests/output/sim-7.txt
 make sim SEED=7 FAULTS=a,b   and only these fault classes (`none`: no faults)
+
+`python -m tests.sim --mutations` prints the first seed that shows each mutation, for SEEN_AT in detection.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,8 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tests.sim.detection import first_failure
 from tests.sim.faults import CLASSES
 from tests.sim.many import SIGHTS, Totals, run_all
+from tests.sim.mutations import MUTATIONS
 from tests.sim.shrink import report
 from tests.sim.world import Options, World
 
@@ -34,8 +40,11 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1 / 60)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--faults", default="", help="only these classes, by commas; `none`")
+    parser.add_argument("--mutations", action="store_true", help="the first seed that shows each mutation of the engine")
     arguments = parser.parse_args()
     console = Console()
+    if arguments.mutations:
+        return show_mutations(console)
     enabled = frozenset(CLASSES)
     if arguments.faults:
         enabled = frozenset(arguments.faults.split(",")) - {"none"}
@@ -45,6 +54,16 @@ def main() -> int:
         return replay(Options(arguments.seed, arguments.steps, enabled), console)
     first = arguments.first if arguments.first is not None else int(time.time()) % 1_000_000 * 1000
     return explore(first, arguments.hours * 3600, arguments.steps, enabled, console)
+
+
+def show_mutations(console: Console) -> int:
+    """The first seed of each; fails when one is never noticed."""
+    unnoticed = 0
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
+        for name, (seed, failure) in zip(MUTATIONS, pool.imap(first_failure, MUTATIONS), strict=True):
+            console.print(f'    "{name}": {seed},  # {failure}', markup=False, highlight=False, soft_wrap=True)
+            unnoticed += not seed
+    return 1 if unnoticed else 0
 
 
 def replay(options: Options, console: Console) -> int:

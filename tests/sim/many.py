@@ -61,6 +61,13 @@ def _run(options: Options) -> Outcome:
     return World(options).run()
 
 
+def trace(seed: int) -> list[str]:
+    """Everything that a world did, line by line."""
+    lines: list[str] = []
+    World(Options(seed), lambda user, line: lines.append(user + line)).run()
+    return lines
+
+
 def run_here(options: Iterable[Options]) -> Totals:
     """Run them in this process."""
     totals = Totals(struck=Counter(), seen=Counter(), failed={})

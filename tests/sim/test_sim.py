@@ -6,51 +6,57 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.sim.background import Background
 from tests.sim.faults import CLASSES
-from tests.sim.many import Totals, run_here
+from tests.sim.many import Totals, run_here, trace
 from tests.sim.shrink import report
 from tests.sim.world import Options, World
 
-SEEDS = 1000
-PART = 50  # seeds of one test: none may take minutes, on any machine
-QUICK_SEEDS = 40
+SEEDS = 200
+"""Of 400 worlds the rarest fault or situation (a digest) is met by 22: among 200 it is missing once in 80 000 draws, and each of the others
+more rarely. So these are enough to show that everything was exercised, in 40 s of one core; new seeds are for `make sim`, by the hour."""
+
+PART = 20  # seeds of one test: none may take minutes, on any machine
 FIRST_SEED = 1
 PARTS = range(FIRST_SEED, FIRST_SEED + SEEDS, PART)
+
+ONCE_BROKEN = (247, 524, 905, 993, 3047, 79090, 910072)
+"""Seeds that found a defect, in the engine or in the books."""
 
 pytestmark = pytest.mark.usefixtures("lua")
 
 
+@cache
 def run_part(first: int) -> Totals:
     return run_here(Options(seed) for seed in range(first, first + PART))
 
 
-@pytest.mark.slow
-@pytest.mark.background(work=run_part)
-@pytest.mark.parametrize("first", PARTS)
-def test_no_promise_is_broken_in_a_thousand_worlds(background: Background, first: int) -> None:
-    totals = background.result(run_part, first)
+@pytest.mark.xdist_group("worlds")  # whose totals the test after it adds up
+@pytest.mark.parametrize("first", [pytest.param(first, marks=() if first == FIRST_SEED else pytest.mark.slow) for first in PARTS])
+def test_no_promise_is_broken_in_two_hundred_worlds(first: int) -> None:
+    totals = run_part(first)
     assert not totals.failed, "\n\n".join(report(Options(seed)) for seed in list(totals.failed)[:1])
     assert totals.steps >= PART * Options(0).steps
 
 
 @pytest.mark.slow
-def test_a_thousand_worlds_meet_every_fault_and_every_situation(background: Background) -> None:
+@pytest.mark.xdist_group("worlds")
+def test_two_hundred_worlds_meet_every_fault_and_every_situation() -> None:
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
     for first in PARTS:
-        totals.merge(background.result(run_part, first))
+        totals.merge(run_part(first))
     print(f"{totals.seeds} seeds, {totals.steps} steps, {totals.virtual_s:.0f} s of simulated time in {totals.real_s:.0f} s of one core")
     assert not totals.never(), "never exercised, so nothing is known about it"
 
 
-def test_no_promise_is_broken_in_the_first_worlds() -> None:
-    for seed in range(FIRST_SEED, FIRST_SEED + QUICK_SEEDS):
-        outcome = World(Options(seed)).run()
-        assert not outcome.failure, report(Options(seed))
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_no_promise_is_broken_in_a_world_where_one_was(seed: int) -> None:
+    outcome = World(Options(seed)).run()
+    assert not outcome.failure, report(Options(seed))
 
 
 def test_without_faults_nothing_is_refused_and_nobody_restarts() -> None:
@@ -61,16 +67,10 @@ def test_without_faults_nothing_is_refused_and_nobody_restarts() -> None:
         assert outcome.seen["503"] == outcome.seen["recoveries"] == outcome.seen["fenced"] == 0
 
 
-def trace(seed: int) -> list[str]:
-    lines: list[str] = []
-    World(Options(seed), lambda user, line: lines.append(user + line)).run()
-    return lines
-
-
 def test_a_seed_replays_exactly_also_in_another_process() -> None:
     here = trace(11)
     assert here == trace(11)
-    program = "import sys; from tests.sim.test_sim import trace; sys.stdout.write('\\n'.join(trace(11)))"
+    program = "import sys; from tests.sim.many import trace; sys.stdout.write('\\n'.join(trace(11)))"
     elsewhere = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

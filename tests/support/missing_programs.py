@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import NoReturn
 
 import pytest
 
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-MISSING: list[str] = []
+PREFIX = "not tested: "
 
 
-def missing(what: str) -> None:
+def missing(what: str) -> NoReturn:
     """End the test for want of a program: a failure in CI, elsewhere a skip that the end of the run repeats."""
     if CI:
         pytest.fail(what)
-    MISSING.append(what)
-    pytest.skip(what)
+    pytest.skip(PREFIX + what)
+
+
+def missing_of(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """What was missing, each once, from the reports of skipped tests. Reports come from every worker; a list of this process would not."""
+    reasons = [str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)]
+    return list(dict.fromkeys(reason.partition(PREFIX)[2] for reason in reasons if PREFIX in reason))
