@@ -20,12 +20,12 @@ from typing import Any
 import uvloop
 
 from bench.books import now_s
-from bench.posting import Poster
 from bench.processes import CpuMeter, role_of, tree
 from bench.progress import Phases
 from bench.server import Engine, engine
 from bench.system import SETTLE_S, per_message_us, rss_mib
 from bench.workloads import BATCH
+from tests.support.load.poster import Poster
 
 TIMERS = 1_000_000
 DAYS = 30.0

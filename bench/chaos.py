@@ -1,87 +1,71 @@
 """Chaos: break a part of a loaded engine; count what was lost, repeated or disordered, and time until service is back.
 
-Every scenario runs under 600 messages a second for 40 users, 6 of whom are away until its end, on real parts: Ray, Redis, sockets. Service
-is back when every connected user has received something that was sent after the fault (after a kill, or after the part may
-run again). `silence_s` is the longest that any of them went without a message. What it leaves out: networks between machines;
-the deterministic simulator has those (`make sim`).
+600 messages a second for 40 users, 6 of whom are away until the end; the scenarios are those of tests/support/chaos/scenarios.py, and
+the longest and largest ones. What it leaves out: networks between machines; the deterministic simulator has those (`make sim`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
-from bench import faults
 from bench.chaos_report import write_table
-from bench.disk import CannotMount, small_disk
-from bench.faults import Fault
-from bench.movable_clock import MovableClock
-from bench.sentinel_group import SentinelGroup
-from bench.server import Engine, engine
-from bench.traffic import Traffic, now_s
 from bench.two_nodes import TwoNodes
-from bench.victim import Victim
+from tests.support.chaos import scenarios
+from tests.support.chaos.faults import Fault, end_of_zombies
+from tests.support.chaos.scenarios import STEADY_S, NotHere, Place, Scenario, breakable, strike
+from tests.support.chaos.victim import Victim
+from tests.support.free_port import free_port
 
-STEADY_S: Final = 3.0
-DISK_BYTES: Final = 64 << 20
 RECONNECTS: Final = 10_000
 
 
-class NotHere(Exception):
-    """This machine cannot do it; says what is missing."""
+def node_frozen(nodes: TwoNodes, patience_s: float = 90.0) -> Fault:
+    """A whole node stops, its shard is replaced on another, then the node goes on: its processes do not know that they are replaced."""
+
+    async def fault(_victim: Victim) -> dict[str, Any]:
+        before = set(nodes.shards())
+        zombies = await asyncio.to_thread(nodes.freeze_second)
+        try:
+            async with asyncio.timeout(patience_s):
+                while not set(nodes.shards()) - before:
+                    await asyncio.sleep(0.1)
+        finally:
+            nodes.thaw()
+        return await end_of_zombies(set(zombies))
+
+    return fault
 
 
-@dataclass(frozen=True)
-class Place:
-    """An engine to break, and what only this kind of engine can suffer."""
+def reconnects(clients: int) -> Fault:
+    """So many clients of their own process connect, drop their connections without a word, and all come back at once."""
 
-    victim: Victim
-    own_fault: Fault | None = None
+    async def fault(victim: Victim) -> dict[str, Any]:
+        tokens = json.dumps([victim.token(f"storm-{n}", "connect") for n in range(clients)])
+        command = [sys.executable, "-m", "bench.reconnects", str(victim.port)]
+        done = await asyncio.to_thread(subprocess.run, command, input=tokens, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the clients failed:\n{done.stderr[-2000:]}")
+        figures: dict[str, Any] = json.loads(done.stdout)
+        return figures
 
-
-@dataclass(frozen=True)
-class Scenario:
-    """One fault. `place` is where it can happen; scenarios that share one share an engine."""
-
-    name: str
-    what: str
-    fault: Fault | None = None
-    place: str = "plain"
-    within_s: float = 60
+    return fault
 
 
 SCENARIOS: Final = (
-    Scenario("kill-shard", "kill -9 a shard", faults.killed("shard")),
-    Scenario("kill-edge", "kill -9 the edge", faults.killed("edge")),
-    Scenario("kill-scheduler", "kill -9 the scheduler", faults.killed("scheduler")),
-    Scenario("kill-controller", "kill -9 the controller", faults.killed("controller")),
-    Scenario("kill-redis", "kill -9 Redis", faults.killed("redis")),
-    Scenario("stall-shard", "stop a shard for 5 s", faults.stalled("shard")),
-    Scenario("stall-edge", "stop the edge for 5 s", faults.stalled("edge")),
-    Scenario("stall-scheduler", "stop the scheduler for 5 s", faults.stalled("scheduler")),
-    Scenario("stall-controller", "stop the controller for 5 s", faults.stalled("controller")),
-    Scenario("stall-redis", "stop Redis for 5 s", faults.stalled("redis")),
-    Scenario("hang-shard", "stop a shard until it is replaced", faults.replaced_while_stalled("shard")),
-    Scenario("hang-edge", "stop the edge until it is replaced", faults.replaced_while_stalled("edge")),
-    Scenario("redis-memory", "Redis out of memory for 4 s", faults.out_of_memory),
-    Scenario("redis-readonly", "Redis read-only for 4 s", faults.read_only),
-    Scenario("never-reads", "a client that never reads", faults.never_reads),
-    Scenario("never-acks", "a client that never acknowledges", faults.never_acknowledges),
-    Scenario("garbage", "a publisher and clients that send garbage", faults.garbage),
-    Scenario("reconnects", f"{RECONNECTS} reconnects at once", faults.reconnects(RECONNECTS), within_s=180),
-    Scenario("disk-full", "the disk of Redis full for 4 s", faults.disk_full, "small disk"),
-    Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
-    Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
+    *scenarios.SCENARIOS,
+    Scenario("reconnects", f"{RECONNECTS} reconnects at once", reconnects(RECONNECTS), within_s=180),
     Scenario(
         "frozen-node", "stop the second node until its shard is replaced, then let it go on", None, "two nodes to freeze", within_s=150
     ),
@@ -89,60 +73,14 @@ SCENARIOS: Final = (
 )
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
-def _victim(running: Engine, data_dir: Path) -> Victim:
-    def token(user: str, scopes: str) -> str:
-        return running.token(user, *scopes.split())
-
-    return Victim(running.pid, f"http://127.0.0.1:{running.port}", token, data_dir)
-
-
-@contextlib.contextmanager
-def _engine(folder: Path, **options: object) -> Iterator[Victim]:
-    data_dir = folder / "data"
-    with engine(shards=2, data_dir=data_dir, log_level="WARNING", **options) as running:
-        yield _victim(running, data_dir)
-
-
-@contextlib.contextmanager
-def _plain(folder: Path) -> Iterator[Place]:
-    with _engine(folder) as victim:
-        yield Place(victim)
-
-
-@contextlib.contextmanager
-def _small_disk(folder: Path) -> Iterator[Place]:
-    try:
-        with small_disk(folder / "disk", DISK_BYTES) as disk, _engine(disk) as victim:
-            yield Place(victim)
-    except CannotMount as error:
-        raise NotHere(f"mounting a tmpfs: {error}") from error
-
-
-@contextlib.contextmanager
-def _movable_clock(folder: Path) -> Iterator[Place]:
-    clock = MovableClock(folder)
-    with clock.running(), _engine(folder) as victim:
-        yield Place(victim, faults.clock_steps(clock))
-
-
-@contextlib.contextmanager
-def _sentinel(folder: Path) -> Iterator[Place]:
-    """Three servers, and a write counts when one replica has it."""
-    with SentinelGroup(folder, replicas=2) as group, _engine(folder, redis_url=group.url, redis_replicas_min=1) as victim:
-
-        async def fail_over(_victim: Victim) -> None:
-            master = group.master()
-            master.kill()
-            await asyncio.to_thread(group.await_other, master)
-
-        yield Place(victim, fail_over)
+def _on(nodes: TwoNodes, folder: Path) -> AbstractContextManager[Victim]:
+    return breakable(folder, "--address", nodes.address, "--redis", nodes.redis_url, "--port", str(free_port()))
 
 
 @contextlib.contextmanager
 def _two_nodes(folder: Path) -> Iterator[Place]:
     """One shard on each of two nodes of a Ray cluster."""
-    with TwoNodes(folder) as nodes, _engine(folder, address=nodes.address, redis_url=nodes.redis_url) as victim:
+    with TwoNodes(folder) as nodes, _on(nodes, folder) as victim:
 
         async def lose_a_node(_victim: Victim) -> None:
             await asyncio.to_thread(nodes.lose_second)
@@ -153,53 +91,15 @@ def _two_nodes(folder: Path) -> Iterator[Place]:
 @contextlib.contextmanager
 def _two_nodes_to_freeze(folder: Path) -> Iterator[Place]:
     """The same; the first engine_shard of a third node is where the second's shard goes."""
-    with TwoNodes(folder) as nodes, _engine(folder, address=nodes.address, redis_url=nodes.redis_url) as victim:
-        yield Place(victim, faults.node_frozen(nodes))
+    with TwoNodes(folder) as nodes, _on(nodes, folder) as victim:
+        yield Place(victim, node_frozen(nodes))
 
 
 PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
-    "plain": _plain,
-    "small disk": _small_disk,
-    "movable clock": _movable_clock,
-    "sentinel": _sentinel,
+    **scenarios.PLACES,
     "two nodes": _two_nodes,
     "two nodes to freeze": _two_nodes_to_freeze,
 }
-
-
-# -- running -----------------------------------------------------------------------------------------------------------
-async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = STEADY_S, **traffic_options: int) -> dict[str, Any]:
-    """Load the engine, break it, wait until it is well, close the books; returns one result.
-
-    Args:
-        name: of this run: begins its users' names.
-        steady_s: of undisturbed traffic before and after.
-        traffic_options: see `Traffic`.
-    """
-    fault = scenario.fault or place.own_fault
-    assert fault is not None
-    async with Traffic(place.victim.url, place.victim.token, name, **traffic_options) as traffic:
-        calm_s = now_s()
-        await asyncio.sleep(steady_s)
-        began_s = now_s()
-        figures = await fault(place.victim) or {}
-        over_s = now_s()
-        back_s = await traffic.flowing(over_s, scenario.within_s)
-        await asyncio.sleep(steady_s)
-        end_s = now_s()
-        books = await traffic.finish(scenario.within_s)
-        return {
-            "bench": "chaos",
-            "case": {"scenario": scenario.name},
-            "what": scenario.what,
-            **books,
-            "fault_s": round(over_s - began_s, 2),
-            "back_s": round(back_s, 2),
-            "silence_s": traffic.silence_s(began_s, end_s),
-            "p99_before_ms": traffic.latency_ms(calm_s, began_s),
-            "p99_during_ms": traffic.latency_ms(began_s, over_s + back_s + 1.0),
-            **figures,
-        }
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -13,8 +13,8 @@ import msgspec
 from picows import WSFrame, WSMsgType, WSTransport, ws_connect
 
 from bench.books import Books, Data, Ledger, Listener
-from bench.posting import Poster
 from bench.system import Publisher, Refused
+from tests.support.load.poster import Poster
 
 CONNECT_TIMEOUT_S: Final = 60
 SERVER_ITEMS_MAX: Final = 1000  # `items_max`: of one request, `users` expanded

@@ -24,17 +24,18 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
-from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from bench import delivery, flood
+from bench import delivery
 from bench.books import now_s
 from bench.figures import latency_ms, quantile
-from bench.flood import Flood, Outcome, Wave
-from bench.posting import Poster
 from bench.processes import CpuMeter
 from bench.progress import Phases
 from bench.server import Engine, engine
 from bench.system import rss_mib
+from tests.support.load import flood
+from tests.support.load.flood import Flood, Outcome, Wave
+from tests.support.load.frame_reader import Reader
+from tests.support.load.poster import Poster
 
 ONLINE: Final = 350
 AWAY: Final = 50
@@ -47,92 +48,6 @@ SLOW_WAVE: Final = Wave("normal", 400.0, 20, 8, list(SLOW))
 _CAPACITY_MESSAGES: Final = 40_000
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
-
-
-class Message(msgspec.Struct):
-    seq: int
-    priority: str
-    attempt: int
-    data: flood.Data
-
-
-class Frame(msgspec.Struct):
-    type: str
-    messages: list[Message] = []
-    from_: int = msgspec.field(default=0, name="from")
-    to: int = 0
-    seq: int = 0
-    resumed: str = ""
-
-
-_frames: Final = msgspec.json.Decoder(Frame)
-
-
-class Reader(WSListener):
-    """One user's client: acknowledges every frame, and knows every number it was told of."""
-
-    def __init__(self, user: str, *, acknowledges: bool = True) -> None:
-        self.user = user
-        self.seen: set[int] = set()  # delivered, or announced as gone
-        self.newest = 0
-        self.out_of_order = self.repeated = self.gaps = 0
-        self.high_s: list[tuple[float, float]] = []  # (when a message was due, how long it took)
-        self.closed: tuple[int, str] | None = None
-        self.welcomed = asyncio.get_running_loop().create_future()
-        self._acknowledges = acknowledges
-        self.transport: WSTransport | None = None
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self.transport = transport
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if frame.msg_type == WSMsgType.CLOSE:
-            reason = frame.get_close_message() or b""
-            self.closed = int(frame.get_close_code()), bytes(reason).decode() if isinstance(reason, bytes | bytearray) else str(reason)
-        if frame.msg_type != WSMsgType.TEXT:
-            return
-        told = _frames.decode(frame.get_payload_as_memoryview())
-        if told.type == "messages":
-            self._take(told.messages)
-            if self._acknowledges:
-                transport.send(WSMsgType.TEXT, b'{"type":"ack","seq":%d}' % self.newest)
-        elif told.type == "gap":
-            self.gaps += told.to - told.from_ + 1
-            self._pass(told.from_)
-            self.seen.update(range(told.from_, told.to + 1))
-            self.newest = max(self.newest, told.to)
-        elif told.type == "welcome":
-            self.newest = max(self.newest, told.from_ - 1)
-            if not self.welcomed.done():
-                self.welcomed.set_result(None)
-
-    def _pass(self, seq: int) -> None:
-        """The next new number is this one: everything between must have been told."""
-        self.out_of_order += seq <= self.newest or seq > self.newest + 1
-
-    def _take(self, messages: Sequence[Message]) -> None:
-        now = now_s()
-        for message in messages:
-            if message.seq in self.seen:
-                self.repeated += 1
-                continue
-            self._pass(message.seq)
-            self.newest = max(self.newest, message.seq)
-            self.seen.add(message.seq)
-            if message.priority == "high":
-                self.high_s.append((message.data.due, now - message.data.due))
-
-    async def connect(self, system: Engine) -> Reader:
-        """Returns when it is welcomed."""
-        headers = {"Authorization": f"Bearer {system.token(self.user)}", "Sec-WebSocket-Protocol": "notify.v1.json"}
-        await ws_connect(lambda: self, f"ws://127.0.0.1:{system.port}/v1/ws", extra_headers=headers, websocket_handshake_timeout=60)
-        await self.welcomed
-        return self
-
-    def drop(self) -> None:
-        """Cut the connection."""
-        if self.transport is not None:
-            self.transport.underlying_transport.abort()
 
 
 class Deaf:
@@ -167,7 +82,7 @@ async def slow_clients(system: Engine) -> AsyncIterator[Deaf]:
     """A client that never reads, and one that never acknowledges."""
     deaf = Deaf(system, SLOW[0])
     running = asyncio.create_task(deaf.run())
-    mute = await Reader(SLOW[1], acknowledges=False).connect(system)
+    mute = await Reader(SLOW[1], acknowledges=False).connect(system.port, system.token(SLOW[1]))
     try:
         yield deaf
     finally:
@@ -249,7 +164,7 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
     """Everything but the capacity."""
     online = [f"on{n}" for n in range(ONLINE)]
     away = [f"away{n}" for n in range(AWAY)]
-    readers = [await Reader(user).connect(system) for user in online]
+    readers = [await Reader(user).connect(system.port, system.token(user)) for user in online]
     floods = Floods(system, readers)
     calm = await _calm(system, floods, capacity, args, phases)
     rate = capacity * args.times
@@ -273,7 +188,7 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
         watching.cancel()
         connects = deaf.connects
     with phases.phase("who was away comes"):
-        late = [await Reader(user).connect(system) for user in away]
+        late = [await Reader(user).connect(system.port, system.token(user)) for user in away]
         await _until(lambda: all(accepted.get(reader.user, set()) <= reader.seen for reader in late))
     everyone = [*readers, *late]
     lost = sum(len(accepted.get(reader.user, set()) - reader.seen) for reader in everyone)

@@ -11,45 +11,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.process_tree import role_of, tree
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 BY_PROGRAM = ""
 """As a role: every process of the tree has the role of its program, as below; `others` are Ray's helpers and the starter."""
-
-_ROLES = {
-    "ray::Edge": "edge",
-    "ray::Shard": "shard",
-    "ray::Scheduler": "scheduler",
-    "ray::Controller": "controller",
-    "redis-server": "redis",
-    "raylet": "raylet",
-    "gcs_server": "gcs",
-}
-
-
-def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
-    found, stack = [], [pid]
-    while stack:
-        current = stack.pop()
-        try:
-            for thread in os.listdir(f"/proc/{current}/task"):
-                stack += map(int, Path(f"/proc/{current}/task/{thread}/children").read_text().split())
-        except OSError:
-            continue  # it ended meanwhile
-        found.append(current)
-    return found
-
-
-def role_of(pid: int) -> str:
-    """The role of a process of an engine, by its program."""
-    try:
-        name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 1)[0].decode(errors="replace")
-    except OSError:
-        return "others"
-    name = name.split(" ", 1)[0].rsplit("/", 1)[-1].split(".", 1)[0]
-    return _ROLES.get(name, "others")
 
 
 class Processes:

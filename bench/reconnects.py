@@ -1,6 +1,7 @@
-"""`python -m bench.reconnects PORT CLIENTS`: that many clients connect, lose their connections, and all come back at once.
+"""`python -m bench.reconnects PORT < TOKENS`: a client for each token connects, loses its connection, and all come back at once.
 
-A process of its own, so that the clients do not slow down whoever measures what they do to others. Prints one JSON line.
+A process of its own, so that the clients do not slow down whoever measures what they do to others. TOKENS is a JSON list; prints one
+JSON line.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from contextlib import suppress
 
 import uvloop
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
-
-from bench.server import SECRET
-from engine.auth.tokens import mint
 
 _CONNECTING_AT_ONCE = 100
 _PATIENCE_S = 120
@@ -54,8 +52,7 @@ async def _connect(port: int, token: str) -> _Client:
             await asyncio.sleep(0.5)
 
 
-async def storm(port: int, count: int) -> dict[str, float]:
-    tokens = [mint(SECRET, f"storm-{n}", ("connect",), 7200, now_s=time.time()) for n in range(count)]
+async def storm(port: int, tokens: list[str]) -> dict[str, float]:
     gate = asyncio.Semaphore(_CONNECTING_AT_ONCE)
 
     async def gently(token: str) -> _Client:
@@ -70,8 +67,8 @@ async def storm(port: int, count: int) -> dict[str, float]:
     took_s = time.monotonic() - began
     for client in clients:
         client.transport.underlying_transport.abort()
-    return {"clients": count, "all_back_s": round(took_s, 2)}
+    return {"clients": len(tokens), "all_back_s": round(took_s, 2)}
 
 
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(storm(int(sys.argv[1]), int(sys.argv[2])))))
+    print(json.dumps(uvloop.run(storm(int(sys.argv[1]), json.load(sys.stdin)))))

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,11 +19,12 @@ from redis import Redis
 
 from bench.books import Books, Ledger, Listener
 from bench.load import HttpPublisher, connect
-from bench.posting import Poster
 from bench.processes import BY_PROGRAM, Processes
 from bench.system import System
 from engine.auth.tokens import mint
 from engine.cli.settings import variable
+from tests.support.free_port import free_port
+from tests.support.load.poster import Poster
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
@@ -98,12 +98,6 @@ class Engine(System):
         poster.close()
         answer: dict[str, object] = msgspec.json.decode(body)
         return answer
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.processes import role_of, tree
-from bench.sentinel_group import PASSWORD, Server
-from bench.server import free_port
 from engine.cli.ray_cluster import HEAD_SETTINGS
+from tests.support.chaos.sentinel_group import PASSWORD, Server
+from tests.support.free_port import free_port
+from tests.support.process_tree import role_of, tree
 
 _START_S: Final = 60
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent

@@ -174,6 +174,13 @@ def test_no_test_module_imports_another(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_tests_of_the_engine_need_no_benchmark(path: Path) -> None:
+    """What both use lives in tests/support, and bench imports it from there."""
+    wrong = [f"{path}:{line} imports {name}" for line, name in imports(path) if name.partition(".")[0] == "bench"]
+    assert not wrong or path.is_relative_to(TESTS / "bench"), "\n".join(wrong)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_every_module_states_its_theory_of_operation(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path} has no docstring"

@@ -15,9 +15,9 @@ from typing import IO, Any, Final, Self
 
 from bench.books import now_s
 from bench.processes import Processes
-from bench.server import free_port
 from bench.system import System
 from engine.store.embedded_redis import find_server
+from tests.support.free_port import free_port
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _START_S: Final = 30.0

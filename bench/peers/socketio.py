@@ -10,8 +10,8 @@ from picows import WSFrame, WSMsgType, WSTransport, ws_connect
 from bench.books import Books, Data, Ledger, Listener
 from bench.load import CONNECT_TIMEOUT_S
 from bench.peers.peer import Peer
-from bench.posting import Poster
 from bench.system import Publisher, Refused
+from tests.support.load.poster import Poster
 
 _events = msgspec.json.Decoder(tuple[str, Data])
 _encode = msgspec.json.Encoder().encode

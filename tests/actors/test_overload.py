@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from bench.books import now_s
-from bench.flood import Wave, pour
-from bench.overload import Reader
+from tests.support.load.flood import Wave, pour
+from tests.support.load.frame_reader import Reader
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
@@ -33,13 +32,13 @@ async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through
     pressed_engine: RunningEngine,
 ) -> None:
     port = httpx.URL(pressed_engine.url).port
-    system = SimpleNamespace(port=port, token=pressed_engine.token)
-    readers = [await Reader(user).connect(system) for user in USERS]  # type: ignore[arg-type]
+    assert port is not None
+    readers = [await Reader(user).connect(port, pressed_engine.token(user)) for user in USERS]
     token = pressed_engine.token("app", "publish")
-    start = now_s()
+    start = time.monotonic()
     low, high = await asyncio.gather(
-        pour(port, token, Wave("low", 60_000, 250, 24, USERS), start, SECONDS),  # type: ignore[arg-type]
-        pour(port, token, Wave("high", 20, 1, 8, USERS), start, SECONDS),  # type: ignore[arg-type]
+        pour(port, token, Wave("low", 60_000, 250, 24, USERS), start, SECONDS),
+        pour(port, token, Wave("high", 20, 1, 8, USERS), start, SECONDS),
     )
     assert low.http.get("429", 0) > 0, low.http
     assert set(low.http) <= {"202", "429"}

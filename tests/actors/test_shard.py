@@ -24,8 +24,8 @@ from engine.store.keys import journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
 from engine.store.slot_map import place
 from tests.support.link_peers import Nobody
+from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
-from tests.support.rewind import Moment
 from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bench.chaos_report import BEGIN, END, write_table
-from bench.movable_clock import MovableClock
-from bench.traffic import Receiver, Traffic, now_s
+from tests.support.chaos.movable_clock import MovableClock
+from tests.support.chaos.traffic import Receiver, Traffic
 
 
 def receiver() -> Receiver:
@@ -20,7 +20,7 @@ def receiver() -> Receiver:
 
 
 def message(seq: int, id: str, late_s: float = 0) -> dict[str, Any]:
-    return {"seq": seq, "id": id, "event_id": f"e-{seq}", "data": {"sent": now_s() - late_s}}
+    return {"seq": seq, "id": id, "event_id": f"e-{seq}", "data": {"sent": time.monotonic() - late_s}}
 
 
 def test_a_number_left_out_is_disorder_and_a_number_again_is_a_repeat() -> None:

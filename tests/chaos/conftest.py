@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.movable_clock import MovableClock
+from tests.support.chaos.movable_clock import MovableClock
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
 

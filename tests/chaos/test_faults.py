@@ -1,6 +1,6 @@
 """Break a part of a loaded engine: nothing accepted is lost, no number is used twice, order is kept, service comes back.
 
-The faults, the traffic and its books are those of `python -m bench chaos`, with less of everything. Times are printed, and
+The scenarios are those of `python -m bench chaos`, with less of everything. Times are printed, and
 asserted very loosely: far beyond the 3 s that are the aim, because this machine may be doing anything else.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
-from bench.chaos import PLACES, SCENARIOS, NotHere, Place, strike
-from bench.traffic import Traffic, now_s
-from tests.support.breakable_engine import LATE_S, status_when, victim_of
+from tests.support.chaos.breakable_engine import LATE_S, status_when, victim_of
+from tests.support.chaos.scenarios import PLACES, SCENARIOS, NotHere, Place, strike
+from tests.support.chaos.traffic import Traffic
 from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
@@ -125,7 +126,7 @@ async def test_everything_killed_at_once_comes_back_whole_on_the_same_data_direc
         victim.process.wait(20)
         await asyncio.to_thread(victim.start)
         traffic.url = victim.url  # another free port
-        began_s = now_s()
+        began_s = time.monotonic()
         back_s = await traffic.flowing(began_s, LATE_S)
         print(f"everything: served again {back_s:.1f} s after the restart")
         assert_whole(await traffic.finish(LATE_S) | {"back_s": back_s})

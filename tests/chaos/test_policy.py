@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.movable_clock import MovableClock
-from tests.support.breakable_engine import ask, status_when, victim_of
-from tests.support.chaos_listeners import Listener, listening
+from tests.support.chaos.breakable_engine import ask, status_when, victim_of
+from tests.support.chaos.listeners import Listener, listening
+from tests.support.chaos.movable_clock import MovableClock
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 

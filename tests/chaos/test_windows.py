@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.breakable_engine import victim_of
-from tests.support.chaos_listeners import Listener, listening
+from tests.support.chaos.breakable_engine import victim_of
+from tests.support.chaos.listeners import Listener, listening
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 

@@ -15,15 +15,10 @@ from pathlib import Path
 import pytest
 
 from engine.store.embedded_redis import find_server
+from tests.support.free_port import free_port
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from redis.exceptions import RedisError, ResponseError
 
-from bench.disk import CannotMount, filled, small_disk
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, find_server
 from engine.store.redis_client import connect
+from tests.support.chaos.disk import CannotMount, filled, small_disk
 from tests.support.missing_programs import missing
 from tests.support.waiting import until, until_done
 

@@ -17,7 +17,7 @@ from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch
 from tests.support.journal_writer import Writer
 from tests.support.mailboxes import KEY, mailbox
-from tests.support.rewind import Moment
+from tests.support.redis_rewind import Moment
 
 NOW_MS = int(time.time() * 1000)
 

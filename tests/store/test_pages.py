@@ -21,7 +21,7 @@ from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
-from tests.support.rewind import Moment
+from tests.support.redis_rewind import Moment
 
 NOW_MS = int(time.time() * 1000)
 

@@ -25,8 +25,8 @@ from engine.store.redis_client import claim_data_epoch, replace_data_epoch
 from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import Writer
 from tests.support.mailboxes import KEY, mailbox
+from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer, start_redis
-from tests.support.rewind import Moment
 from tests.support.waiting import until
 
 DEADLINE_S = 20

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from bench.sentinel_group import SentinelGroup
 from engine.config import Config
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import SCHEDULED, Schedule, Timer
@@ -22,6 +21,7 @@ from engine.store.lua import NO_REPLICAS, Replicas
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sentinel import parse
 from engine.store.timer_store import TimerStore
+from tests.support.chaos.sentinel_group import SentinelGroup
 from tests.support.journal_writer import Writer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until, until_done

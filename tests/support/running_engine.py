@@ -125,10 +125,10 @@ class RunningEngine:
 
 
 @contextmanager
-def running_engine(*options: str, env: dict[str, str] | None = None) -> Iterator[RunningEngine]:
-    """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
-    running = RunningEngine(folder, *options, env=env)
+def running_engine(*options: str, env: dict[str, str] | None = None, folder: Path | None = None) -> Iterator[RunningEngine]:
+    """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own, below `folder`."""
+    made = None if folder else Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
+    running = RunningEngine(folder or made, *options, env=env)
     try:
         running.start()
         yield running
@@ -136,4 +136,5 @@ def running_engine(*options: str, env: dict[str, str] | None = None) -> Iterator
     finally:
         if running.process is not None and running.process.poll() is None:
             running.process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            shutil.rmtree(made, ignore_errors=True)

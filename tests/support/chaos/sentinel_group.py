@@ -14,11 +14,11 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from bench.server import free_port
 from engine.store.embedded_redis import find_server
+from tests.support.free_port import free_port
 
 SERVICE = "notifications"
-PASSWORD = "for-the-bench-only"
+PASSWORD = "for-tests-only"
 _START_S = 15
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench.traffic import now_s
 from tests.support.running_engine import RunningEngine
 
 
@@ -20,7 +20,7 @@ class Listener:
     """
 
     def __init__(
-        self, engine: RunningEngine, user: str, tenant: str = "default", now_ms: Callable[[], float] = lambda: now_s() * 1000
+        self, engine: RunningEngine, user: str, tenant: str = "default", now_ms: Callable[[], float] = lambda: time.monotonic() * 1000
     ) -> None:
         self.user = user
         self.messages: dict[str, dict[str, Any]] = {}  # by id, as they came first

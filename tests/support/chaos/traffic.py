@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import time
 from collections.abc import Callable
@@ -19,8 +20,6 @@ from typing import Any, Final
 import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
-
-from bench.figures import quantile
 
 RATE: Final = 600  # messages per second
 ONLINE: Final = 34
@@ -160,9 +159,11 @@ class Traffic:
         return now_s() - since_s
 
     def latency_ms(self, from_s: float, to_s: float, q: float = 0.99) -> float:
-        """Quantile of the latency of what arrived in between."""
+        """Quantile of the latency of what arrived in between (nearest rank); 0 when nothing did."""
         samples = [late_s * 1000 for receiver in self.online for at_s, late_s in receiver.arrivals if from_s <= at_s < to_s]
-        return round(quantile(sorted(samples), q), 1) if samples else 0.0
+        if not samples:
+            return 0.0
+        return round(sorted(samples)[max(math.ceil(q * len(samples)), 1) - 1], 1)
 
     def silence_s(self, from_s: float, to_s: float) -> float:
         """The longest that any online user went without a message in between."""

@@ -11,8 +11,7 @@ import contextlib
 import json
 import os
 import random
-import subprocess
-import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -22,11 +21,9 @@ from redis.exceptions import RedisError
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from bench.disk import filled
-from bench.movable_clock import MovableClock
-from bench.traffic import now_s
-from bench.two_nodes import TwoNodes
-from bench.victim import Victim
+from tests.support.chaos.disk import filled
+from tests.support.chaos.movable_clock import MovableClock
+from tests.support.chaos.victim import Victim
 
 Fault = Callable[[Victim], Awaitable[dict[str, Any] | None]]
 
@@ -71,37 +68,20 @@ def replaced_while_stalled(role: str, patience_s: float = 40.0) -> Fault:
                 while not set(victim.pids(role)) - set(before):
                     await asyncio.sleep(0.05)
             wakes = pid in victim.pids(role)
-        return await _end_of_zombies({pid} if wakes else set())
+        return await end_of_zombies({pid} if wakes else set())
 
     return fault
 
 
-async def _end_of_zombies(pids: set[int], patience_s: float = 20.0) -> dict[str, Any]:
+async def end_of_zombies(pids: set[int], patience_s: float = 20.0) -> dict[str, Any]:
     """What becomes of processes that woke up beside their successors: they must end, by themselves or by Ray. Raises TimeoutError."""
     if not pids:
         return {"old_process": "ended by Ray"}
-    began_s = now_s()
+    began_s = time.monotonic()
     async with asyncio.timeout(patience_s):
         while any(map(psutil.pid_exists, pids)):
             await asyncio.sleep(0.02)
-    return {"old_process": f"woke, gone after {now_s() - began_s:.2f} s"}
-
-
-def node_frozen(nodes: TwoNodes, patience_s: float = 90.0) -> Fault:
-    """A whole node stops, its shard is replaced on another, then the node goes on: its processes do not know that they are replaced."""
-
-    async def fault(_victim: Victim) -> dict[str, Any]:
-        before = set(nodes.shards())
-        zombies = await asyncio.to_thread(nodes.freeze_second)
-        try:
-            async with asyncio.timeout(patience_s):
-                while not set(nodes.shards()) - before:
-                    await asyncio.sleep(0.1)
-        finally:
-            nodes.thaw()
-        return await _end_of_zombies(set(zombies))
-
-    return fault
+    return {"old_process": f"woke, gone after {time.monotonic() - began_s:.2f} s"}
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------
@@ -123,7 +103,7 @@ read_only = refusing(lambda redis: redis.replicaof("127.0.0.1", "1"), lambda red
 
 async def disk_full(victim: Victim) -> None:
     """The data directory is on a disk of its own. Redis ends itself at the first write, is started again, ends again ..."""
-    with filled(victim.data_dir.parent):
+    with filled(victim.data_dir):
         await asyncio.sleep(REFUSAL_S)
     while True:
         with contextlib.suppress(RedisError), victim.redis() as redis:
@@ -243,17 +223,3 @@ async def garbage(victim: Victim) -> None:
                 ) as socket:
                     for _ in range(12):
                         await socket.send(dice.choice([dice.randbytes(50), "{", "[]", '{"type":"ack","seq":1e99}', '{"type":5}']))
-
-
-def reconnects(clients: int) -> Fault:
-    """So many clients of their own process connect, drop their connections without a word, and all come back at once."""
-
-    async def fault(victim: Victim) -> dict[str, Any]:
-        command = [sys.executable, "-m", "bench.reconnects", str(victim.port), str(clients)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the clients failed:\n{done.stderr[-2000:]}")
-        figures: dict[str, Any] = json.loads(done.stdout)
-        return figures
-
-    return fault

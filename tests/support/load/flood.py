@@ -1,7 +1,7 @@
 """Publishers that send at a fixed rate whatever comes back, never repeat what is refused, and remember what was accepted.
 
-`python -m bench.flood '{"port":...}'` floods from a process of its own, at the lowest priority: on a machine shared with the engine, a
-generator that comes first would measure itself. Times are of the machine's monotonic clock, which all its processes share.
+`python -m tests.support.load.flood < TASK` floods from a process of its own, at the lowest priority: on a machine shared with the engine,
+a generator that comes first would measure itself. Times are of the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 import os
 import resource
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from bench.books import now_s
-from bench.posting import Poster
+from tests.support.load.poster import Poster
 
 NICENESS: Final = 19
 _RETRIES_KEPT: Final = 2000
@@ -102,9 +102,9 @@ async def pour(port: int, token: str, wave: Wave, start: float, seconds: float) 
         for due in dues:
             items.append({"user": wave.users[turn % len(wave.users)], "type": "bench.flood", "priority": wave.priority, "data": Data(due)})
             turn += 1
-        before = now_s()
+        before = time.monotonic()
         status, headers, body = await poster.request("POST", "/v1/notifications", _encode(items))
-        took = now_s() - before
+        took = time.monotonic() - before
         http[str(status)] += 1
         (outcome.answers_s if status == 202 else outcome.refusals_s).append(took)
         if status == 429 and len(outcome.retry_after_s) < _RETRIES_KEPT:
@@ -118,10 +118,10 @@ async def pour(port: int, token: str, wave: Wave, start: float, seconds: float) 
         free.put_nowait(poster)
 
     sent = 0
-    await asyncio.sleep(max(start - now_s(), 0))
+    await asyncio.sleep(max(start - time.monotonic(), 0))
     async with asyncio.TaskGroup() as requests:
         # A request leaves when its last message is due; the others have waited for it, as they would at a publisher.
-        while (due_s := (sent + wave.size - 1) / wave.rate) < seconds and (elapsed := now_s() - start) < seconds:
+        while (due_s := (sent + wave.size - 1) / wave.rate) < seconds and (elapsed := time.monotonic() - start) < seconds:
             if elapsed < due_s:
                 await asyncio.sleep(due_s - elapsed)
                 continue
@@ -146,7 +146,7 @@ async def flood(task: Flood) -> Report:
 async def flood_elsewhere(task: Flood) -> Report:
     """As `flood`, in a process of its own."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.flood", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.support.load.flood", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate(_encode(task))
     if process.returncode or not output:

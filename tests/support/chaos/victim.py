@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from bench.processes import role_of, tree
+from tests.support.process_tree import role_of, tree
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from bench.victim import Victim
+from tests.support.chaos.victim import Victim
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
 

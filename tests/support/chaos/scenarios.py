@@ -1,0 +1,164 @@
+"""Faults with the places where they can happen, struck at a loaded engine: what was lost, repeated or disordered, and when service is back.
+
+Every scenario runs under steady traffic (traffic.py), on real parts: Ray, Redis, sockets. Service is back when every connected user has
+received something that was sent after the fault (after a kill, or after the part may run again). `silence_s` is the longest that any of
+them went without a message. `python -m bench chaos` runs them all, tests/chaos the shorter ones with less of everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.chaos import faults
+from tests.support.chaos.breakable_engine import victim_of
+from tests.support.chaos.disk import CannotMount, small_disk
+from tests.support.chaos.faults import Fault
+from tests.support.chaos.movable_clock import MovableClock
+from tests.support.chaos.sentinel_group import SentinelGroup
+from tests.support.chaos.traffic import Traffic
+from tests.support.chaos.victim import Victim
+from tests.support.running_engine import running_engine
+
+STEADY_S: Final = 3.0
+DISK_BYTES: Final = 64 << 20
+
+
+class NotHere(Exception):
+    """This machine cannot do it; says what is missing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An engine to break, and what only this kind of engine can suffer."""
+
+    victim: Victim
+    own_fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One fault. `place` is where it can happen; scenarios that share one share an engine."""
+
+    name: str
+    what: str
+    fault: Fault | None = None
+    place: str = "plain"
+    within_s: float = 60
+
+
+SCENARIOS: Final = (
+    Scenario("kill-shard", "kill -9 a shard", faults.killed("shard")),
+    Scenario("kill-edge", "kill -9 the edge", faults.killed("edge")),
+    Scenario("kill-scheduler", "kill -9 the scheduler", faults.killed("scheduler")),
+    Scenario("kill-controller", "kill -9 the controller", faults.killed("controller")),
+    Scenario("kill-redis", "kill -9 Redis", faults.killed("redis")),
+    Scenario("stall-shard", "stop a shard for 5 s", faults.stalled("shard")),
+    Scenario("stall-edge", "stop the edge for 5 s", faults.stalled("edge")),
+    Scenario("stall-scheduler", "stop the scheduler for 5 s", faults.stalled("scheduler")),
+    Scenario("stall-controller", "stop the controller for 5 s", faults.stalled("controller")),
+    Scenario("stall-redis", "stop Redis for 5 s", faults.stalled("redis")),
+    Scenario("hang-shard", "stop a shard until it is replaced", faults.replaced_while_stalled("shard")),
+    Scenario("hang-edge", "stop the edge until it is replaced", faults.replaced_while_stalled("edge")),
+    Scenario("redis-memory", "Redis out of memory for 4 s", faults.out_of_memory),
+    Scenario("redis-readonly", "Redis read-only for 4 s", faults.read_only),
+    Scenario("never-reads", "a client that never reads", faults.never_reads),
+    Scenario("never-acks", "a client that never acknowledges", faults.never_acknowledges),
+    Scenario("garbage", "a publisher and clients that send garbage", faults.garbage),
+    Scenario("disk-full", "the disk of Redis full for 4 s", faults.disk_full, "small disk"),
+    Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
+    Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
+)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def breakable(folder: Path, *options: str, **settings: str) -> Iterator[Victim]:
+    """An engine of two shards with its data under this folder. `settings`: as in the environment, without `ENGINE_`."""
+    env = {f"ENGINE_{name.upper()}": value for name, value in settings.items()}
+    with running_engine("--shards", "2", *options, env={"ENGINE_LOG_LEVEL": "WARNING", **env}, folder=folder) as running:
+        yield victim_of(running)
+
+
+@contextlib.contextmanager
+def _plain(folder: Path) -> Iterator[Place]:
+    with breakable(folder) as victim:
+        yield Place(victim)
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[Place]:
+    try:
+        with small_disk(folder / "data", DISK_BYTES), breakable(folder) as victim:
+            yield Place(victim)
+    except CannotMount as error:
+        raise NotHere(f"mounting a tmpfs: {error}") from error
+
+
+@contextlib.contextmanager
+def _movable_clock(folder: Path) -> Iterator[Place]:
+    clock = MovableClock(folder)
+    with clock.running(), breakable(folder) as victim:
+        yield Place(victim, faults.clock_steps(clock))
+
+
+@contextlib.contextmanager
+def _sentinel(folder: Path) -> Iterator[Place]:
+    """Three servers, and a write counts when one replica has it."""
+    with SentinelGroup(folder, replicas=2) as group, breakable(folder, "--redis", group.url, redis_replicas_min="1") as victim:
+
+        async def fail_over(_victim: Victim) -> None:
+            master = group.master()
+            master.kill()
+            await asyncio.to_thread(group.await_other, master)
+
+        yield Place(victim, fail_over)
+
+
+PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
+    "plain": _plain,
+    "small disk": _small_disk,
+    "movable clock": _movable_clock,
+    "sentinel": _sentinel,
+}
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = STEADY_S, **traffic_options: int) -> dict[str, Any]:
+    """Load the engine, break it, wait until it is well, close the books; returns one result.
+
+    Args:
+        name: of this run: begins its users' names.
+        steady_s: of undisturbed traffic before and after.
+        traffic_options: see `Traffic`.
+    """
+    fault = scenario.fault or place.own_fault
+    assert fault is not None
+    async with Traffic(place.victim.url, place.victim.token, name, **traffic_options) as traffic:
+        calm_s = time.monotonic()
+        await asyncio.sleep(steady_s)
+        began_s = time.monotonic()
+        figures = await fault(place.victim) or {}
+        over_s = time.monotonic()
+        back_s = await traffic.flowing(over_s, scenario.within_s)
+        await asyncio.sleep(steady_s)
+        end_s = time.monotonic()
+        books = await traffic.finish(scenario.within_s)
+        return {
+            "bench": "chaos",
+            "case": {"scenario": scenario.name},
+            "what": scenario.what,
+            **books,
+            "fault_s": round(over_s - began_s, 2),
+            "back_s": round(back_s, 2),
+            "silence_s": traffic.silence_s(began_s, end_s),
+            "p99_before_ms": traffic.latency_ms(calm_s, began_s),
+            "p99_during_ms": traffic.latency_ms(began_s, over_s + back_s + 1.0),
+            **figures,
+        }

@@ -1,0 +1,40 @@
+"""The processes of an engine, found from the one that was started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_ROLES = {
+    "ray::Edge": "edge",
+    "ray::Shard": "shard",
+    "ray::Scheduler": "scheduler",
+    "ray::Controller": "controller",
+    "redis-server": "redis",
+    "raylet": "raylet",
+    "gcs_server": "gcs",
+}
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    found, stack = [], [pid]
+    while stack:
+        current = stack.pop()
+        try:
+            for thread in os.listdir(f"/proc/{current}/task"):
+                stack += map(int, Path(f"/proc/{current}/task/{thread}/children").read_text().split())
+        except OSError:
+            continue  # it ended meanwhile
+        found.append(current)
+    return found
+
+
+def role_of(pid: int) -> str:
+    """The role of a process of an engine, by its program."""
+    try:
+        name = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 1)[0].decode(errors="replace")
+    except OSError:
+        return "others"
+    name = name.split(" ", 1)[0].rsplit("/", 1)[-1].split(".", 1)[0]
+    return _ROLES.get(name, "others")
