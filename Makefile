@@ -21,7 +21,7 @@ help: ## this text
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "First time here? 'make run', then open the link it prints. Ctrl-C stops it."
-	@echo "Settings come from ENGINE_* variables or engine.toml: ENGINE_PORT=9000 ENGINE_SHARDS=4 make run"
+	@echo "Settings come from ENGINE_* variables or engine.toml: ENGINE_PORT=9000 ENGINE_SHARDS=4 make run; '$(BIN)/engine config' shows all"
 
 # `exec` leaves no shell in between, so that a SIGTERM to make reaches the engine, which then drains.
 run: $(VENV)/.installed ## start the engine on this machine (installs itself into .venv first)

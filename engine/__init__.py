@@ -1,12 +1,12 @@
-"""A notification engine on Ray and Redis: whatever it has accepted reaches its user, acknowledged, in order, and once.
+"""A notification engine on Ray and Redis: delivers what it has accepted at least once, in order, until it is acknowledged.
 
-To use an engine, this is all there is to import:
+To use an engine, import:
 
     from engine import Client, Publisher          # asyncio
     from engine import SyncClient, SyncPublisher  # threads
 
-To read its code, start at `engine.core` (every decision, pure), then `engine.store`, `engine.actors` and `engine.routes`
-(the shells).
+To read its code, start with `engine.core`, which is pure and has every decision; `engine.store`, `engine.actors` and `engine.routes` do
+the I/O around it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Client", "Message", "Publisher", "Result", "SyncClient", "SyncPublis
 
 
 def __getattr__(name: str) -> Any:
-    """The clients are imported when they are asked for (PEP 562): an actor or `engine --help` does not pay for them."""
+    """Imports the clients on first use (PEP 562), so that actors and `engine --help` start without them."""
     if name in __all__:
         from engine import client
 

@@ -1,14 +1,14 @@
-"""Everything the engine raises on purpose. One small hierarchy, so a caller can catch at the level it cares about."""
+"""The exceptions of the engine, in one hierarchy: a caller catches at the level it handles."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of every error the engine raises on purpose."""
+    """Base of the engine's exceptions. The text is one line, for the user who gets it."""
 
 
 class ConfigError(EngineError):
-    """A setting is missing, malformed or out of range; the message names it and says what is allowed."""
+    """A setting is unknown, malformed or out of range; the message names it and what is allowed."""
 
 
 class StorageUnavailable(EngineError):
@@ -16,26 +16,26 @@ class StorageUnavailable(EngineError):
 
 
 class Fenced(EngineError):
-    """Storage holds a newer epoch than the writer's: another incarnation owns this shard or slot now. Stop writing."""
+    """Storage has a newer epoch than the writer: another incarnation owns this shard or slot. The writer must stop."""
 
 
 class DataLost(EngineError):
-    """Storage no longer has what it had confirmed: a fail-over to a replica that lagged, a restored backup, a lost log."""
+    """Storage lacks data that it had confirmed: a fail-over to a replica that lagged, a restored backup, a lost log."""
 
 
 class ClockSetBack(EngineError):
-    """The wall clock went back: what this process measures by it would stand still. It ends, and a successor begins anew."""
+    """The wall clock was set back: everything measured by it would stop. The process ends, and its successor recovers."""
 
 
 class CorruptRecord(EngineError):
-    """A stored record cannot be decoded. It is quarantined and reported, never skipped silently."""
+    """A stored record cannot be decoded. It is quarantined and counted, never skipped silently."""
 
 
 class Invalid(EngineError):
     """Input from outside breaks a rule.
 
     Args:
-        detail: what is wrong and what is allowed, for people.
+        detail: what is wrong and what is allowed.
         path: JSON path of the offending field, `$` for the whole input.
     """
 
@@ -49,8 +49,8 @@ class Overloaded(EngineError):
     """A limit of this process is reached (HTTP 429): nothing was accepted, the same request succeeds later.
 
     Args:
-        detail: which limit, for people.
-        backlog_ms: how long what is ahead takes; 0 when nobody knows.
+        detail: which limit.
+        backlog_ms: time until the current backlog is done; 0 when unknown.
     """
 
     def __init__(self, detail: str, backlog_ms: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class Overloaded(EngineError):
 
 
 class Unavailable(EngineError):
-    """A part that has to answer did not, or this process takes nothing new (HTTP 503): the same request succeeds later."""
+    """A required part did not answer, or this process accepts nothing new (HTTP 503): the same request succeeds later."""
 
 
 class RulesError(EngineError):
@@ -67,18 +67,18 @@ class RulesError(EngineError):
 
 
 class ClientError(EngineError):
-    """Base of what `engine.Client` and `engine.Publisher` raise."""
+    """Base of the exceptions of `engine.Client` and `engine.Publisher`."""
 
 
 class Unreachable(ClientError):
-    """No engine answered in the time allowed. Whatever was being published may be published again under the same ids."""
+    """No engine answered in time. What was being published can safely be published again under the same ids."""
 
 
 class Refused(ClientError):
-    """The engine refused the connection or request for a reason that waiting does not cure.
+    """The engine refused the connection or request for a reason that a retry does not change.
 
     Args:
-        detail: what the engine said.
+        detail: the engine's reason.
         status: the HTTP status or WebSocket close code.
     """
 
@@ -89,12 +89,12 @@ class Refused(ClientError):
 
 
 class Unauthorized(Refused):
-    """401 or 4401: the token is missing, malformed, expired, or signed with another secret."""
+    """401 or 4401: the token is missing, malformed, expired, or signed with another key."""
 
 
 class Forbidden(Refused):
-    """403 or 4403: the token is good and lacks the scope for this."""
+    """403 or 4403: the token is valid and lacks the scope."""
 
 
 class TooManyConnections(Refused):
-    """4409: newer connections of the same user took this one's place. Reconnecting would only push out another."""
+    """4409: closed in favour of newer connections of the same user. Reconnecting would close another one."""

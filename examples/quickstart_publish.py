@@ -3,7 +3,7 @@
     make run                                                         # in another terminal
     .venv/bin/python examples/quickstart_publish.py alice
 
-ENGINE_TOKEN is a token with scope `publish`; without one it is asked of `engine token`.
+ENGINE_TOKEN is a token with scope `publish`; without one, `engine token` makes it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ URL = os.environ.get("ENGINE_URL", "http://127.0.0.1:8000")
 
 
 def publisher_token() -> str:
-    """One from the environment, else one of the engine on this machine."""
+    """The one in the environment, else one of the engine on this machine."""
     given = os.environ.get("ENGINE_TOKEN")
     return (
         given or subprocess.check_output([sys.executable, "-m", "engine", "token", "quickstart", "--scope", "publish"], text=True).strip()

@@ -1,18 +1,18 @@
-"""What the engine's actors share: the world around their process, how they start and end, what they cost.
+"""Base classes of the engine's actors: the ports of their process, their start and their end, their vital statistics.
 
-An actor takes everything that is not computation from its `ProcessContext`: clocks, the connection to Redis, the handles of other
-actors, names for link sessions, and how its process ends. The simulator gives it others.
+An actor gets everything that is not computation from its `ProcessContext`: clocks, the connection to Redis, the handles of other
+actors, names of link sessions, and the way its process ends. The simulator passes others.
 
 States of a `Process`:
     created    nothing runs: Ray gives an actor its event loop only with the first call
-    starting   the first call began `_serve`; what others ask waits, `stats` says "not ready"
-    serving    it is ready; what it runs never ends by itself
-    ended      something failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and a new
+    starting   the first call started `_serve`; calls wait, `stats` returns `ready: False`
+    serving    ready; its tasks never return
+    ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and the next
                incarnation recovers everything
 
-Clocks. What is promised in wall-clock time (`ttl`, `at`) is kept by the wall clock. Set forward, it makes things due or expired,
-as it should, and a retry comes early. Set back, it would hold up everything the cores measure by it, so a process that
-notices a step back ends, and the next one begins with the time as it is. Smaller steps only delay things by as much.
+Clocks. Promises in wall-clock time (`ttl`, `at`) are kept by the wall clock. A step forward makes things due or expired, as it should,
+and a retry early. A step back would stop everything that the cores measure by it, so a process that detects one ends, and the next one
+starts with the new time. Steps below `STEP_BACK_MS` only delay things by as much.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ RETRY_S: Final = 0.1
 """Pause before storage is asked again after it failed."""
 
 STEP_BACK_MS: Final = 1000
-"""A wall clock set back by more than this ends the process. Time services slew what is less."""
+"""A wall clock set back by more than this ends the process. Time services slew smaller corrections."""
 
 _CLOCK_LOOK_S: Final = 1.0
 
 _GC_THRESHOLD: Final = 50_000
-"""Allocations between collections: records are acyclic and die young, connections leave no cycles behind. The default 700 costs about
-5 % of a shard's CPU and, with 3 000 connections, 2 % of an edge's; a full collection over 200 000 timers would make others late."""
+"""Allocations between collections: records are acyclic and die young, connections leave no cycles. The default of 700 costs about 5 % of
+a shard's CPU and, with 3 000 connections, 2 % of an edge's; a full collection over 200 000 timers would delay those that are due."""
 
 _self = psutil.Process()
 
@@ -83,20 +83,20 @@ def session_name() -> str:
 
 
 def tune_memory() -> None:
-    """Collect garbage less often, and never what lives for ever."""
+    """Collect garbage less often, and exclude what is allocated by now: it lives as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 20, 100)
 
 
 def end_process() -> NoReturn:
-    """End this process at once, without a word to anyone: what is not in storage by now is lost, as in any crash."""
+    """End this process at once, without any cleanup: what is not in storage is lost, as in a crash."""
     os._exit(1)
 
 
 @dataclass(frozen=True)
 class ProcessContext:
-    """The ports of an actor's process. Each default is the real thing."""
+    """The ports of an actor's process. The defaults are those of production."""
 
     wall_ns: Callable[[], int] = time.time_ns  # since the epoch; may step
     monotonic_ms: Callable[[], float] = monotonic_ms
@@ -119,40 +119,40 @@ class LinkEnd(ExchangeHandler, Protocol):
 
 
 class Process:
-    """An actor's start, its wait for storage, its end. Subclasses say what it does in between.
+    """An actor's start, its retries while storage is away, and its end. Subclasses implement `_run`.
 
     Args:
         config: the engine's settings.
-        index: which of its kind it is; the same in every incarnation.
-        surroundings: the process it lives in.
+        index: number among the actors of its role; the same in every incarnation.
+        context: the ports of its process.
     """
 
     role: ClassVar[str]
 
-    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._config = config
         self._index = index
-        self._surroundings = surroundings
-        self._latest_ms = 0  # the furthest moment anything here was told
+        self._context = context
+        self._latest_ms = 0  # the latest time that was returned
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     def _now_ms(self) -> int:
-        """Milliseconds since the epoch, rounded down: a timer is never seen as due early."""
-        now_ms = self._surroundings.wall_ns() // 1_000_000
+        """Milliseconds since the epoch, rounded down, so that no timer is due early."""
+        now_ms = self._context.wall_ns() // 1_000_000
         self._latest_ms = max(self._latest_ms, now_ms)
         return now_ms
 
     # -- Start and end. ------------------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """Start serving, if that has not begun. To be called from the event loop."""
+        """Start serving, once. Call it from the event loop."""
         if self._serving is None:
             self._serving = asyncio.ensure_future(self._serve())
 
     def _vitals(self) -> dict[str, Any]:
-        """The common part of `stats()`. Starts serving, because it is the first thing anyone asks."""
+        """The common part of `stats()`. Starts serving, because `stats` is the first call an actor gets."""
         self.begin()
         return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
 
@@ -167,11 +167,11 @@ class Process:
             raise
         except BaseException as error:
             log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)
-            self._surroundings.end_process()
+            self._context.end_process()
             raise
 
-    async def _patiently(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The action's result, however long storage is away."""
+    async def _retry_storage(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The action's result; repeats the action, without limit, while storage is away."""
         while True:
             try:
                 return await action()
@@ -181,44 +181,44 @@ class Process:
 
 
 class Server(Process):
-    """An actor that serves links. Subclasses say what they recover and run."""
+    """An actor that serves links. Subclasses implement `_recover` and `_tasks`."""
 
-    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
-        super().__init__(config, index, surroundings)
+    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+        super().__init__(config, index, context)
         self._address = NOWHERE
         self._links: LinkEnd
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """The link; see engine.core.link. Waits while the actor starts."""
+        """One exchange of a link; see `engine.core.wire.link`. Waits while the actor starts."""
         await self._started()
         return await self._links.exchange(session, seq, batch)
 
     async def address(self) -> Address:
-        """Where actors of this node may connect instead; see engine.actors.direct. Waits while the actor starts."""
+        """The socket for links from actors of the same node; see `engine.actors.socket_carrier`. Waits while the actor starts."""
         await self._started()
         return self._address
 
     async def _started(self) -> None:
-        """Wait until it serves."""
+        """Wait until the actor is ready."""
         self.begin()
         if not self._ready.is_set():
             await self._ready.wait()
 
     # -- For subclasses to implement. ----------------------------------------------------------------------------------
     async def _recover(self) -> str:
-        """Fence older incarnations, rebuild the state; returns what the log says about it. May wait for storage for ever."""
+        """Fence older incarnations and rebuild the state; returns a summary for the log. Waits while storage is away."""
         raise NotImplementedError
 
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """What runs while it serves. None of them ever returns."""
+        """The tasks of the serving state. None of them returns."""
         raise NotImplementedError
 
     # -- Start. --------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
         recovered = await self._recover()
-        self._surroundings.tune_memory()
-        self._address = await self._surroundings.listen(
+        self._context.tune_memory()
+        self._address = await self._context.listen(
             f"{self.role}-{self._index}", self._config.namespace, lambda: CalleeConnection(lambda: self._links, self._ready.is_set)
         )
         self._ready.set()
@@ -229,7 +229,7 @@ class Server(Process):
                 tasks.create_task(task)
 
     async def _watch_clock(self) -> None:
-        """Raises ClockSetBack, also when the clock was set forward before, and what was done meanwhile lies in the future now."""
+        """Raises ClockSetBack when the clock is behind a time it returned before, also when that time was wrong."""
         while True:
             await asyncio.sleep(_CLOCK_LOOK_S)
             back_ms = self._latest_ms - self._now_ms()

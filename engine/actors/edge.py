@@ -110,7 +110,7 @@ class Edge(Process):
         self._links = EdgeLinks(self._config, self._index, self._redis)
         authenticator = Authenticator(self._config)
         await authenticator.prepare()
-        self._gateway = self._make_gateway(await self._patiently(lambda: placed(self._redis)))
+        self._gateway = self._make_gateway(await self._retry_storage(lambda: placed(self._redis)))
         application = self._app(authenticator)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
@@ -134,7 +134,7 @@ class Edge(Process):
         )
 
     async def _listen(self, listener: socket.socket) -> None:
-        self._surroundings.tune_memory()
+        self._context.tune_memory()
         serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         while not (self._server.started or serving.done()):
             await asyncio.sleep(0.01)

@@ -34,11 +34,11 @@ class EdgeLinks:
         client: reads the slot map.
     """
 
-    def __init__(self, config: Config, index: int, client: redis.Redis, surroundings: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config, index: int, client: redis.Redis, context: ProcessContext = REAL) -> None:
         self._config = config
         self._index = index
         self._client = client
-        self._surroundings = surroundings
+        self._context = context
         self._slots_wanted = asyncio.Event()
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
 
@@ -73,7 +73,7 @@ class EdgeLinks:
 
     def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float) -> None:
         self.links[peer] = LinkCaller(
-            self._surroundings.peer(peer, self._config.namespace),
+            self._context.peer(peer, self._config.namespace),
             f"edge-{self._index}",
             decoder,
             self._config,
@@ -81,7 +81,7 @@ class EdgeLinks:
             on_reset=on_reset,
             peers=peers,
             pacing_ms=pacing_ms,
-            surroundings=self._surroundings,
+            context=self._context,
         )
 
     async def _follow_slots(self, gateway: Gateway) -> None:

@@ -117,7 +117,7 @@ class LinkCaller:
         on_reset: a new session begins (the first one too): announce everything again, in `send` calls.
         peers: how many such links its actor has.
         pacing_ms: in place of `link_pacing_ms`.
-        surroundings: the clock, and names for sessions.
+        context: the clock, and names for sessions.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class LinkCaller:
         on_reset: Callable[[], None],
         peers: int = 1,
         pacing_ms: float | None = None,
-        surroundings: ProcessContext = REAL,
+        context: ProcessContext = REAL,
     ) -> None:
-        self._clock_ms = surroundings.monotonic_ms
-        self._session_name = surroundings.session_name
+        self._clock_ms = context.monotonic_ms
+        self._session_name = context.session_name
         self._peer = peer
         self._name = name
         self._decoder = decoder
@@ -274,7 +274,7 @@ class LinkServer:
         on_records: records of a session, in order.
         on_close: the session is over: the caller went silent, was replaced, or could not keep up.
         pacing_ms: in place of `link_pacing_ms`.
-        surroundings: the clock.
+        context: the clock.
     """
 
     def __init__(
@@ -286,9 +286,9 @@ class LinkServer:
         on_records: Callable[[str, list[Any]], None],
         on_close: Callable[[str], None],
         pacing_ms: float | None = None,
-        surroundings: ProcessContext = REAL,
+        context: ProcessContext = REAL,
     ) -> None:
-        self._clock_ms = surroundings.monotonic_ms
+        self._clock_ms = context.monotonic_ms
         self._decoder = decoder
         self._config = config
         self._pacing_ms = pacing_ms

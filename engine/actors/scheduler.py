@@ -57,8 +57,8 @@ class Scheduler(Server):
 
     role: ClassVar[str] = "scheduler"
 
-    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
-        super().__init__(config, index, surroundings)
+    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+        super().__init__(config, index, context)
         self._work: list[StoreWork] = []
         self._work_wanted = asyncio.Event()
         self._slots_wanted = asyncio.Event()
@@ -113,10 +113,10 @@ class Scheduler(Server):
         """Fence older incarnations and create an empty core."""
         config = self._config
         self._failure = asyncio.get_running_loop().create_future()
-        self._client = self._surroundings.connect(config)
+        self._client = self._context.connect(config)
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
-        slots = await self._patiently(lambda: placed(self._client))
-        await self._patiently(self._store.take_over)
+        slots = await self._retry_storage(lambda: placed(self._client))
+        await self._retry_storage(self._store.take_over)
         self._core = SchedulerCore(config, self._index, slots, self._now_ms(), self._store.claimed)
         self._links = LinkServer(
             wire.to_scheduler,
@@ -125,7 +125,7 @@ class Scheduler(Server):
             on_records=lambda session, records: self._handle(Received(session, records)),
             on_close=lambda session: self._handle(Closed(session)),
             pacing_ms=config.link_timer_pacing_ms,
-            surroundings=self._surroundings,
+            context=self._context,
         )
         return f"epoch {self._store.epoch}"
 
@@ -168,7 +168,7 @@ class Scheduler(Server):
         if self._timer is not None:
             self._timer.cancel()
         at_ms = self._core.next_at()
-        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._surroundings.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
+        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._context.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
         self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, _TICK_MS) / 1000, self._wake)
 
     def _wake(self) -> None:

@@ -66,8 +66,8 @@ class Shard(Server):
 
     role: ClassVar[str] = "shard"
 
-    def __init__(self, config: Config, index: int, surroundings: ProcessContext = REAL) -> None:
-        super().__init__(config, index, surroundings)
+    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+        super().__init__(config, index, context)
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
         self._spill_wanted = asyncio.Event()
@@ -119,7 +119,7 @@ class Shard(Server):
             log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
             self._ready.clear()  # nothing new comes in meanwhile
             core, now_s = self._core, self._now_ms() // 1000
-            await self._patiently(lambda: put_back(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
+            await self._retry_storage(lambda: put_back(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
             raise
         except* RecordFailed as failed:
             for error in _leaves(failed):
@@ -139,8 +139,8 @@ class Shard(Server):
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
         self._failure = asyncio.get_running_loop().create_future()
-        self._client = client = self._surroundings.connect(self._config)
-        broadcasts = BroadcastLog(self._surroundings.connect(self._config), self._config)
+        self._client = client = self._context.connect(self._config)
+        broadcasts = BroadcastLog(self._context.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         self._pages = Pages(client, self._journal.loss_detector, self._config.offline_max)
         self._offline = OfflineStreams(client, self._journal.loss_detector)
@@ -150,11 +150,11 @@ class Shard(Server):
             on_open=self._on_edge_open,
             on_records=self._on_edge_records,
             on_close=self._on_edge_close,
-            surroundings=self._surroundings,
+            context=self._context,
         )
-        slot_map, data_epoch = await self._patiently(self._read_placement)
-        await self._patiently(lambda: self._journal.take_over(slot_map.slots_of(self._index)))
-        await self._patiently(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
+        slot_map, data_epoch = await self._retry_storage(self._read_placement)
+        await self._retry_storage(lambda: self._journal.take_over(slot_map.slots_of(self._index)))
+        await self._retry_storage(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
@@ -261,7 +261,7 @@ class Shard(Server):
             self._feed(partial(self._core.delivery.scheduler_reset, holds))
 
         caller = LinkCaller(
-            self._surroundings.peer(f"scheduler-{scheduler}", self._config.namespace),
+            self._context.peer(f"scheduler-{scheduler}", self._config.namespace),
             f"shard-{self._index}",
             wire.scheduler_to_shard,
             self._config,
@@ -269,7 +269,7 @@ class Shard(Server):
             on_reset=on_reset,
             peers=schedulers,
             pacing_ms=self._config.link_timer_pacing_ms,
-            surroundings=self._surroundings,
+            context=self._context,
         )
         self._callers[scheduler] = caller
         await caller.run()
@@ -305,7 +305,7 @@ class Shard(Server):
                 log.error("shard %d: storage is away: %s", self._index, error)
                 self._core.group_refused()
                 self._flush()
-                await self._patiently(partial(self._journal.rollback, current))
+                await self._retry_storage(partial(self._journal.rollback, current))
                 self._core.storage_back()
                 self._flush()
                 log.info("shard %d: storage is back", self._index)

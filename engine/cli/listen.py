@@ -1,4 +1,4 @@
-"""`engine listen`: prints what arrives for one user. Messages go to standard output, what happens to the connection to standard error."""
+"""`engine listen`: prints the messages of one user on standard output, and the events of the connection on standard error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked,
 
 
 async def listen(url: str, token: str | Callable[[], str], *, json: bool, count: int | None, last_event_id: str | None) -> None:
-    """Print and acknowledge until `count` messages came, or forever. A message whose printing fails is not acknowledged."""
+    """Print and acknowledge `count` messages, or without end. A message whose printing fails is not acknowledged."""
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
-    client = Client(url, token, device="engine-listen", last_event_id=last_event_id, on_event=lambda event: _tell(event, err))
+    client = Client(url, token, device="engine-listen", last_event_id=last_event_id, on_event=lambda event: _print_event(event, err))
     async with client:
         async for message in client:
             if json:
@@ -35,7 +35,7 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
 
 
 def message_line(message: Message) -> str:
-    """One message for a person, as rich markup: when, number, type, title if its data has one, everything else as JSON."""
+    """One message as rich markup: time, number, type, the title if its data has one, everything else as JSON."""
     data = message.data
     title = ""
     if isinstance(data, dict) and isinstance(data.get("title"), str):
@@ -53,7 +53,7 @@ def _clock(ts_ms: int) -> str:
     try:
         when = datetime.fromtimestamp(ts_ms / 1000, UTC).astimezone()
     except (OverflowError, OSError, ValueError):
-        return "?"  # a publisher may give any number
+        return "?"  # a publisher may send any number
     today = when.date() == datetime.now(UTC).astimezone().date()
     return f"{when:%H:%M:%S}" if today else f"{when:%Y-%m-%d %H:%M:%S}"
 
@@ -62,8 +62,8 @@ def _json(value: Any) -> str:
     return printable(msgspec.json.encode(value).decode())
 
 
-def _tell(event: Event, err: Console) -> None:
-    """What happens to the connection, on standard error, so that standard output holds messages only."""
+def _print_event(event: Event, err: Console) -> None:
+    """Print an event of the connection."""
     match event:
         case Connected():
             waiting = max(0, event.seq - event.from_seq + 1) if event.from_seq else 0

@@ -1,4 +1,4 @@
-"""The engine of this machine, as the command line finds it: its address from the state file, tokens from its own secret."""
+"""The running engine of this machine, for commands that are its clients: address from the state file, tokens from its secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES_FILE: Final = "rules.toml"  # looked for beside a recording
 
 
 def config_of(data_dir: str | None) -> Config:
-    """The configuration with what the command line said."""
+    """The configuration, with the data directory of the command line."""
     return load({"data_dir": data_dir})
 
 
@@ -31,8 +31,8 @@ def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, t
     """A token of this engine.
 
     Raises:
-        ConfigError: the engine trusts tokens of an outside issuer only, so there is no secret to sign with.
-        Invalid: a scope, tenant or user that is none.
+        ConfigError: the engine accepts tokens of an outside issuer only, so there is no secret to sign with.
+        Invalid: the scope, tenant or user is malformed.
     """
     if not config.jwt_secret and (config.jwt_public_key or config.jwt_jwks_url):
         raise ConfigError("this engine takes tokens of an outside issuer only (jwt_public_key or jwt_jwks_url); give one with --token")
@@ -41,14 +41,14 @@ def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, t
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The engine a command speaks to, and as whom."""
+    """The engine a command connects to, and its token."""
 
     config: Config
     url: str
     token: str | Callable[[], str]
 
     def unreachable(self, error: Exception) -> EngineError:
-        """That nobody answers, and what to do about it."""
+        """An error that says what to do, for an engine that cannot be reached."""
         state = read_state(self.config.data_dir)
         if state is not None and state.url == self.url and state.runs():
             advice = f"the engine at {self.url} (pid {state.pid}) runs but does not answer; its logs: {state.ray_logs}"
@@ -60,15 +60,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> Target:
-    """The engine to speak to. Somebody listens there, and there is a token: both are found out before any work is done.
+    """The engine to connect to. Checks that its port accepts connections and that there is a token, before any work is done.
 
     Args:
-        data_dir: of the engine, `None` for the configured one.
-        url: where it is, `None` to look into the data directory.
-        token: the one to use, `None` to mint short-lived ones for `user` with `scopes` of `tenant`.
+        data_dir: of the engine; `None`: the configured one.
+        url: of the engine; `None`: found in the data directory.
+        token: the token; `None`: short-lived ones are minted for `user` with `scopes` of `tenant`.
 
     Raises:
-        EngineError: nobody listens, or there is no way to a token; says what to do.
+        EngineError: nothing listens, or no token can be minted; the message says what to do.
     """
     config = config_of(data_dir)
     where = _url_of(config, url)
@@ -91,10 +91,10 @@ def find_engine(data_dir: str | None, url: str | None, token: str | None, user: 
 
 
 def _url_of(config: Config, url: str | None) -> str:
-    """Where the engine is: what the user said, else the running engine of the data directory, else the configured address.
+    """The engine's URL: the given one, else that of the running engine of the data directory, else the configured address.
 
     Raises:
-        EngineError: the configuration says "any free port", and no engine runs to tell which.
+        EngineError: the configured port is 0, a free one, and no engine runs.
     """
     if url:
         return url
@@ -128,5 +128,5 @@ def rules_for(recording: str, rules: Path | None, config: Config) -> Path:
 
 
 def printable(value: Any) -> str:
-    """A text from outside, fit for a terminal: whatever could steer it is shown instead of sent."""
+    """A text from outside, safe for a terminal: control characters are escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))

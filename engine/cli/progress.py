@@ -1,4 +1,4 @@
-"""What a replay did, for people."""
+"""Progress and summary of a replay, on the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USERS_SHOWN: Final = 10
 
 
 def progress_bar() -> Progress:
-    """A bar on standard error, nothing when that is no terminal."""
+    """A bar on standard error; disabled when that is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,12 +1,11 @@
-"""Ray underneath the engine: a small cluster of its own on this machine, or a running one that it joins.
+"""The Ray cluster under the engine: one started on this machine, or a running one that the engine joins.
 
-A local Ray dies with the process that started it: Ray arms a parent-death signal for its main processes, whose helpers then
-sometimes wait for ever to report the loss; a small sentinel process ends those. So a killed engine leaves nothing behind.
-Ray listens on every interface of the machine, and whoever may call it may run code: therefore its token authentication is
-switched on explicitly, whatever Ray's own default is.
+A local Ray ends with the process that started it: Ray sets a parent-death signal for its main processes; their child processes sometimes
+wait without end to report the loss, and a small sentinel process kills those. So a killed engine leaves no processes behind. Ray listens on
+every interface of the machine, and whoever can call it can run code: its token authentication is therefore switched on explicitly.
 
-The settings below were measured with the engine idle: Ray's own processes go from 2.4 % of a core to 0.7 %, an actor's process from
-0.85 % to 0.6 %. What remains in an actor is a signal check every 10 ms that Ray 2.60 has no setting for.
+The settings below were measured with an idle engine: Ray's own processes go from 2.4 % of a core to 0.7 %, an actor's process from 0.85 %
+to 0.6 %. The rest is a signal check every 10 ms in each actor, for which Ray 2.60 has no setting.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ LOCAL_SETTINGS: Final = {
     "RAY_kill_worker_timeout_milliseconds": "500",  # 5000 by default: a hung actor is ended for good so long after it was told to end
     "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
 }
-"""Environment of a local Ray's processes. What the caller's environment already says about one of them wins."""
+"""Environment of a local Ray's processes. Variables that are set already keep their values."""
 
 HEAD_SETTINGS: Final = {
     "RAY_health_check_period_ms": "2000",  # 3000, 10 000 and 5 by default: 15 s for a node that vanished, 65 s for one that hangs
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""Environment of the head node of a cluster: how soon actors of a lost node start elsewhere. `deploy/ray-cluster.yaml` has them."""
+"""Environment of the head node of a cluster: the time until actors of a lost node start elsewhere. `deploy/ray-cluster.yaml` sets them."""
 
 LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
-"""A local node takes as many actors as the configuration allows; in a cluster these decide what runs where."""
+"""A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""
 
 _LEFTOVER_TIMEOUT_S: Final = 1.0
 
-# Waits for the end of its standard input, which the engine holds open. A byte before the end is a goodbye; without one the engine
-# was killed. A pidfd stays with its process, whoever gets the number later.
+# Waits for the end of its standard input, which the engine holds open. A byte before the end means an orderly stop; without one the
+# engine was killed. A pidfd refers to its process even when the pid is reused.
 _SENTINEL: Final = """
 import os, signal, sys
 watched = []
@@ -84,7 +83,7 @@ class ClusterError(EngineError):
 
 
 class RayCluster:
-    """The Ray that this process is connected to. `start` before anything else, from the main thread; `stop` last.
+    """The Ray that this process is connected to. Call `start` first, from the main thread, and `stop` last.
 
     Attributes:
         address: of its control service, `host:port`.
@@ -104,7 +103,7 @@ class RayCluster:
         """Start a local Ray, or join the one at `config.address`. Blocks for 4-10 s.
 
         Raises:
-            ClusterError: it did not work.
+            ClusterError: Ray does not start or cannot be joined.
         """
         if self._config.address.startswith("ray://"):
             raise ClusterError("address: ray:// is for remote clients; run `engine up` on a node of the cluster with --address auto")
@@ -113,7 +112,7 @@ class RayCluster:
         self.logs = str(Path(address["session_dir"]) / "logs")
 
     def _start_local(self) -> dict[str, Any]:
-        """A Ray of our own. It gives its processes 30 s to start; a machine that is busy with other things gets another try."""
+        """Start a local Ray. It gives its processes 30 s; on a busy machine that is retried, for `start_timeout_s`."""
         for name, value in LOCAL_SETTINGS.items():
             os.environ.setdefault(name, value)
         package = Path(engine.__file__).resolve().parent
@@ -124,7 +123,7 @@ class RayCluster:
         deadline = time.monotonic() + self._config.start_timeout_s
         while True:
             try:
-                with _without_helpers():
+                with _without_unused_parts():
                     found = self._init(
                         address="local",
                         include_dashboard=False,
@@ -141,7 +140,7 @@ class RayCluster:
                 log.warning("Ray did not start within 30 s; trying again")
 
     def _join(self) -> dict[str, Any]:
-        if _auth_token_is_at_hand():
+        if _auth_token_exists():
             # `ray start` protects a cluster with this token unless told otherwise, but `ray.init` would not present it.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
@@ -161,14 +160,14 @@ class RayCluster:
         return found
 
     def missing_resources(self) -> list[str]:
-        """Of the kinds of node that actors ask for, those that no node of the cluster offers now."""
+        """The resources required by actors that no node of the cluster offers."""
         import ray
 
         offered = ray.cluster_resources()  # type: ignore[no-untyped-call]
         return [name for name in LOCAL_RESOURCES if not offered.get(name)]
 
     def failure(self) -> str | None:
-        """What is wrong with a local Ray: one of its processes died. None when all is well, or the cluster is not ours."""
+        """The processes of a local Ray that died, as an error message; None when all run, or when the cluster was joined."""
         if not self._local:
             return None
         from ray._private import worker
@@ -178,7 +177,7 @@ class RayCluster:
         return f"Ray's {', '.join(dead)} died; logs: {self.logs}" if dead else None
 
     def stop(self) -> None:
-        """Leave the cluster; a local one ends, and nothing of it remains. Idempotent."""
+        """Leave the cluster; stops a local one, with all its processes. Idempotent."""
         if not self.address:
             return
         import ray
@@ -195,7 +194,7 @@ class RayCluster:
 
     @staticmethod
     def _end(processes: set[psutil.Process]) -> None:
-        """These processes are gone afterwards; most are on their way already."""
+        """Wait for these processes, most of which are ending, and kill those that take too long."""
         deadline = time.monotonic() + _LEFTOVER_TIMEOUT_S
         for process in processes:
             try:
@@ -207,13 +206,12 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def _without_helpers() -> Iterator[None]:
-    """While the block runs, a Ray that starts leaves out what an engine on one machine has no use for.
+def _without_unused_parts() -> Iterator[None]:
+    """While the block runs, Ray starts without the parts that an engine on one machine does not use.
 
-    The log monitor ships log lines to the driver, the monitor scales the cluster, the API server is the dashboard's: three
-    processes, 260 MB, 1.2 % of a core, and some seconds of the start. The listener prints a page of text for every process that
-    ends; the engine says it in a line. Ray 2.60 has no public setting for these; should a later Ray lack one of the names, that
-    helper just runs.
+    The log monitor sends log lines to the driver, the monitor scales the cluster, the API server is the dashboard's: three processes,
+    260 MB, 1.2 % of a core, and some seconds of the start. The listener prints a page of text for every process that ends; the engine
+    prints a line. Ray 2.60 has no public setting for these; when a later Ray lacks one of the names, that part runs.
     """
     from ray._private import worker
     from ray._private.node import Node
@@ -239,13 +237,13 @@ def _without_helpers() -> Iterator[None]:
 
 
 def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:
-    """A process that ends these when this one dies without a goodbye. In a session of its own: Ctrl-C is not for it."""
+    """A process that kills these when this one is killed. In a session of its own, so that Ctrl-C does not reach it."""
     pids = [str(process.pid) for process in processes]
     return subprocess.Popen([sys.executable, "-ISc", _SENTINEL, *pids], stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _auth_token_is_at_hand() -> bool:
-    """Does Ray find a cluster token where it looks for one?"""
+def _auth_token_exists() -> bool:
+    """Whether there is a cluster token where Ray looks for one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 

@@ -1,8 +1,8 @@
-"""Publish recorded events through the rules, one line at a time: a file may be larger than memory.
+"""Applies rules to recorded events and publishes the results, one line at a time: a file may be larger than memory.
 
 A line is `{"event": name, "payload": {...}}`, optionally with `delivery`, the recorder's own id of it (GitHub's
-`X-GitHub-Delivery`); without one, the line's content identifies it. Ids of notifications come from it, so replaying a file again
-publishes only duplicates, and an interrupted replay is finished by running it again.
+`X-GitHub-Delivery`); without one, a digest of the content identifies it. Ids of notifications are derived from it, so replaying a file
+again publishes duplicates only, and an interrupted replay is finished by running it again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _decoder: Final = msgspec.json.Decoder(_Line)
 
 
 class Report(Struct):
-    """What a replay did. Counters by name; lists hold the first few of each kind."""
+    """Counters of a replay, by name; the lists hold the first `EXAMPLES_KEPT` of each kind."""
 
     read: int = 0
     malformed: int = 0
@@ -59,11 +59,11 @@ class Report(Struct):
 
 
 class Recording:
-    """An open recording: its lines, and how far reading has come.
+    """An open recording: its lines, and the position of the reader.
 
     Args:
-        file: where it is read from.
-        size_bytes: of the file as it is on disk, 0 when that is not known.
+        file: the recording, plain or gzip.
+        size_bytes: of the file on disk, 0 when unknown.
     """
 
     def __init__(self, file: io.BufferedReader, size_bytes: int) -> None:
@@ -71,14 +71,14 @@ class Recording:
         self.size_bytes = size_bytes
 
     def position_bytes(self) -> int:
-        """How much of the file is read; 0 where that cannot be told."""
+        """Bytes of the file that are read; 0 when the file is not seekable."""
         return self._file.tell() if self._file.seekable() else 0
 
     def lines(self) -> Iterator[bytes | None]:
-        """The lines, unpacked when the content is gzip whatever the name; None for one over `LINE_BYTES_MAX`.
+        """The lines, decompressed when the content is gzip; None for one longer than `LINE_BYTES_MAX`.
 
         Raises:
-            EngineError: the file is cut off or damaged.
+            EngineError: the file is truncated or corrupt.
         """
         packed = self._file.peek(2)[:2] == GZIP_MAGIC
         text: io.BufferedIOBase = gzip.GzipFile(fileobj=self._file) if packed else self._file
@@ -115,11 +115,11 @@ class Replay:
     """One run over one recording.
 
     Args:
-        rules: whom to notify of what.
-        publisher: made by a function, because its results are counted here.
-        rate_per_s: deliveries per second, 0 for as fast as the engine takes them.
-        user_prefix: put before every user's name.
-        id_prefix: put before every id; a new one makes everything new.
+        rules: applied to every event.
+        publisher: makes the publisher; its argument is called with every result.
+        rate_per_s: deliveries per second, 0 for as fast as the engine accepts them.
+        user_prefix: prepended to every user's name.
+        id_prefix: prepended to every id; with a new one nothing is a duplicate.
         on_progress: called after each line.
     """
 
@@ -142,7 +142,7 @@ class Replay:
         self._on_progress = on_progress
 
     async def run(self, recording: Recording) -> Report:
-        """Publish everything; the report is complete when this returns, and tells how far it came when it raises."""
+        """Publish everything. The report is complete when this returns; when it raises, it has what was done so far."""
         async with self._make_publisher(self._count) as publisher:
             async for number, line in self._paced(recording.lines()):
                 await self._publish(number, line, publisher)
@@ -155,7 +155,7 @@ class Replay:
         return self.report
 
     async def _paced(self, lines: Iterator[bytes | None]) -> AsyncIterator[tuple[int, bytes]]:
-        """Lines with their numbers, from 1, at the rate asked for; blank ones are left out."""
+        """Lines with their numbers, from 1, at the configured rate, without blank ones."""
         due = time.monotonic()
         for number, line in enumerate(lines, 1):
             if line is None:
@@ -165,7 +165,7 @@ class Replay:
                 continue
             if self._interval_s:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                due = max(due + self._interval_s, time.monotonic() - 1)  # what was missed in the last second is caught up
+                due = max(due + self._interval_s, time.monotonic() - 1)  # catches up at most the last second
             yield number, line
 
     async def _publish(self, number: int, line: bytes, publisher: Publisher) -> None:

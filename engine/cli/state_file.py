@@ -1,7 +1,7 @@
 """`engine.json` in the data directory: where the running engine is, so that other commands find it without arguments.
 
-It is there from when the engine is ready until it stops. A killed engine leaves it behind; whether the process is still that
-engine is told by the process's start time, since a pid alone is given out again.
+It exists from when the engine is ready until it stops. A killed engine leaves it behind; the start time of the process shows whether a
+process of that pid is still that engine, since pids are reused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str  # where the edges answer: http://host:port
     pid: int  # of `engine up`
-    pid_started_s: float  # when that process started: makes the pid unambiguous
+    pid_started_s: float  # start time of that process: with it the pid is unambiguous
     version: str
     ray_address: str
     ray_logs: str  # directory of the actors' logs on the node of `engine up`
@@ -30,7 +30,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str  # without a password
 
     def runs(self) -> bool:
-        """Is this engine's process still there (on this machine)?"""
+        """Whether the engine's process runs, on this machine."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.pid_started_s) < 1
@@ -40,7 +40,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_state(data_dir: str | Path, state: EngineState) -> None:
-    """Put the file there, whole, mode 0600."""
+    """Write the file, atomically, with mode 0600."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{STATE_FILE}.", dir=data_dir)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
@@ -48,7 +48,7 @@ def write_state(data_dir: str | Path, state: EngineState) -> None:
 
 
 def remove_state(data_dir: str | Path) -> None:
-    """Remove the file, if it is there."""
+    """Remove the file, if it exists."""
     (Path(data_dir) / STATE_FILE).unlink(missing_ok=True)
 
 
@@ -59,7 +59,7 @@ def running_state(data_dir: str | Path) -> EngineState | None:
 
 
 def read_state(data_dir: str | Path) -> EngineState | None:
-    """The last engine of this data directory, whether it still `runs()` or not; None when there is no file, or an unreadable one."""
+    """The last engine of this data directory, running or not; None when there is no file, or an unreadable one."""
     try:
         return msgspec.json.decode((Path(data_dir) / STATE_FILE).read_bytes(), type=EngineState)
     except (OSError, msgspec.MsgspecError):

@@ -1,8 +1,8 @@
-"""`engine up`: bring everything up, tell where it runs, and take it down in good order.
+"""`engine up`: starts an engine, prints where it runs, and stops it in order.
 
-Order up: data directory (locked), secret, port, Redis, Ray, controller, which creates the rest. Order down is the reverse, so
-that nothing loses what it stands on. The first Ctrl-C or SIGTERM drains, the second ends at once; then, as after a SIGKILL, the
-kernel ends Redis and Ray with this process, and the journal has everything that was accepted.
+Starts the data directory's lock, the secret, the port, Redis, Ray and the controller, which creates the other actors; stops them in
+reverse, so that nothing loses what it depends on. The first Ctrl-C or SIGTERM drains, the second ends at once; then, as after a SIGKILL,
+the kernel ends Redis and Ray with this process, and the journal has everything that was accepted.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
-_WATCH_S: Final = 5.0  # of Ray's processes and everybody's restarts while the engine runs
+_WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _DEMO_TOKEN_TTL_S: Final = 3600  # the demo link is for trying, not for keeping
-_HINT_S: Final = 5.0  # before a cluster is said to lack resources: actors need a moment anyway
+_HINT_S: Final = 5.0  # before the message that the cluster lacks resources: actors take some time in any case
 
 
 def up(config: Config, console: Console) -> int:
@@ -63,7 +63,7 @@ def up(config: Config, console: Console) -> int:
 
 
 def with_secret(config: Config) -> Config:
-    """The configuration with a secret: the engine's own when no key at all is configured."""
+    """The configuration, with the engine's own secret when no key is configured."""
     if config.jwt_secret or config.jwt_public_key or config.jwt_jwks_url:
         return config
     return msgspec.structs.replace(config, jwt_secret=load_or_create_secret(config.data_dir))
@@ -71,26 +71,26 @@ def with_secret(config: Config) -> Config:
 
 @contextlib.contextmanager
 def reserved_port(config: Config) -> Iterator[int]:
-    """The port of the edges, kept while the block runs: a free one for 0, else `config.port` when nobody has it.
+    """The port of the edges, reserved while the block runs: a free one for 0, else `config.port`.
 
-    The socket that keeps it does not listen, so connections go to the edges, which share the port with it (SO_REUSEPORT).
-    The edges of an engine that was killed need a moment to notice: after one, a taken port is waited for. In a cluster the
-    edges run elsewhere, and the port is only checked to be one.
+    The reserving socket does not listen, so connections go to the edges, which share the port with it (SO_REUSEPORT). The edges of a
+    killed engine end with a delay: when the state file of one is there, a port in use is retried for `_EDGES_OF_KILLED_S`. In a cluster
+    the edges run on other nodes, and the port is not reserved.
 
     Raises:
-        ConfigError: it is taken, or there is no such address here.
+        ConfigError: it is in use, or this machine does not have the address.
     """
     if config.address:
         if config.port == 0:
             raise ConfigError("port: 0 picks a port that is free on this machine; in a cluster give one that is free on all nodes")
         yield config.port
         return
-    patience_s = _EDGES_OF_KILLED_S if read_state(config.data_dir) else 0.0
-    with _bind_patiently(config.host, config.port, time.monotonic() + patience_s) as keeper:
+    retry_s = _EDGES_OF_KILLED_S if read_state(config.data_dir) else 0.0
+    with _bind_until(config.host, config.port, time.monotonic() + retry_s) as keeper:
         yield int(keeper.getsockname()[1])
 
 
-def _bind_patiently(host: str, port: int, deadline: float) -> socket.socket:
+def _bind_until(host: str, port: int, deadline: float) -> socket.socket:
     while True:
         try:
             return _bind(host, port)
@@ -103,11 +103,11 @@ def _bind_patiently(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the port, which edges can share but which nobody else listens on. Raises OSError."""
+    """A socket bound to the port, which edges can share and on which nothing listens. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))  # without SO_REUSEPORT: fails when anybody listens
+        probe.bind((host, port))  # without SO_REUSEPORT: fails when the port is in use
         address = probe.getsockname()
     keeper = socket.socket(family)
     try:
@@ -121,7 +121,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def public_url(config: Config, status: dict[str, Any]) -> str:
-    """Where a client on this machine reaches an edge."""
+    """The URL of an edge for clients on this machine."""
     host = config.host
     if host in ("0.0.0.0", "::"):
         host = str(status["edges"][0]["node"]) if config.address else "127.0.0.1"
@@ -130,25 +130,25 @@ def public_url(config: Config, status: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Somewhere to say what is under way: a line that changes on a terminal, a line per change in a log."""
+    """A function that shows the current step: in one changing line on a terminal, in a line per change in a log."""
     if console.is_terminal:
         with console.status("starting") as line:
             yield line.update
         return
     last = ""
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         nonlocal last
         if text != last:
             last = text
             console.print(text, soft_wrap=True, markup=False, highlight=False)
             console.file.flush()
 
-    yield say
+    yield show
 
 
 class _Run:
-    """One engine from up to down."""
+    """One engine, from start to stop."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self._config = config
@@ -163,21 +163,21 @@ class _Run:
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
-        self._take_signals()
+        self._handle_signals()
         code = 0
         try:
-            with progress(self._console) as say:
-                await self._start(say)
+            with progress(self._console) as show:
+                await self._start(show)
             if not self._stop.is_set():
                 code = await self._serve()
         finally:
-            await self._take_down()
+            await self._shut_down()
         return code
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
-    def _take_signals(self) -> None:
-        """Ray installs a handler of its own at its start; called again after that."""
+    def _handle_signals(self) -> None:
+        """Install the signal handlers; again after the start of Ray, which installs its own."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -189,18 +189,18 @@ class _Run:
 
     # -- up -----------------------------------------------------------------------------------------------------------
 
-    async def _start(self, say: Callable[[str], None]) -> None:
-        say("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
+    async def _start(self, show: Callable[[str], None]) -> None:
+        show("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
         await self._start_redis()
         if self._stop.is_set():
             return
-        say("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
+        show("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
         self._cluster.start()
-        self._take_signals()
+        self._handle_signals()
         if self._stop.is_set():
             return
         await self._create()
-        status = await self._wait_ready(say)
+        status = await self._wait_ready(show)
         if status is not None:
             self._announce(status)
 
@@ -223,7 +223,7 @@ class _Run:
             await client.aclose()
 
     async def _create(self) -> None:
-        """The controller, and through it everybody else; one that runs already keeps its configuration."""
+        """Create the controller, which creates the other actors; one that runs already keeps its configuration."""
         import ray
 
         from engine.actors.controller import CONTROLLER, Controller, actor_options
@@ -242,8 +242,8 @@ class _Run:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = running
 
-    async def _wait_ready(self, say: Callable[[str], None]) -> dict[str, Any] | None:
-        """The status when everybody is ready; None when a signal came first."""
+    async def _wait_ready(self, show: Callable[[str], None]) -> dict[str, Any] | None:
+        """The status when all actors are ready; None when a signal came first."""
         deadline = time.monotonic() + self._config.start_timeout_s
         hint_at = time.monotonic() + _HINT_S
         while not self._stop.is_set():
@@ -259,7 +259,7 @@ class _Run:
                     f"; no node of the cluster offers {', '.join(lacking)}: the autoscaler has to bring one, "
                     f"or start one with `ray start --address=... --resources='{{\"{lacking[0]}\": 1}}'`"
                 )
-            say(text)
+            show(text)
             if time.monotonic() > deadline:
                 raise ClusterError(f"not ready after {self._config.start_timeout_s} s, {text}; logs: {self._cluster.logs}")
             await self._pause(_POLL_S)
@@ -279,11 +279,11 @@ class _Run:
             redis_url=display_url(config.redis_url),
         )
         write_state(config.data_dir, state)
-        say = self._console.print
-        say(placement_table(status))
-        say(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
+        show = self._console.print
+        show(placement_table(status))
+        show(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
         if config.address and config.host == "127.0.0.1":
-            say("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
+            show("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
         link = url
         if config.jwt_secret:
             token = mint(
@@ -292,25 +292,25 @@ class _Run:
             )  # fmt: skip
             link = f"{url}/#token={token}"
         # In one piece and without colours, so that it can be clicked, copied and read by programs.
-        say(f"\nopen {link}", soft_wrap=True, markup=False, highlight=False)
-        say("stop with Ctrl-C, or `engine down`\n")
+        show(f"\nopen {link}", soft_wrap=True, markup=False, highlight=False)
+        show("stop with Ctrl-C, or `engine down`\n")
         sys.stdout.flush()
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> int:
-        """Until a signal, or until a part dies that nothing restarts."""
-        told: dict[str, int] = {}
+        """Wait for a signal (returns 0), or for the death of a part that nothing restarts (returns 1)."""
+        reported: dict[str, int] = {}
         while not self._stop.is_set():
             if failure := self._cluster.failure():
                 self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
                 return 1
-            await self._tell_restarts(told)
+            await self._report_restarts(reported)
             await self._pause(_WATCH_S)
         return 0
 
-    async def _tell_restarts(self, told: dict[str, int]) -> None:
-        """A line for every part that was restarted since it was last looked at; `told` remembers how often by name."""
+    async def _report_restarts(self, reported: dict[str, int]) -> None:
+        """Print a line for every part that was restarted since the last call; `reported` has the restarts by name."""
         import ray
 
         try:
@@ -321,9 +321,9 @@ class _Run:
             return
         rows = [(f"{row['role']}-{row['index']}", row) for kind in ("edges", "shards", "schedulers") for row in status[kind]]
         for name, row in [*rows, ("redis", status["redis"])]:
-            if row["restarts"] > told.get(name, 0):
+            if row["restarts"] > reported.get(name, 0):
                 self._console.print(f"{time.strftime('%H:%M:%S')} {name} died and was restarted (pid {row.get('pid')})", highlight=False)
-            told[name] = row["restarts"]
+            reported[name] = row["restarts"]
 
     async def _pause(self, seconds: float) -> None:
         """A sleep that a signal ends."""
@@ -332,8 +332,8 @@ class _Run:
 
     # -- down ---------------------------------------------------------------------------------------------------------
 
-    async def _take_down(self) -> None:
-        """Everything that is up, in reverse order; what fails on the way is told and does not keep the rest up."""
+    async def _shut_down(self) -> None:
+        """Stop what runs, in reverse order; a failure is printed and does not keep the rest running."""
         remove_state(self._config.data_dir)
         began = time.monotonic()
         if self._controller is not None and self._cluster.failure() is None:
@@ -355,9 +355,7 @@ class _Run:
             async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
                 await self._controller.stop.remote()
         except (ray.exceptions.RayError, TimeoutError) as error:
-            self._console.print(
-                f"[yellow]warning:[/] not everybody took leave in good order ({type(error).__name__}); the journal has it all"
-            )
+            self._console.print(f"[yellow]warning:[/] not all actors stopped in order ({type(error).__name__}); the journal has it all")
         try:
             ray.kill(self._controller, no_restart=True)
         except ray.exceptions.RayError as error:
@@ -365,7 +363,7 @@ class _Run:
 
 
 def placement_table(status: dict[str, Any]) -> Table:
-    """What runs where."""
+    """A row for every process, with its node and address."""
     table = Table("part", "pid", "node", "address", box=None, header_style="bold", pad_edge=False)
     for kind in ("edges", "shards", "schedulers"):
         for row in status[kind]:

@@ -22,7 +22,7 @@ class World:
         self.offset_s = 1_000_000.0
         self.ended: list[float] = []
         self.refusals = 0
-        surroundings = ProcessContext(
+        context = ProcessContext(
             wall_ns=lambda: int((self.offset_s + self.loop.time()) * 1e9),
             tune_memory=lambda: None,
             end_process=lambda: self.ended.append(self.loop.time()),
@@ -33,7 +33,7 @@ class World:
             role = "idle"
 
             async def _recover(self) -> str:
-                await self._patiently(self._ask)
+                await self._retry_storage(self._ask)
                 return "nothing"
 
             async def _ask(self) -> None:
@@ -49,7 +49,7 @@ class World:
                     self._now_ms()
                     await asyncio.sleep(0.05)
 
-        self.server = Idle(Config(), 0, surroundings)
+        self.server = Idle(Config(), 0, context)
         self.loop.call_soon(self.server.begin)
 
     def run(self, seconds: float) -> None:

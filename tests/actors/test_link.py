@@ -21,7 +21,7 @@ def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> 
             on_open=lambda _session: None,
             on_records=lambda _session, _records: None,
             on_close=lambda session: closed.append((session, loop.time())),
-            surroundings=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
+            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
         )
         await server.exchange("edge-0/1", 0, wire.encode([]))
 

@@ -38,13 +38,13 @@ class Process:
     def __init__(self, config: Config) -> None:
         self.ended = asyncio.Event()
         self._client = connect(config)
-        surroundings = ProcessContext(
+        context = ProcessContext(
             connect=lambda _config: self._client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
             end_process=self._end,
         )
-        self.shard = Shard(config, 0, surroundings)
+        self.shard = Shard(config, 0, context)
         self.records: list[Any] = []
         self.exchange = self
         self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)

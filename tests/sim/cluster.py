@@ -54,23 +54,23 @@ class EdgeActor(ActorProcess):
 
     role = "edge"
 
-    def __init__(self, config: Config, index: int, incarnation: str, surroundings: ProcessContext, new_id: Callable[[], str]) -> None:
-        super().__init__(config, index, surroundings)
+    def __init__(self, config: Config, index: int, incarnation: str, context: ProcessContext, new_id: Callable[[], str]) -> None:
+        super().__init__(config, index, context)
         self._incarnation = incarnation
         self._new_id = new_id
         self.gateway: Gateway | None = None
 
     async def _run(self) -> None:
-        client = self._surroundings.connect(self._config)
-        links = EdgeLinks(self._config, self._index, client, self._surroundings)
-        surroundings = self._surroundings
+        client = self._context.connect(self._config)
+        links = EdgeLinks(self._config, self._index, client, self._context)
+        context = self._context
         self.gateway = Gateway(
             self._config,
-            await self._patiently(lambda: placed(client)),
+            await self._retry_storage(lambda: placed(client)),
             EdgeContext(
                 self._incarnation,
-                wall_ms=lambda: surroundings.wall_ns() // 1_000_000,
-                clock=lambda: int(surroundings.monotonic_ms()),
+                wall_ms=lambda: context.wall_ns() // 1_000_000,
+                clock=lambda: int(context.monotonic_ms()),
                 new_id=self._new_id,
             ),
             links,
@@ -125,7 +125,7 @@ class Cluster:
         self._incarnations[name] = number = self._incarnations.get(name, 0) + 1
         process = Process(name, number)
         self.processes.append(process)
-        surroundings = ProcessContext(
+        context = ProcessContext(
             wall_ns=self.wall_ns,
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
@@ -136,17 +136,17 @@ class Cluster:
             end_process=lambda: self.ended(process),
         )
         role, _, index = name.partition("-")
-        actor: Any = process.context.run(self._make, role, int(index), number, surroundings)
+        actor: Any = process.context.run(self._make, role, int(index), number, context)
         self.network.routes[name] = (process, actor)
         self._tell(f"START {process}")
         return process
 
-    def _make(self, role: str, index: int, number: int, surroundings: ProcessContext) -> Any:
+    def _make(self, role: str, index: int, number: int, context: ProcessContext) -> Any:
         actor: ActorProcess
         if role == "edge":
-            actor = EdgeActor(self.config, index, f"e{index}-{number}", surroundings, self._new_id)
+            actor = EdgeActor(self.config, index, f"e{index}-{number}", context, self._new_id)
         else:
-            actor = Shard(self.config, index, surroundings) if role == "shard" else Scheduler(self.config, index, surroundings)
+            actor = Shard(self.config, index, context) if role == "shard" else Scheduler(self.config, index, context)
         actor.begin()
         return actor
 

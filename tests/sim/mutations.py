@@ -115,7 +115,7 @@ def clients_are_sent_messages_before_the_commit() -> Any:
     async def commit_early(self: Shard, group: Any) -> None:
         self._core.group_committed(self._now_ms())
         self._flush()
-        await self._patiently(lambda: self._journal.append(group))
+        await self._retry_storage(lambda: self._journal.append(group))
 
     return patched(Shard, "_commit", commit_early)
 
