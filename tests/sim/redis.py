@@ -326,6 +326,10 @@ class MiniRedis:
                 found.append([id_bytes(entry_id), fields])
         return found
 
+    def cmd_xrevrange(self, key: bytes, high: bytes, low: bytes, *count: bytes) -> list[list[Any]]:
+        found = self.cmd_xrange(key, low, high)[::-1]
+        return found[: int(count[1])] if count else found
+
     def cmd_xread(self, _count: bytes, count: bytes, _streams: bytes, key: bytes, after: bytes) -> list[Any] | None:
         """Of one stream, without waiting."""
         found = self.cmd_xrange(key, b"(" + after, b"+", b"COUNT", count)

@@ -171,6 +171,9 @@ class Client:
             await asyncio.sleep((block or 0) / 1000)
         raise AssertionError("the second look is the last")
 
+    async def xrevrange(self, key: str, count: int) -> Any:
+        return await self.execute_command("XREVRANGE", key, "+", "-", "COUNT", count)
+
     async def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> Any:
         return await self.execute_command(*_xadd(key, fields, maxlen, approximate))
 
