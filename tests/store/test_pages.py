@@ -11,12 +11,10 @@ from engine.core.journal.journal_records import Spill, decode_page, restore, spi
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Message
 from engine.core.model.routing import slot_of
-from engine.core.shard.mailbox_store import DeadLetter, StreamRead
-from engine.core.shard.output import SessionEvent
+from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced
-from engine.store.external_streams import write_dead_letters, write_session_events
 from engine.store.journal import Journal
-from engine.store.keys import dead_letter_key, offline_key, page_key, session_stream_key
+from engine.store.keys import offline_key, page_key
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
@@ -156,13 +154,3 @@ async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left
     swept = [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)]
     assert swept == [(KEY, NOW_MS + 50_000)]
     assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
-
-
-async def test_dead_letters_and_session_events_are_readable_by_others(redis_client: Redis) -> None:
-    message = mailbox(NOW_MS, 1).hot[1]
-    await write_dead_letters(redis_client, [DeadLetter(KEY, message, "no renderer")], 100)
-    ((_, letter),) = await redis_client.xrange(dead_letter_key("t"))
-    assert (letter[b"user"], letter[b"reason"], letter[b"body"]) == (b"ann", b"no renderer", b'{"id":"m1"}')
-    await write_session_events(redis_client, [SessionEvent("connect", KEY, "c1", "phone", "edge-0", 0, NOW_MS, 0)], 100)
-    ((_, event),) = await redis_client.xrange(session_stream_key())
-    assert (event[b"event"], event[b"user"], event[b"tenant"], event[b"transport"]) == (b"connect", b"ann", b"t", b"websocket")

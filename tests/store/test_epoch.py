@@ -1,0 +1,42 @@
+"""Fencing epochs on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.errors import StorageUnavailable
+from engine.store.epoch import take_epoch
+from engine.store.keys import epoch_key
+
+
+async def test_concurrent_callers_get_different_growing_epochs(redis_client: Redis) -> None:
+    first = await take_epoch(redis_client)
+    others = await asyncio.gather(*(take_epoch(redis_client) for _ in range(50)))
+    assert len({first, *others}) == 51
+    assert min(others) > first
+    assert await take_epoch(redis_client) > max(others)
+
+
+async def test_a_server_that_lost_its_counter_issues_none_twice(redis_client: Redis) -> None:
+    before = await take_epoch(redis_client)
+    while (now := await redis_client.time())[0] * 1000 + now[1] // 1000 <= before:
+        pass  # the clock, in ms, takes the place of the counter
+    await redis_client.delete(epoch_key())
+    assert await take_epoch(redis_client) > before
+
+
+async def test_a_counter_ahead_of_the_clock_still_grows_by_one(redis_client: Redis) -> None:
+    ahead = int(time.time() * 1000) + 1_000_000
+    await redis_client.set(epoch_key(), ahead)
+    assert await take_epoch(redis_client) == ahead + 1
+
+
+async def test_a_silent_redis_is_unavailable() -> None:
+    client = Redis.from_url("unix:///nonexistent/redis.sock")
+    with pytest.raises(StorageUnavailable):
+        await take_epoch(client)
+    await client.aclose()

@@ -1,0 +1,87 @@
+"""Offline streams on a real Redis: range reads, damaged entries, the sweep."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.core.journal.journal_records import spill_of
+from engine.core.model.routing import slot_of
+from engine.core.shard.mailbox_store import StreamRead
+from engine.errors import StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.keys import offline_key, page_key
+from engine.store.loss_detector import LossDetector
+from engine.store.offline_streams import OfflineStreams
+from engine.store.pages import Pages
+from tests.support.mailboxes import KEY, mailbox
+
+NOW_MS = int(time.time() * 1000)
+LONG_MS = 600_000
+BOB = "t:bob"
+
+
+async def stores_of(client: Redis) -> tuple[Pages, OfflineStreams]:
+    journal = Journal(client, 0, 1000)
+    await journal.take_over([slot_of(KEY), slot_of(BOB)])
+    return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
+
+
+async def ids_in(client: Redis, key: str = KEY) -> list[bytes]:
+    return [entry_id for entry_id, _ in await client.xrange(offline_key(key))]
+
+
+async def test_ranges_of_several_users_are_read_in_the_order_asked(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 4)), spill_of(mailbox(NOW_MS, 2, key=BOB))], NOW_MS)
+    reads = [StreamRead(BOB, 1, 9), StreamRead(KEY, 2, 3), StreamRead("t:nobody", 1, 9), StreamRead(KEY, 5, 9)]
+    assert [[stored.seq for stored in found] for found in await offline.read(reads)] == [[1, 2], [2, 3], [], []]
+
+
+async def test_a_damaged_entry_is_left_out_and_kept_while_its_neighbours_are_read(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
+    await redis_client.xadd(offline_key(KEY), {"m": b"garbage"}, id="2-0")
+    await redis_client.xadd(offline_key(KEY), {"other": b"field"}, id="3-0")
+    (found,) = await offline.read([StreamRead(KEY, 1, 9)])
+    assert [stored.seq for stored in found] == [1]
+    assert offline.corrupt == [(f"offline {KEY}", b"garbage"), (f"offline {KEY}", b"")]
+
+
+async def test_the_sweep_reads_streams_longer_than_one_chunk(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    box = mailbox(NOW_MS, 250, ttl_ms=LONG_MS)
+    for seq in (1, 120, 249):
+        box.hot[seq].expires_ms = NOW_MS + 1000
+    await pages.write([spill_of(box)], NOW_MS)
+    assert [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)] == [(KEY, NOW_MS + LONG_MS)]
+    left = await ids_in(redis_client)
+    assert len(left) == 247
+    assert not {b"1-0", b"120-0", b"249-0"} & set(left)
+
+
+async def test_a_swept_stream_without_entries_left_has_no_oldest_expiry(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 3, ttl_ms=LONG_MS))], NOW_MS)
+    assert [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + LONG_MS)] == [(KEY, 0)]
+    assert await ids_in(redis_client) == []
+
+
+async def test_the_sweep_touches_no_stream_whose_page_has_nothing_expired_or_cannot_be_read(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 3, ttl_ms=LONG_MS))], NOW_MS)
+    await redis_client.hset(page_key(slot_of(KEY)), "t:damaged", b"garbage")  # type: ignore[misc]
+    assert [key async for key, _, _ in offline.sweep(slot_of(KEY), NOW_MS)] == []
+    assert len(await ids_in(redis_client)) == 3
+
+
+async def test_a_silent_redis_is_unavailable() -> None:
+    client = Redis.from_url("unix:///nonexistent/redis.sock")
+    offline = OfflineStreams(client, LossDetector(0))
+    with pytest.raises(StorageUnavailable):
+        await offline.read([StreamRead(KEY, 1, 1)])
+    with pytest.raises(StorageUnavailable):
+        _ = [key async for key, _, _ in offline.sweep(0, NOW_MS)]
+    await client.aclose()
