@@ -1,6 +1,6 @@
-"""JSON Web Signatures in their compact form (RFC 7515): taken apart, verified and made.
+"""JSON Web Signatures in compact serialization (RFC 7515): parse, verify, make.
 
-Only the taking apart is done here; it costs a tenth of what PyJWT's takes. The signatures are PyJWT's and `cryptography`'s work.
+Parsing here takes a tenth of the time of PyJWT's. Signatures are computed by PyJWT and `cryptography`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALGORITHMS: Final[dict[str, Algorithm]] = {name: get_default_algorithms()[name]
 
 
 class Header(Struct, gc=False):
-    """The members of a protected header that are read. Keys and addresses of keys in it are ignored: they are the sender's."""
+    """The members of a protected header that are read. Keys in it, and URLs of keys, are ignored: the sender chose them."""
 
     alg: str
     kid: str = ""
@@ -28,7 +28,7 @@ class Header(Struct, gc=False):
 
 
 class Signed(Struct, gc=False):
-    """A token taken apart; nothing in it is to be trusted before `verify`."""
+    """A parsed token; nothing in it may be trusted before `verify`."""
 
     header: Header
     payload: bytes
@@ -40,10 +40,10 @@ _HEADER: Final = msgspec.json.Decoder(Header)
 
 
 def parse(token: str) -> Signed:
-    """Take a token apart.
+    """Parse a token.
 
     Raises:
-        ValueError: it is no token, or demands an extension (RFC 7515, section 4.1.11: none is known here).
+        ValueError: it is not a JWS, or its header demands an extension (RFC 7515, section 4.1.11: none is supported).
     """
     found = _COMPACT.fullmatch(token)
     if found is None:
@@ -58,12 +58,12 @@ def parse(token: str) -> Signed:
 
 
 def verify(signed: Signed, algorithm: str, key: Any) -> bool:
-    """Is the signature good? `algorithm` is the key's, one of ALGORITHMS; what the header says plays no part."""
+    """Is the signature valid? `algorithm` is the one the key is bound to, of ALGORITHMS; the header's is not used."""
     return _ALGORITHMS[algorithm].verify(signed.signing_input, key, signed.signature)
 
 
 def make(payload: bytes, secret: bytes) -> str:
-    """A token signed with HS256."""
+    """Make a token, signed with HS256."""
     signing_input = _encode(b'{"alg":"HS256","typ":"JWT"}') + b"." + _encode(payload)
     return (signing_input + b"." + _encode(_ALGORITHMS["HS256"].sign(signing_input, secret))).decode()
 

@@ -1,11 +1,11 @@
-"""The keys that tokens are verified with: a secret, a public key, or a list of keys that an identity provider publishes.
+"""The keys that verify tokens: a secret, a public key, or a JWKS document that an identity provider publishes (RFC 7517).
 
-Every key is bound to one algorithm by what it is: a secret to HS256, an RSA key to RS256, a P-256 key to ES256. A token's own
+Every key is bound to one algorithm by its kind: a secret to HS256, an RSA key to RS256, a P-256 key to ES256. A token's own
 `alg` only selects among keys bound to it, so a public key never serves as a secret and `none` selects nothing (RFC 8725,
 section 3.1).
 
-A published list (JWKS, RFC 7517) is fetched in a thread, never on the way of a request: `run` renews it every `jwks_cache_s`,
-and sooner when a token names a key that is not in it.
+A JWKS document is fetched in a thread, never while a request waits: `run` fetches it every `jwks_cache_s`, and sooner when a token names
+a key that is not in it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _JWKS_STALE_MAX_S: Final = 86_400  # the keys read last are used for this long w
 
 
 def algorithm_of(key: object) -> str | None:
-    """The one algorithm a public key may be used with; None for a kind or size that is not accepted."""
+    """The algorithm that a public key is bound to; None for a kind or size that is not accepted."""
     if isinstance(key, RSAPublicKey) and key.key_size >= RSA_BITS_MIN:
         return "RS256"
     if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
@@ -55,7 +55,7 @@ class Keyring:
     """Finds the key for a token's header.
 
     Raises:
-        ConfigError: no key is configured, or what is configured is none.
+        ConfigError: no key is configured, or a configured one is not valid.
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,7 +66,7 @@ class Keyring:
         self._fetched_s = 0.0  # monotonic; 0: never
         self._tried_s = 0.0
         self._wanted = asyncio.Event()
-        self.version = 0  # grows when keys change: what was verified before counts no more
+        self.version = 0  # grows when keys change: earlier verifications are void
         if config.jwt_secret:
             self._fixed["HS256"] = _secret(config.jwt_secret)
         if config.jwt_public_key:
@@ -78,10 +78,10 @@ class Keyring:
             raise ConfigError("one of jwt_secret, jwt_public_key and jwt_jwks_url is needed to verify tokens")
 
     def find(self, algorithm: str, key_id: str) -> tuple[str, Key]:
-        """The algorithm and the key for a token whose header names these; `key_id` is "" when it names none.
+        """The algorithm and the key for a token with these header members; `key_id` is "" when it has none.
 
         Raises:
-            Problem: 401 when there is no such key, 503 while the published list has not been read.
+            Problem: 401, there is no such key; 503, the JWKS document has not been fetched, or is older than `jwks_stale_max_s`.
         """
         fixed = self._fixed.get(algorithm)
         if fixed is not None:
@@ -103,19 +103,19 @@ class Keyring:
         return algorithm, listed
 
     async def prepare(self) -> None:
-        """Read the published list unless it has been read. Does not raise: without it, tokens that need it get 503."""
+        """Fetch the JWKS document, where one is configured, unless it has been fetched. Errors are logged; tokens that need it get 503."""
         if self._url and not self._fetched_s:
             await self._refresh()
 
     async def run(self) -> None:
-        """Keep the published list fresh until cancelled. Returns at once where there is none."""
+        """Keep the JWKS document fresh until cancelled. Returns at once where none is configured."""
         if not self._url:
             return
         await self.prepare()
         while True:
             wait_s = self._config.jwks_cache_s if self._fetched_s >= self._tried_s else self._config.jwks_refetch_s
-            with contextlib.suppress(TimeoutError):  # then it is time
-                async with asyncio.timeout(wait_s):  # not wait_for: before Python 3.12 it may swallow a cancellation
+            with contextlib.suppress(TimeoutError):  # the interval is over
+                async with asyncio.timeout(wait_s):  # not wait_for, which before Python 3.12 may swallow a cancellation
                     await self._wanted.wait()
             await asyncio.sleep(max(0.0, self._tried_s + self._config.jwks_refetch_s - time.monotonic()))
             self._wanted.clear()
@@ -137,10 +137,10 @@ class Keyring:
 
 
 def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
-    """The usable signature keys of a JWKS document by algorithm and key id; other kinds are left out (RFC 7517, section 5).
+    """The signature keys of a JWKS document by algorithm and key id; keys of other kinds are skipped (RFC 7517, section 5).
 
     Raises:
-        ValueError: it is no such document, or holds no usable key.
+        ValueError: it is not a JWKS document, or has no usable key.
     """
     try:
         document = json.loads(text)
@@ -176,7 +176,7 @@ def _secret(text: str) -> bytes:
 
 
 def _public_key(text_or_path: str) -> RSAPublicKey | EllipticCurvePublicKey:
-    """A PEM public key, given as text or as the path of a file."""
+    """A public key from PEM text, or from a file with that text."""
     text = text_or_path
     if "-----BEGIN" not in text:
         try:
@@ -186,7 +186,7 @@ def _public_key(text_or_path: str) -> RSAPublicKey | EllipticCurvePublicKey:
     if "PRIVATE KEY" in text:
         raise ConfigError("jwt_public_key: this is a private key; the engine must only have the public one")
     try:
-        key = load_pem_public_key(text.replace("\\n", "\n").encode())  # one line, as environment files hold it
+        key = load_pem_public_key(text.replace("\\n", "\n").encode())  # in environment files it is one line
     except ValueError as error:
         raise ConfigError(f"jwt_public_key: not a PEM public key: {error}") from error
     if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey) or algorithm_of(key) is None:
@@ -205,7 +205,12 @@ def _fingerprint(key: Key) -> object:
 
 
 def _download(url: str, timeout_s: float) -> bytes:
-    """The document at an HTTP address; follows no redirect, so that the configured host is the one that is trusted."""
+    """Fetch a document over HTTP. Redirects are not followed: only the configured host is trusted.
+
+    Raises:
+        OSError: it cannot be fetched, or not within `timeout_s`.
+        ValueError: it is larger than `_JWKS_BYTES_MAX`.
+    """
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

@@ -1,13 +1,13 @@
-"""Who is asking, and what they may do: JWTs (RFC 7519) verified before anything else happens to a request.
+"""Authentication and scopes: the JWT (RFC 7519) of a request, verified before anything else happens to it.
 
-A token is looked for where the client says it most deliberately, and the first one found decides: `Authorization: Bearer`, the
-WebSocket subprotocol `bearer.<token>`, `?token=`, and last the cookie `notify_token`, which browsers send unasked.
+The first token found decides, in the order of how deliberately a client sends it: `Authorization: Bearer`, the WebSocket subprotocol
+`bearer.<token>`, `?token=`, and last the cookie `notify_token`, which browsers attach by themselves.
 
-Verifying costs tens of microseconds, and reconnecting clients and busy publishers present the same token again and again. So
-verified tokens are remembered by their SHA-256, at most `verified_tokens_max` of them, the oldest going first. What can change is still
-checked each time: the expiry against the clock, and the keys, whose change forgets everything.
+Verification takes tens of microseconds, and reconnecting clients and busy publishers present the same token many times. So verified tokens
+are cached by their SHA-256, at most `verified_tokens_max`, evicted first in, first out. The expiry is still checked each time, and a
+change of keys clears the cache.
 
-No detail of a problem ever contains a token or a part of it.
+No detail of a problem contains a token or a part of one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCOPES: Final = ("connect", "publish", "admin")
 SECRET_FILE: Final = "jwt-secret"
 TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads one may allow fewer
 RawHeaders = Sequence[tuple[bytes, bytes]]
-"""As in an ASGI scope: the names in lower case."""
+"""As in an ASGI scope, names in lower case."""
 
 TOKEN_CHARS_MAX: Final = 8192  # about what fits a request header
 TOKEN_TOPICS_MAX: Final = 1000
@@ -50,18 +50,18 @@ _SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a f
 
 
 class Principal(Struct, frozen=True, gc=False):
-    """The bearer of a good token."""
+    """The bearer of a verified token."""
 
     tenant: str
     user: str
     scopes: frozenset[str]
     expires_s: int  # seconds since the epoch
-    last_seen_ts: int | None = None  # ms since the epoch, when the token says so
-    topics: frozenset[str] | None = None  # the bearer may subscribe to, see engine.subscriptions; None when the token does not say
+    last_seen_ts: int | None = None  # ms since the epoch, if the token has it
+    topics: frozenset[str] | None = None  # that the bearer may subscribe to; None: all
 
 
 class _Claims(Struct, gc=False):
-    """The claims that are read, with the types they must have; others are ignored (RFC 7519, section 4)."""
+    """The claims that are read, with their types; others are ignored (RFC 7519, section 4)."""
 
     sub: str
     exp: int | float
@@ -78,7 +78,7 @@ class Authenticator:
     """Verifies tokens. One per process; call it from its event loop only.
 
     Raises:
-        ConfigError: no key is configured, or what is configured is none.
+        ConfigError: no key is configured, or a configured one is not valid.
     """
 
     def __init__(self, config: Config) -> None:
@@ -89,7 +89,7 @@ class Authenticator:
         self._version = self._keyring.version
 
     async def prepare(self) -> None:
-        """Read the published keys, where some are configured. Never raises; without them such tokens get 503."""
+        """Fetch published keys, where configured. Errors are logged; tokens that need these keys get 503."""
         await self._keyring.prepare()
 
     async def run(self) -> None:
@@ -104,16 +104,16 @@ class Authenticator:
         *,
         now_s: float,
     ) -> Principal:
-        """Who sends a request.
+        """The principal of a request.
 
         Args:
             headers: Starlette's, or those of an ASGI scope.
-            query_string: as it came, still encoded.
-            subprotocols: what a WebSocket client offers.
+            query_string: still percent-encoded.
+            subprotocols: those that a WebSocket client offers.
             now_s: seconds since the epoch.
 
         Raises:
-            Problem: 401 without a good token, 503 while the published keys cannot be read.
+            Problem: 401, no valid token; 503, published keys are needed and have not been fetched.
         """
         token = find_token(headers, query_string, subprotocols)
         if not token:
@@ -121,7 +121,7 @@ class Authenticator:
         return self.token_principal(token, now_s)
 
     def token_principal(self, token: str, now_s: float) -> Principal:
-        """Who holds this token. Raises like `authenticate`."""
+        """The principal of a token. Raises as `authenticate` does."""
         if self._version != self._keyring.version:
             self._version = self._keyring.version
             self._verified.clear()
@@ -140,7 +140,7 @@ class Authenticator:
         return principal
 
     def _verify(self, token: str, now_s: float) -> Principal:
-        """Signature and claims; the expiry is the caller's."""
+        """Verify signature and claims; the caller checks the expiry."""
         try:
             signed = jws.parse(token)
         except ValueError:
@@ -192,10 +192,10 @@ class Authenticator:
 
 
 def require(principal: Principal, scope: str) -> None:
-    """The principal has this scope.
+    """Check that the principal has a scope.
 
     Raises:
-        Problem: 403.
+        Problem: 403, it has not.
     """
     if scope not in principal.scopes:
         raise forbidden(f"the scope `{scope}` is needed", scope=scope)
@@ -212,20 +212,20 @@ def mint(
     issuer: str = "",
     audience: str = "",
 ) -> str:
-    """A token signed with the engine's own secret (HS256).
+    """Make a token, signed with the engine's own secret (HS256).
 
     Args:
-        secret: what `jwt_secret` holds, or `load_or_create_secret` gave.
+        secret: `jwt_secret`, or the result of `load_or_create_secret`.
         sub: the user.
         scopes: some of `SCOPES`.
-        ttl_s: how long it is good.
-        tenant: whose user.
+        ttl_s: seconds until it expires.
+        tenant: of the user.
         now_s: seconds since the epoch.
-        issuer: as configured, when it is checked.
-        audience: as configured, when it is checked.
+        issuer: `jwt_issuer`, where configured.
+        audience: `jwt_audience`, where configured.
 
     Raises:
-        Invalid: one of them is not allowed.
+        Invalid: an argument is not allowed.
     """
     scope = " ".join(scopes)
     unknown = [name for name in scope.split() if name not in SCOPES]
@@ -246,12 +246,12 @@ def mint(
 
 
 def load_or_create_secret(data_dir: str | Path) -> str:
-    """The secret kept in the data directory, made when there is none: 32 random bytes as URL-safe text, mode 0600.
+    """The secret in the data directory, created when there is none: 32 random bytes as URL-safe text, mode 0600.
 
-    Processes that start at once agree on one secret: the file appears whole, and the first to put it there wins.
+    Processes that start at the same time get the same secret: the file is linked into place whole, and the first link wins.
 
     Raises:
-        ConfigError: others may read the file, it holds no secret, or the directory cannot be written.
+        ConfigError: other users may read the file, it has no secret, or the directory cannot be written.
     """
     path = Path(data_dir) / SECRET_FILE
     try:
@@ -273,26 +273,26 @@ def load_or_create_secret(data_dir: str | Path) -> str:
 
 
 def _put_new(path: Path, text: str) -> None:
-    """Make the file with this content unless it is there by now; it survives a power failure, or was never there."""
+    """Create a file with this content unless it exists; after a power failure it is there whole or not at all."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # with mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its secret counts
+        with contextlib.suppress(FileExistsError):  # another process was first: its secret is used
             os.link(draft, path)
     finally:
         os.unlink(draft)
 
 
 def find_token(headers: Headers | RawHeaders, query_string: bytes, subprotocols: Sequence[str] = ()) -> str:
-    """The token of a request, "" when there is none; the module's first paragraph has the order."""
+    """The token of a request, "" when there is none, searched in the order that the module's docstring has."""
     cookie = ""
     for name, value in headers.raw if isinstance(headers, Headers) else headers:
         if name == b"authorization":
             scheme, _, token = value.partition(b" ")
-            if scheme.lower() == b"bearer":  # another scheme is a proxy's business
+            if scheme.lower() == b"bearer":  # other schemes are for proxies
                 return token.strip().decode("latin-1")
         elif name == b"cookie" and not cookie:
             for pair in value.split(b";"):

@@ -1,4 +1,4 @@
-"""Which topics a bearer may subscribe to, and on whose behalf."""
+"""Which topics a bearer may subscribe to, and for which users."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from engine.errors import Invalid
 from engine.http.problems import forbidden
 
 OTHERS_SCOPES = frozenset(("publish", "admin"))
-"""With one of these a token may look after other users' subscriptions, without regard to its `topics`."""
+"""With one of these scopes a token may manage the subscriptions of other users, whatever its `topics`."""
 
 
 def memberships(principal: Principal) -> tuple[str, ...]:
-    """The topics that the bearer's connections are members of."""
+    """The topics whose members the bearer's connections are by the token: those in it without `*`."""
     return tuple(sorted(topic for topic in principal.topics or () if not topic.endswith("*")))
 
 
@@ -28,7 +28,11 @@ def permits(principal: Principal, topic: str) -> bool:
 
 
 def check_topics(topics: Sequence[str], chars_max: int, count_max: int) -> None:
-    """Are these names of topics, and not too many? Raises Invalid."""
+    """Check names of topics.
+
+    Raises:
+        Invalid: there is none, there are more than `count_max`, or one is not a name of at most `chars_max` characters.
+    """
     if not 0 < len(topics) <= count_max:
         raise Invalid(f"1 to {count_max} topics are needed", "$.topics")
     for index, topic in enumerate(topics):
@@ -37,13 +41,13 @@ def check_topics(topics: Sequence[str], chars_max: int, count_max: int) -> None:
 
 
 def whose(principal: Principal, user: str | None) -> tuple[str, bool]:
-    """The mailbox key that a request of the bearer is about, and whether it is another's than its own.
+    """The mailbox key that a request concerns, and whether it is given explicitly, which may be another user's.
 
     Args:
-        user: who it names, if it does.
+        user: the user that the request names, if any.
 
     Raises:
-        Problem: 403, when the bearer may not look after others.
+        Problem: 403, the bearer may not act for other users.
     """
     if user is None:
         return mailbox_key(principal.tenant, principal.user), False

@@ -1,7 +1,7 @@
-"""What browsers of other origins may do: nothing, unless their origin is allowed (Fetch standard, section 3.2).
+"""Cross-origin requests (CORS, Fetch standard, section 3.2): rejected unless their origin is allowed.
 
-A request of a foreign origin is refused before it acts. Hiding the answer, which is all a browser does by itself, would be
-too late: with a cookie as credentials, any site could publish, and even reading acknowledges.
+A request of another origin is rejected before it has an effect. CORS alone only hides the response, which is too late: with a cookie as
+credentials any site could publish, and even reading acknowledges.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from engine.config import Config
 from engine.http.problems import forbidden, problem_response
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-
-
 _PREFLIGHT_AGE_S: Final = 600
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq"
@@ -32,7 +30,7 @@ class CrossOrigin:
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer preflights, refuse foreign origins, mark answers to allowed ones."""
+        """Answer preflights, reject origins that are not allowed, add CORS headers to responses for those that are."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
             return
@@ -45,7 +43,7 @@ class CrossOrigin:
             elif name == b"sec-fetch-site":
                 site = value
         if not origin:
-            if site == b"cross-site":  # an <img> or a link elsewhere: no Origin, but cookies
+            if site == b"cross-site":  # an <img> or a link on another site: cookies, but no Origin
                 await problem_response(forbidden("requests of other sites need an allowed origin"))(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
@@ -78,11 +76,11 @@ class CrossOrigin:
 
 
 def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
-    """May a page of this origin open a connection? Programs send no `Origin` and are judged by their token alone.
+    """May a page of this origin use the engine? Programs send no `Origin`: only their token is checked.
 
     Args:
         origin: the `Origin` header (RFC 6454, section 7), None when there is none.
-        host: the `Host` header: pages the engine itself serves are always allowed.
+        host: the `Host` header: pages that the engine serves are always allowed.
         config: with `allowed_origins`, each `scheme://host[:port]` or `*`.
     """
     if origin is None or "*" in config.allowed_origins:
@@ -96,7 +94,7 @@ def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
 
 
 def _origin_parts(origin: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of an origin; None when it is none (`null` is what sandboxed pages send)."""
+    """Scheme, host and port of an origin; None when it is not one (sandboxed pages send `null`)."""
     try:
         parts: SplitResult = urlsplit(origin)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)

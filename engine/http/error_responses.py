@@ -1,4 +1,4 @@
-"""What endpoints raise, as answers: problem details for everything, one place for all."""
+"""Maps exceptions of endpoints to responses, all of them problem details."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from engine.http.problems import (
 
 
 def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
-    """Exception handlers for Starlette, by exception. Each refusal is counted under its status."""
+    """Exception handlers for Starlette, by exception. Each response is counted in `refused` by its status."""
 
     async def refuse(request: Request | WebSocket, error: Exception) -> Response | None:
         response = refusal(error, refused)
         if isinstance(request, WebSocket) and "websocket.http.response" not in request.scope.get("extensions", {}):
-            await request.close()  # before the upgrade: 403, all that such a server can say
+            await request.close()  # before the upgrade: such a server answers 403
             return None
         return response
 
     async def answer_nobody(_request: Request, _error: Exception) -> Response:
-        return Response(status_code=400)  # the client has left; the server throws this away
+        return Response(status_code=400)  # the client has disconnected; the server discards this
 
     expected = (Problem, Overloaded, Unavailable, HTTPException)
     # Exception: a bug. The server logs it with its traceback; the response contains nothing of it.
@@ -43,7 +43,7 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
 
 
 def refusal(error: Exception, refused: Counter[int]) -> Response:
-    """The answer to a request that raised this, counted under its status."""
+    """The response to a request that raised `error`, counted in `refused` by its status."""
     problem = _problem(error)
     refused[problem.status] += 1
     return problem_response(problem)

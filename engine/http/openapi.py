@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 description of the HTTP interface, written by hand: what a client developer needs, and nothing generated.
+"""The OpenAPI 3.1 description of the HTTP interface, written by hand for client developers.
 
-A test compares it with the routes, so an endpoint cannot be added without its description, nor described without existing.
+A test compares it with the routes: every endpoint is described, and every described one exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CURSOR_TEXT = "The `event_id` of the last message handled, `<epoch>-<seq>`. Ack
 
 
 def document(config: Config) -> Part:
-    """The whole document, as `GET /openapi.json` answers it."""
+    """The document that `GET /openapi.json` returns."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,7 +1,7 @@
-"""What went wrong with a request, told as RFC 9457 problem details (`application/problem+json`).
+"""HTTP errors as RFC 9457 problem details (`application/problem+json`).
 
-A `Problem` is raised wherever the fault is found and turned into a response in one place, the routes. `detail` is for
-people and may name what the client sent; it never contains a token.
+A `Problem` is raised where the error is detected and becomes a response in `engine.http.error_responses`. `detail` is for people and may
+quote what the client sent, but never a token.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from engine.config import Config
 from engine.errors import EngineError
 
 RETRY_AFTER_S: Final = 1
-"""Storage and shards come back within seconds, and repeating costs nobody a duplicate."""
-
+"""Storage and shards are back within seconds, and a repeat under the same id is no duplicate."""
 
 MEDIA_TYPE: Final = "application/problem+json"
 REALM: Final = "engine"
 
-# Types of RFC 9457, where the status alone does not tell a program what happened. Everything else is `about:blank`.
+# Problem types, where the status alone is not enough for a program. All others are `about:blank`.
 ID_CONFLICT: Final = "urn:engine:problem:id-conflict"
 ALREADY_FIRED: Final = "urn:engine:problem:already-fired"
 INVALID_ITEMS: Final = "urn:engine:problem:invalid-items"
 
 
 class Problem(EngineError):
-    """An HTTP error answer.
+    """An HTTP error response.
 
     Args:
         status: the HTTP status.
         detail: what is wrong with this request and what is allowed, for people.
-        title: what kind of problem it is; the status phrase when left out.
-        type: a URI that names the kind for programs.
-        headers: of the answer, such as `Retry-After`.
-        members: further members of the answer, such as `errors`.
+        title: the kind of problem, by default the status phrase.
+        type: a URI of the kind, for programs.
+        headers: of the response, such as `Retry-After`.
+        members: further members of the body, such as `errors`.
     """
 
     def __init__(
@@ -61,30 +60,30 @@ class Problem(EngineError):
         self.members = members
 
     def body(self) -> dict[str, Any]:
-        """The members of the answer, as they go into JSON."""
+        """The members of the response's JSON object."""
         return {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail, **self.members}
 
 
 def problem_response(problem: Problem) -> Response:
-    """The answer. It must not be cached: what failed now may succeed next."""
+    """The response. It must not be cached: a repeat may succeed."""
     # ASCII with escapes: `detail` may quote a client's text, and a lone surrogate in it has no UTF-8 form.
     body = json.dumps(problem.body(), separators=(",", ":")).encode()
     return Response(body, problem.status, {"Cache-Control": "no-store", **problem.headers}, MEDIA_TYPE)
 
 
 def bad_request(detail: str) -> Problem:
-    """400: the body is not what its media type promises."""
+    """400: the request is malformed."""
     return Problem(400, detail)
 
 
 def unauthorized(detail: str, *, presented: bool = True) -> Problem:
-    """401 with the challenge of RFC 6750, section 3. `presented`: there was a token, and it is not good."""
+    """401 with the challenge of RFC 6750, section 3. `presented`: there was a token, and it is not valid."""
     challenge = f'Bearer realm="{REALM}"' + (', error="invalid_token"' if presented else "")
     return Problem(401, detail, headers={"WWW-Authenticate": challenge})
 
 
 def forbidden(detail: str, *, scope: str = "") -> Problem:
-    """403. With `scope`: what the token lacks, as RFC 6750 has it."""
+    """403. `scope`: the one that the token lacks (RFC 6750, section 3.1)."""
     if not scope:
         return Problem(403, detail)
     return Problem(403, detail, headers={"WWW-Authenticate": f'Bearer realm="{REALM}", error="insufficient_scope", scope="{scope}"'})
@@ -108,16 +107,16 @@ def conflict(detail: str, *, type: str = ID_CONFLICT, **members: Any) -> Problem
 
 def content_too_large(detail: str, **members: Any) -> Problem:
     """413."""
-    return Problem(413, detail, title="Content Too Large", **members)  # the phrase of RFC 9110; older Pythons know another
+    return Problem(413, detail, title="Content Too Large", **members)  # the phrase of RFC 9110; Python before 3.13 has another
 
 
 def unsupported_media_type(detail: str, accepted: Sequence[str]) -> Problem:
-    """415 with what is accepted, as RFC 9110, section 15.5.16, has it."""
+    """415 with the accepted media types (RFC 9110, section 15.5.16)."""
     return Problem(415, detail, headers={"Accept": ", ".join(accepted)})
 
 
 def unprocessable(detail: str, errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """422: well-formed, but against the rules. Each error has `path` and `detail`, in a batch also `index`."""
+    """422: well-formed, but not valid. Each error has `path` and `detail`, in a batch also `index`."""
     return Problem(422, detail, title="Unprocessable Content", type=INVALID_ITEMS, errors=list(errors))
 
 
@@ -127,17 +126,17 @@ def too_many_requests(detail: str, retry_after_s: int) -> Problem:
 
 
 def unavailable(detail: str, retry_after_s: int) -> Problem:
-    """503: what is needed does not answer, nothing was accepted."""
+    """503: storage or a shard does not answer, nothing was accepted."""
     return Problem(503, detail, headers={"Retry-After": str(retry_after_s)})
 
 
 def retry_after_s(delay_ms: float) -> int:
-    """`Retry-After` for a backlog that takes so long: whole seconds, as HTTP wants, spread so that the refused do not return as one."""
+    """`Retry-After` for a backlog of `delay_ms`: whole seconds (RFC 9110), spread so that rejected clients do not return all at once."""
     spread_s = delay_ms / 1000 * random.uniform(1.0, 1.5)
     whole = int(spread_s)
     return max(1, whole + (random.random() < spread_s - whole))
 
 
 def too_large(config: Config) -> Problem:
-    """413 for a body over `body_bytes_max`; also for the route, which stops reading there."""
+    """413 for a body over `body_bytes_max`."""
     return content_too_large(f"a request body is at most {config.body_bytes_max} bytes")

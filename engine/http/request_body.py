@@ -1,4 +1,4 @@
-"""Reads a request's body, bounded in size and time."""
+"""Reads the body of a request, bounded in size and time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.http.problems import Problem, too_large
 
 
 async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
-    """The request's body, at most `body_bytes_max`, whatever Content-Length says or does not say.
+    """The body of a request, at most `body_bytes_max` bytes, with or without Content-Length.
 
     Raises:
-        Problem: 413, before more than the limit is kept; 408, when it takes longer than `request_timeout_s`.
-        ClientDisconnect: the client left.
+        Problem: 413, as soon as the limit is exceeded; 408, it takes longer than `request_timeout_s`.
+        ClientDisconnect: the client disconnected before the end.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > config.body_bytes_max:

@@ -1,4 +1,4 @@
-"""The JSON Schemas (2020-12) of what clients send and get, as `GET /openapi.json` shows them; limits come from the configuration."""
+"""JSON Schemas (2020-12) of requests and responses, for `GET /openapi.json`; limits are those of the configuration."""
 
 from __future__ import annotations
 

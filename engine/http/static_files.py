@@ -1,4 +1,4 @@
-"""The demo page and the browser client: a few small files, read once, served from memory."""
+"""Serves the demo page and the browser client from memory; the files are read once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FOLDER: Final = "static"
 _INDEX: Final = "index.html"
 
 _TYPES: Final = {".js": "text/javascript", ".mjs": "text/javascript", ".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml"}
-"""What browsers insist on, whatever the host's table of types says."""
+"""Browsers require these types; the host's table of types may have others."""
 
 _HEADERS: Final = {
-    # Revalidated each time by ETag: an upgrade of the engine must not leave an old client in a browser.
+    # Revalidated by ETag each time: after an upgrade of the engine a browser must not use the old client.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -30,7 +30,7 @@ _PAGE_HEADERS: Final = {
     "connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 _SCRIPT_HEADERS: Final = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
-"""The client is a public module: pages of other origins may import it."""
+"""The client is a public module, which pages of other origins may import."""
 
 
 def routes() -> list[Route]:
