@@ -29,7 +29,7 @@ from engine.api.publish_endpoint import PublishEndpoint
 from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
-from engine.auth.topic_permissions import check_topics, memberships, permits, whose
+from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
 from engine.config import Config
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
@@ -225,7 +225,7 @@ class _Api:
         if user is not None and not is_user(user, self.config.id_chars_max):
             raise bad_request("`user`: text without control characters")
         principal = self.authenticate(request, "connect" if user is None else "")
-        return principal, *whose(principal, user)
+        return principal, *mailbox_of(principal, user)
 
     def _topic(self, request: Request) -> str:
         topic: str = request.path_params["topic"]
@@ -274,7 +274,7 @@ class _Api:
         user: str = request.path_params["user"]
         if not is_user(user, self.config.id_chars_max):
             raise not_found("no user has this name")
-        return whose(principal, None if own and user == principal.user else user)[0]
+        return mailbox_of(principal, None if own and user == principal.user else user)[0]
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:

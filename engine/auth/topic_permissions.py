@@ -40,7 +40,7 @@ def check_topics(topics: Sequence[str], chars_max: int, count_max: int) -> None:
             raise Invalid(f"printable text of 1 to {chars_max} characters without spaces and *", f"$.topics[{index}]")
 
 
-def whose(principal: Principal, user: str | None) -> tuple[str, bool]:
+def mailbox_of(principal: Principal, user: str | None) -> tuple[str, bool]:
     """The mailbox key that a request concerns, and whether it is given explicitly, which may be another user's.
 
     Args:
