@@ -8,6 +8,7 @@ import json
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.core.wire import records as wire
@@ -150,7 +151,8 @@ async def test_all_scheduled_notifications_of_a_user_or_a_collapse_key_are_cance
     async with edge_world() as world, world.http() as client:
         items = [{**ITEM, "delay": 60}, {**ITEM, "delay": 70}, {**ITEM, "user": "u2", "delay": 60}]
         sids = [result["scheduled_id"] for result in (await client.post("/v1/notifications", json=items)).json()["results"]]
-        world.scheduler.timers[sids[1]].collapse = "cart"
+        timer = world.scheduler.timers[sids[1]]
+        timer.envelope = msgspec.structs.replace(timer.envelope, collapse="cart")
         listed = (await client.get("/v1/scheduled", params={"user": "u1", "collapse": "cart"})).json()["scheduled"]
         assert [timer["scheduled_id"] for timer in listed] == [sids[1]]
         assert (await client.delete("/v1/scheduled", params={"user": "u1", "collapse": "cart"})).json() == {"cancelled": 1}

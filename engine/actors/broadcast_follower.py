@@ -60,9 +60,7 @@ class BroadcastFollower:
             return
         sids = [announcement.sid for announcement in announcements]
         try:
-            await self._broadcasts.append(
-                [(announcement.entry, announcement.digest, timer_effect_id(announcement.sid)) for announcement in announcements]
-            )
+            await self._broadcasts.append([(announcement.entry, timer_effect_id(announcement.sid)) for announcement in announcements])
         except StorageUnavailable:
             self._core.announced(sids, done=False)
             raise

@@ -127,10 +127,10 @@ class EventEndpoint:
         """
         drafter = Drafter(tenant, self._config, now_ms, self._shard_client.new_id, rules.categories, compact=False)
         drafts = drafter.drafts_of(ParsedBody([_item(notification) for notification in notifications], [], Form.JSON, array=True))
-        if sum(len(draft.body) for draft in drafts) > self._config.body_bytes_max:
+        if sum(len(draft.envelope.body) for draft in drafts) > self._config.body_bytes_max:
             raise too_large(self._config)
         for draft, notification in zip(drafts, notifications, strict=True):
-            draft.collapse = notification.collapse
+            draft.envelope = msgspec.structs.replace(draft.envelope, collapse=notification.collapse)
             if notification.delay_ms:
                 draft.due_ms = now_ms + notification.delay_ms
                 draft.expires_ms = draft.due_ms + draft.ttl_ms

@@ -56,7 +56,7 @@ async def timeline(shard_client: ShardClient, key: str, id: str) -> dict[str, An
         raise Unavailable(listed.detail or "durable storage did not answer")
     steps, state = list(traced.steps), traced.state
     for timer in listed.timers:
-        if timer.id == id:
+        if timer.envelope.id == id:
             steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
             state = "scheduled"
     if not state:

@@ -17,7 +17,7 @@ def as_json(timer: wire.Timer) -> dict[str, Any]:
     topic = topic_of(timer.key)
     whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
     members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
-    return {**members, "notification": msgspec.Raw(b"{%b}" % timer.body)}
+    return {**members, "notification": msgspec.Raw(b"{%b}" % timer.envelope.body)}
 
 
 def raise_unless_ok(answer: wire.TimerAnswer) -> wire.TimerAnswer:

@@ -93,7 +93,7 @@ class ShardClient:
         return self._calls.begin(
             len(drafts),
             lambda base: records_of(drafts, base, self._wall_ms(), self.new_id),
-            [draft.priority for draft in drafts],
+            [draft.envelope.priority for draft in drafts],
         )
 
     async def _await_post(self, drafts: Sequence[Draft], call: PendingCall) -> list[ItemResult]:

@@ -28,7 +28,7 @@ _RETRY_S: Final = 0.1
 class BroadcastSink(Protocol):
     """The part of `engine.store.broadcast_stream.BroadcastLog` that an edge uses."""
 
-    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
         """See there."""
 
 
@@ -53,7 +53,7 @@ class BroadcastPublisher:
         if not drafts:
             return []
         now_ms = self._wall_ms()
-        entries = [(_entry(draft, now_ms), draft.digest, draft.id) for draft in drafts]
+        entries = [(_entry(draft, now_ms), draft.envelope.id) for draft in drafts]
         deadline_ms = self._clock() + self._config.commit_retry_ms
         repeated = False
         while True:
@@ -70,4 +70,4 @@ class BroadcastPublisher:
 def _entry(draft: Draft, now_ms: int) -> BroadcastEntry:
     assert draft.topic is not None, "it is for a user"
     tenant = split_key(draft.key)[0]
-    return BroadcastEntry(tenant, draft.topic, draft.id, draft.priority, draft.expires_ms, draft.retain, now_ms, draft.body)
+    return BroadcastEntry(tenant, draft.topic, draft.envelope, draft.expires_ms, now_ms)

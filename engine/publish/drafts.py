@@ -22,15 +22,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
 from engine.core.model.placeholders import parse_template
 from engine.core.model.routing import audience_key, mailbox_key, split_key
-from engine.core.policy.category import Category, PolicyTerms
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
-from engine.core.wire.records import Merge
 from engine.errors import Invalid
 from engine.http.problems import Problem, content_too_large, too_large, unprocessable
 from engine.publish import media_types
@@ -55,20 +55,13 @@ class Draft(Struct, gc=False):
 
     key: str  # mailbox key, `tenant:user`
     user: str
-    id: str
+    envelope: Envelope  # the same object for all users of an item
     idempotent: bool  # the publisher gave the id
-    digest: bytes  # DIGEST_BYTES
-    priority: int
     expires_ms: int
     ttl_ms: int
-    retain: bool
-    body: bytes  # as engine/core/model/message.py has it
     due_ms: int  # 0: now
-    collapse: str = ""  # messages of this key may be conflated, and scheduled ones are cancelled together
     item: int = 0  # index in the request of what it is of
-    merge: Merge | None = None  # merged with the others of its collapse key
-    judging: PolicyTerms | None = None  # by what the shard judges it beside the user's wishes
-    conditions: Conditions | None = None  # of a scheduled one: judged when its time has come
+    conditions: Conditions | None = None  # of a scheduled one: evaluated when it fires
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
@@ -199,27 +192,10 @@ class Drafter:
         digest = blake2b(digested + choices, digest_size=DIGEST_BYTES).digest()
 
         expires_ms = (due_ms or self._now_ms) + ttl_ms
-        priority_code, retain, prefix = _PRIORITY[priority], item.retain is not False, self._key_prefix
+        envelope = Envelope(id, digest, _PRIORITY[priority], item.retain is not False, body, collapse, merge, terms)
+        prefix = self._key_prefix
         for user in users:
-            self._drafts.append(
-                Draft(
-                    prefix + user,
-                    user,
-                    id,
-                    idempotent,
-                    digest,
-                    priority_code,
-                    expires_ms,
-                    ttl_ms,
-                    retain,
-                    body,
-                    due_ms,
-                    collapse,
-                    index,
-                    merge,
-                    terms,
-                )
-            )
+            self._drafts.append(Draft(prefix + user, user, envelope, idempotent, expires_ms, ttl_ms, due_ms, index))
         if topic is not None:
             draft = self._drafts[-1]
             draft.user, draft.topic = "", topic

@@ -79,20 +79,7 @@ class Answered(Protocol):
 
 
 def _post(ref: int, draft: Draft) -> Post:
-    return Post(
-        ref,
-        draft.key,
-        draft.id,
-        draft.idempotent,
-        draft.digest,
-        draft.priority,
-        draft.expires_ms,
-        draft.retain,
-        draft.body,
-        draft.collapse,
-        draft.merge,
-        draft.judging,
-    )
+    return Post(ref, draft.key, draft.idempotent, draft.expires_ms, draft.envelope)
 
 
 def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
@@ -113,15 +100,8 @@ def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
         key=draft.key,
         due_ms=draft.due_ms,
         created_ms=now_ms,
-        id=draft.id,
-        digest=draft.digest,
-        priority=draft.priority,
         ttl_ms=draft.ttl_ms,
-        retain=draft.retain,
-        body=draft.body,
-        collapse=draft.collapse,
-        merge=draft.merge,
-        judging=draft.judging,
+        envelope=draft.envelope,
         conditions=draft.conditions,
     )
 
@@ -136,7 +116,7 @@ def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
     made: list[ItemResult] = []
     for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
         if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
-            made.append(ItemResult(draft.id, draft.user, "accepted", answer.seq))
+            made.append(ItemResult(draft.envelope.id, draft.user, "accepted", answer.seq))
         else:
             made.append(_result(draft, record, answer, repeated=call.repeated))
     return made
@@ -181,7 +161,7 @@ def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemRe
 
 def blank_result(draft: Draft) -> ItemResult:
     """The result of a draft, its outcome left out."""
-    return ItemResult(draft.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
+    return ItemResult(draft.envelope.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
 
 
 def unanswered_result(draft: Draft) -> ItemResult:

@@ -65,11 +65,11 @@ class BroadcastLog:
         self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self._block_ms = max(config.redis_timeout_ms // 2, 1)
 
-    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
         """Make broadcasts durable, in one round trip.
 
         Args:
-            entries: (entry, digest of its payload, idempotency id).
+            entries: (entry, idempotency id).
             repeated: an earlier attempt of this call may have been applied, so a stored id with the same digest is its effect.
 
         Raises:
@@ -77,15 +77,15 @@ class BroadcastLog:
         """
         legacy: Mapping[int, bytes] = {}
         if self._legacy_ids.may_exist:
-            legacy = await self._legacy_ids.look_up([(audience_key(entry.tenant, entry.topic), id) for entry, _, id in entries])
+            legacy = await self._legacy_ids.look_up([(audience_key(entry.tenant, entry.topic), id) for entry, id in entries])
         calls: list[tuple[list[str], list[Any]]] = []
         config = self._config
-        for index, (entry, digest, id) in enumerate(entries):
+        for index, (entry, id) in enumerate(entries):
             if index in legacy:
                 continue
             keys = [broadcast_log_key(), broadcast_state_key(), idempotency_key(audience_key(entry.tenant, entry.topic), id)]
             remember_ms = config.idempotency_caller_s * 1000
-            args = [digest.hex(), encode_entry(entry), remember_ms, config.broadcasts_max, config.broadcasts_bytes_max]
+            args = [entry.envelope.digest.hex(), encode_entry(entry), remember_ms, config.broadcasts_max, config.broadcasts_bytes_max]
             calls.append((keys, args))
         if len(calls) == 1:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
@@ -95,8 +95,8 @@ class BroadcastLog:
             there = iter(replies)
             replies = [[b"KNOWN", legacy[index]] if index in legacy else next(there) for index in range(len(entries))]
         return [
-            _appended(reply, digest, repeated and index not in legacy)
-            for index, (reply, (_, digest, _)) in enumerate(zip(replies, entries, strict=True))
+            _appended(reply, entry.envelope.digest, repeated and index not in legacy)
+            for index, (reply, (entry, _)) in enumerate(zip(replies, entries, strict=True))
         ]
 
     async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:

@@ -29,11 +29,11 @@ async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter],
             fields: dict[str | bytes, str | bytes | int] = {
                 "user": user,
                 "seq": message.seq,
-                "id": message.id,
-                "priority": PRIORITIES[message.priority],
+                "id": message.envelope.id,
+                "priority": PRIORITIES[message.envelope.priority],
                 "reason": letter.reason,
                 "attempts": message.attempts,
-                "body": b"{%b}" % message.body,
+                "body": b"{%b}" % message.envelope.body,
             }
             pipeline.xadd(dead_letter_key(tenant), fields, maxlen=length_max, approximate=True)  # type: ignore[arg-type]
         await pipeline.execute()

@@ -174,7 +174,7 @@ class TimerStore:
             if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer is not None
         ]
         if scheduling and self._legacy_ids.may_exist:
-            known = await self._legacy_ids.look_up([(timer.key, timer.id) for _, timer in scheduling])
+            known = await self._legacy_ids.look_up([(timer.key, timer.envelope.id) for _, timer in scheduling])
             for index, value in known.items():
                 _redirect(*scheduling[index], value)
             scheduling = [pair for index, pair in enumerate(scheduling) if index not in known]
@@ -183,8 +183,8 @@ class TimerStore:
         with _storage("ids"):
             pipeline = self._client.pipeline(transaction=False)
             for _, timer in scheduling:
-                key = idempotency_key(timer.key, timer.id)
-                value = idempotency_value(timer.digest, 0, timer.sid)
+                key = idempotency_key(timer.key, timer.envelope.id)
+                value = idempotency_value(timer.envelope.digest, 0, timer.sid)
                 pipeline.set(key, value, nx=True, px=self._config.idempotency_caller_s * 1000)
                 pipeline.get(key)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
@@ -194,14 +194,14 @@ class TimerStore:
             elif isinstance(taken, Exception) or isinstance(value, Exception):
                 raise StorageUnavailable(f"ids: {taken}")
             elif taken:
-                entry.taken = idempotency_value(timer.digest, 0, timer.sid)
+                entry.taken = idempotency_value(timer.envelope.digest, 0, timer.sid)
             elif value is not None:  # None: it expired between the two commands; the timer is stored under its own id
                 _redirect(entry, timer, value)
 
     async def _release_ids(self, entries: Sequence[_TurnEntry]) -> None:
         """Delete the ids of timers that were then rejected, so that they can be used again."""
         calls = [
-            ([idempotency_key(entry.timer.key, entry.timer.id)], [entry.taken])
+            ([idempotency_key(entry.timer.key, entry.timer.envelope.id)], [entry.taken])
             for entry in entries
             if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
@@ -260,7 +260,7 @@ def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
     parts = value.split(b"|", 2)
     if len(parts) != 3:
         entry.settle(CONFLICT, detail="the id is taken by a record that cannot be decoded")
-    elif parts[0] != timer.digest.hex().encode():
+    elif parts[0] != timer.envelope.digest.hex().encode():
         entry.settle(CONFLICT)
     elif parts[1] == b"%d" % NEVER:
         entry.settle(SUPPRESSED, detail=parts[2].decode(errors="replace"))
@@ -277,7 +277,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
     if isinstance(request, Schedule):
         timer = entry.timer
         assert timer is not None
-        return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer), timer.collapse)
+        return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer), timer.envelope.collapse)
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
     if isinstance(request, CancelAll):

@@ -12,6 +12,7 @@ from engine.actors.broadcast_follower import BroadcastFollower
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key, spread
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import FireDone, FireFailed, Timer
@@ -32,12 +33,12 @@ class Shard:
         self.follower = BroadcastFollower(self.log, self.core)
 
     async def append(self, *ids: str, expires_ms: int = LONG_MS) -> list[int]:
-        entries = [(BroadcastEntry("t", "", id, LOW, expires_ms, True, 0, b"{}"), b"digest..", id) for id in ids]
+        entries = [(BroadcastEntry("t", "", Envelope(id, b"digest..", LOW, True, b"{}"), expires_ms, 0), id) for id in ids]
         return [appended.pos for appended in await self.log.append(entries)]
 
     @property
     def held(self) -> list[str]:
-        return [broadcast.id for broadcast in self.core.broadcast_audience.log.after("t", "", 0)]
+        return [broadcast.envelope.id for broadcast in self.core.broadcast_audience.log.after("t", "", 0)]
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_sweeping_takes_what_expired_out_of_log_and_mirror(shard: Shard, r
 
 
 def timer(sid: str) -> Timer:
-    return Timer(sid, audience_key("t", ""), 1000, 0, sid, b"digest..", LOW, LONG_MS, True, b"{}")
+    return Timer(sid, audience_key("t", ""), 1000, 0, LONG_MS, Envelope(sid, b"digest..", LOW, True, b"{}"))
 
 
 async def test_a_due_broadcast_is_appended_once_and_confirmed_each_time(shard: Shard) -> None:

@@ -17,6 +17,7 @@ from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
 from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.wire import records as wire
 from engine.core.wire.records import Attach, Deliver, GapRange, Post, Posted, Welcome
@@ -69,7 +70,7 @@ class Process:
         await until(lambda: self.link.open)
         self._refs += 1
         ref = self._refs
-        self.link.send(Post(ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
+        self.link.send(Post(ref, key, True, FAR_MS, Envelope(id, b"digest..", 1, True, b'"id":"%b"' % id.encode())))
         answer = await self.heard(lambda record: isinstance(record, Posted) and record.ref == ref)
         assert answer.status == wire.ACCEPTED, answer
         return int(answer.seq)

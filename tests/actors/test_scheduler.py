@@ -19,6 +19,7 @@ from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
 from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import spread, timer_id
 from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
@@ -101,7 +102,7 @@ class World:
 
     async def schedule(self, edge: Peer, unique: str, due_ms: int) -> str:
         sid = timer_id(KEY, unique)
-        timer = Timer(sid, KEY, due_ms, now_ms(), unique, b"12345678", 1, 60_000, True, b'"id":"x"')
+        timer = Timer(sid, KEY, due_ms, now_ms(), 60_000, Envelope(unique, b"12345678", 1, True, b'"id":"x"'))
         answer = await self.ask(edge, lambda ref: Schedule(ref, False, timer))
         assert answer.status == wire.SCHEDULED
         return sid
@@ -197,7 +198,7 @@ async def test_while_redis_is_away_requests_get_an_answer_and_claimed_timers_fir
             sid = await engine.schedule(edge, "a", now_ms() + 900)  # near: claimed with what stores it
             server.kill()
             refused = timer_id(KEY, "b")
-            timer = Timer(refused, KEY, now_ms() + 60_000, now_ms(), "b", b"12345678", 1, 60_000, True, b"")
+            timer = Timer(refused, KEY, now_ms() + 60_000, now_ms(), 60_000, Envelope("b", b"12345678", 1, True, b""))
             assert (await engine.ask(edge, lambda ref: Schedule(ref, False, timer))).status == wire.UNAVAILABLE
             await until(lambda: [fired.sid for _, fired in shard.fired()] == [sid])
             await until(lambda: engine.scheduler._core.lag_ms(now_ms()) > 0)

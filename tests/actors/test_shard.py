@@ -17,6 +17,7 @@ from engine.actors.shard import Shard
 from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
 from engine.core.commit.group import Pending
+from engine.core.model.envelope import Envelope
 from engine.core.shard.shard import POISONED, ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.records import ACCEPTED, DUPLICATE, UNAVAILABLE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
@@ -70,7 +71,7 @@ class Process:
 
     def send_post(self, key: str, id: str) -> int:
         self._ref += 1
-        self.link.send(Post(self._ref, key, id, True, b"digest..", 1, FAR_MS, True, b'"id":"%b"' % id.encode()))
+        self.link.send(Post(self._ref, key, True, FAR_MS, Envelope(id, b"digest..", 1, True, b'"id":"%b"' % id.encode())))
         return self._ref
 
     async def post(self, key: str, id: str) -> Posted:
@@ -193,7 +194,7 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
     enqueue = ShardCore._enqueue
 
     def failing(self: ShardCore, pending: Pending, now_ms: int) -> None:
-        if pending.post.id == "poison":
+        if pending.post.envelope.id == "poison":
             raise ZeroDivisionError
         enqueue(self, pending, now_ms)
 

@@ -18,6 +18,7 @@ from engine.actors import socket_carrier
 from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.socket_carrier import DIRECT_CALL_MS, NOWHERE, RAY_CALL_MS, ActorPeer, CalleeConnection
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.wire import records as wire
 from tests.support.waiting import until
 
@@ -119,10 +120,10 @@ async def test_records_go_both_ways_over_the_socket_and_none_of_them_through_ray
 async def test_a_batch_larger_than_any_socket_buffer_arrives_whole(actor: Actor) -> None:
     body = os.urandom(3 << 20)
     async with running(Edge()) as edge:
-        edge.link.send(wire.Post(1, "t:ann", "m", False, b"", 1, 0, True, body))
+        edge.link.send(wire.Post(1, "t:ann", False, 0, Envelope("m", b"", 1, True, body)))
         actor.links.send(actor.opened[0], wire.Deliver(1, [(1, 1, body)]))
         await until(lambda: bool(actor.taken and edge.heard))
-        assert actor.taken[0].body == edge.heard[0].messages[0][2] == body
+        assert actor.taken[0].envelope.body == edge.heard[0].messages[0][2] == body
 
 
 async def test_a_caller_that_dies_is_noticed_at_once(actor: Actor) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.auth.tokens import Principal
-from engine.core.policy.category import Category, PolicyTerms
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
@@ -50,13 +50,13 @@ async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules:
         assert answer.status_code == 202, answer.text
         told = answer.json()
         assert (told["matched"], told["scheduled"], told["cancelled"]) == (["like"], [], 0)
-        assert b'"title":"bob likes your post"' in world.shard.of(wire.Post)[0].body
+        assert b'"title":"bob likes your post"' in world.shard.of(wire.Post)[0].envelope.body
         assert (await client.post("/v1/events", json=liked)).json()["results"][0]["status"] == "duplicate"
 
         left = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}})
         (sid,) = left.json()["scheduled"]
-        assert world.scheduler.timers[sid].collapse == "cart"
-        assert b"Still thinking about a lamp?" in world.scheduler.timers[sid].body
+        assert world.scheduler.timers[sid].envelope.collapse == "cart"
+        assert b"Still thinking about a lamp?" in world.scheduler.timers[sid].envelope.body
         other = (await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u2"})).json()["scheduled"]
 
         paid = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
@@ -69,10 +69,10 @@ async def test_a_notification_of_an_event_is_the_message_that_publishing_it_woul
         event = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1", "target": {"b": 1, "a": [None]}}
         assert (await client.post("/v1/events", json=event)).status_code == 202
         (post,) = world.shard.of(wire.Post)
-        published = {**json.loads(b"{%b}" % post.body), "user": "u1", "delay": 0}
+        published = {**json.loads(b"{%b}" % post.envelope.body), "user": "u1", "delay": 0}
         del published["ts"]  # made by the edge
         (draft,) = parse_drafts(json.dumps(published).encode(), None, Principal("default", "p", frozenset(), 0), world.config, 0, str)
-        assert (post.key, post.id, post.digest) == (draft.key, draft.id, draft.digest)
+        assert (post.key, post.envelope.id, post.envelope.digest) == (draft.key, draft.envelope.id, draft.envelope.digest)
 
 
 async def test_an_event_nobody_has_a_rule_for_matches_nothing(rules: Path) -> None:
@@ -155,7 +155,7 @@ async def test_an_id_of_a_rule_with_the_prefix_of_the_engines_own_is_refused(rul
         refused = await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "timer:3-abc"})
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "$[0].id")
         assert (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "like-1"})).status_code == 202
-        assert [post.id for post in world.shard.of(wire.Post)] == ["like-1"]
+        assert [post.envelope.id for post in world.shard.of(wire.Post)] == ["like-1"]
 
 
 async def test_what_an_event_makes_of_many_users_is_bounded_like_a_publish_request(rules: Path) -> None:
@@ -178,9 +178,9 @@ async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_lat
     async with edge_world(rules_path=str(rules)) as world, world.http() as client:
         await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
         (post,) = world.shard.of(wire.Post)
-        assert post.judging == PolicyTerms("social", Category(cap=2, cap_ms=3_600_000))
+        assert post.envelope.policy_terms == PolicyTerms("social", Category(cap=2, cap_ms=3_600_000))
         answer = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1"})
-        assert world.scheduler.timers[answer.json()["scheduled"][0]].judging == PolicyTerms("touch", TOUCH)
+        assert world.scheduler.timers[answer.json()["scheduled"][0]].envelope.policy_terms == PolicyTerms("touch", TOUCH)
         item = {"user": "u1", "type": "a", "category": "social"}
         assert (await client.post("/v1/notifications", json=item)).status_code == 202
         refused = await client.post("/v1/notifications", json={**item, "category": "socail"})
@@ -289,10 +289,10 @@ async def test_the_delay_follows_the_customer_vip_normal_others_and_shorter_who_
         assert timer.due_ms - now_ms == pytest.approx(hours * HOUR_S * 1000, abs=5000)
         assert timer.ttl_ms == world.config.ttl_s_default * 1000
         world.shard.active_ms = now_ms  # more active than at the first sending
-        world.scheduler.known["default:u1", timer.id] = timer
+        world.scheduler.known["default:u1", timer.envelope.id] = timer
         again = await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
         assert again.json()["results"][0]["status"] == "duplicate"
-        assert world.scheduler.received[-1].timer.digest == timer.digest, "the same message, whenever it is sent"
+        assert world.scheduler.received[-1].timer.envelope.digest == timer.envelope.digest, "the same message, whenever it is sent"
 
 
 async def test_a_users_shard_is_asked_only_when_a_rule_that_matches_looks_at_the_user(rules: Path) -> None:
@@ -305,6 +305,6 @@ async def test_a_users_shard_is_asked_only_when_a_rule_that_matches_looks_at_the
         world.shard.profiles["default:u1"] = Profile(level="vip")
         await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e1"})
         assert [asked.key for asked in world.shard.of(wire.GetProfile)] == ["default:u1"]
-        assert b'"title":"vip!"' in world.shard.of(wire.Post)[-1].body
+        assert b'"title":"vip!"' in world.shard.of(wire.Post)[-1].envelope.body
         world.shard.profile_status = wire.UNAVAILABLE
         assert (await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e2"})).status_code == 503

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.policy.category import PolicyTerms
+from engine.core.model.category import PolicyTerms
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
@@ -33,10 +33,10 @@ async def publish(world: EdgeWorld, *items: dict[str, Any], status: int = 202) -
 async def test_the_limits_of_a_category_travel_with_the_message(world: EdgeWorld) -> None:
     await publish(world, {"category": "touch"}, {}, {"category": "touch", "delay": 60}, {"unless_active": True})
     touch, plain, watchful = world.shard.of(wire.Post)
-    assert (touch.judging, plain.judging) == (PolicyTerms("touch", TOUCH), None)
+    assert (touch.envelope.policy_terms, plain.envelope.policy_terms) == (PolicyTerms("touch", TOUCH), None)
     (timer,) = world.scheduler.timers.values()
-    assert timer.judging == PolicyTerms("touch", TOUCH)
-    assert abs(watchful.judging.unless_active_since_ms - world.gateway.wall_ms()) < 10_000
+    assert timer.envelope.policy_terms == PolicyTerms("touch", TOUCH)
+    assert abs(watchful.envelope.policy_terms.unless_active_since_ms - world.gateway.wall_ms()) < 10_000
 
 
 async def test_the_category_is_part_of_what_an_id_stands_for(world: EdgeWorld) -> None:
@@ -85,11 +85,17 @@ async def test_what_comes_in_quiet_hours_is_scheduled_for_their_end_as_it_is(wor
             "reason": "quiet_hours: it is night",
         }
     ]
-    assert (timer.due_ms, timer.ttl_ms, timer.id, timer.collapse, timer.judging) == (end_ms, 60_000, "x", "k", PolicyTerms("touch", TOUCH))
+    assert (timer.due_ms, timer.ttl_ms, timer.envelope.id, timer.envelope.collapse, timer.envelope.policy_terms) == (
+        end_ms,
+        60_000,
+        "x",
+        "k",
+        PolicyTerms("touch", TOUCH),
+    )
     (schedule,) = world.scheduler.received
     (post,) = world.shard.of(wire.Post)
     assert schedule.idempotent
-    assert (schedule.timer.body, schedule.timer.digest) == (post.body, post.digest)
+    assert schedule.timer.envelope == post.envelope
 
 
 async def test_of_a_request_only_what_is_put_off_is_scheduled_and_the_order_of_results_stays(world: EdgeWorld) -> None:
@@ -99,7 +105,7 @@ async def test_of_a_request_only_what_is_put_off_is_scheduled_and_the_order_of_r
     assert [(result["id"], result["status"]) for result in answer["results"]] == [
         ("a", "scheduled"), ("known", "duplicate"), ("b", "scheduled"), ("c", "scheduled"),
     ]  # fmt: skip
-    assert [timer.id for timer in world.scheduler.timers.values()] == ["c", "a", "b"]
+    assert [timer.envelope.id for timer in world.scheduler.timers.values()] == ["c", "a", "b"]
 
 
 async def test_a_repeat_while_the_first_waits_is_a_duplicate_with_its_scheduled_id(world: EdgeWorld) -> None:
@@ -157,7 +163,7 @@ async def test_what_would_become_of_each_user_of_each_item_is_told_in_order_and_
     reasons = [{"code": "delay", "detail": "later"}, {"code": "quiet_hours", "detail": "night"}]
     assert told == {"results": [{"user": "u1", "decision": "defer", "reasons": reasons, "until": 77, "seq": 3}]}
     (asked,) = world.shard.of(wire.Explain)
-    assert (asked.key, asked.at_ms, asked.post.judging) == ("default:u1", at_ms, PolicyTerms("touch", TOUCH))
+    assert (asked.key, asked.at_ms, asked.post.envelope.policy_terms) == ("default:u1", at_ms, PolicyTerms("touch", TOUCH))
     assert (world.shard.of(wire.Post), world.scheduler.received) == ([], [])
     world.shard.explained = ("deliver", [])
     async with world.http("app") as client:

@@ -89,12 +89,12 @@ def publish(edge: EdgeInProcess, body: bytes, content_type: str | None, pieces: 
     elif answer.status not in (409, 429, 503):
         assert not taken, "refused, and yet something was handed on"
     for record in taken:
-        message = strict_json(b"{%b}" % record.body)
-        assert b"\n" not in record.body
-        assert b"\r" not in record.body
-        assert message["id"] == record.id
+        message = strict_json(b"{%b}" % record.envelope.body)
+        assert b"\n" not in record.envelope.body
+        assert b"\r" not in record.envelope.body
+        assert message["id"] == record.envelope.id
         assert record.key.startswith("default:")
-        assert len(record.digest) == 8
+        assert len(record.envelope.digest) == 8
     return answer
 
 

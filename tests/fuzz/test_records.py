@@ -13,6 +13,7 @@ from engine.core.commit.group import parse_idempotency_value
 from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage, decode_stored, page_of, restore
 from engine.core.journal.salvage import SEQ_MAX, read_page, salvage_journal, salvage_page
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 from tests.support.hostile_input import anything
@@ -20,11 +21,10 @@ from tests.support.hostile_input import anything
 pack = msgspec.msgpack.encode
 keys = st.sampled_from(["t:u1", "t:u2", "t:" + "é" * 40])
 seqs = st.one_of(st.integers(1, 200), st.just(SEQ_MAX))
-stored = st.builds(
-    StoredMessage, keys, seqs, st.text(max_size=40), st.binary(min_size=8, max_size=8), st.integers(0, 2), st.integers(0, 1 << 44),
-    st.booleans(),
-    st.integers(0, 1 << 44), st.binary(max_size=300), st.integers(0, 3), st.sampled_from(["", "3-abc"]),
-)  # fmt: skip
+digests = st.binary(min_size=8, max_size=8)
+envelopes = st.builds(Envelope, st.text(max_size=40), digests, st.integers(0, 2), st.booleans(), st.binary(max_size=300))
+instants = st.integers(0, 1 << 44)
+stored = st.builds(StoredMessage, keys, seqs, envelopes, instants, instants, st.integers(0, 3), st.sampled_from(["", "3-abc"]))
 handled = st.builds(Handled, keys, st.integers(0, 200), st.lists(st.integers(0, 300), max_size=20))
 entries = st.lists(st.one_of(stored, handled), min_size=1, max_size=20)
 
@@ -61,11 +61,18 @@ def test_an_entry_that_was_cut_off_keeps_what_stood_before_the_cut_and_admits_th
 
 
 @settings(max_examples=300, deadline=None)
-@given(entries, st.integers(0, 19), st.integers(3, 10), anything)
-def test_a_value_of_a_wrong_kind_costs_one_message_and_its_number_stays_used(records: list[Any], at: int, field: int, value: Any) -> None:
+@given(entries, st.integers(0, 19), st.integers(3, 10), st.one_of(st.none(), st.integers(0, 7)), anything)
+def test_a_value_of_a_wrong_kind_costs_one_message_and_its_number_stays_used(
+    records: list[Any], at: int, field: int, inside: int | None, value: Any
+) -> None:
+    """`inside`: the field of a message's envelope, None for one beside it."""
     at %= len(records)
     spoiled = [msgspec.to_builtins(record, builtin_types=(bytes,)) for record in records]
-    spoiled[at][field % len(spoiled[at])] = value
+    if inside is not None and isinstance(records[at], StoredMessage):
+        field = 3
+        spoiled[at][field][inside] = value
+    else:
+        spoiled[at][field % len(spoiled[at])] = value
     try:
         entry = pack(spoiled)
     except (OverflowError, UnicodeEncodeError):

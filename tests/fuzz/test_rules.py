@@ -110,7 +110,7 @@ def test_any_event_over_http_is_taken_or_refused_with_a_reason(edge: EdgeInProce
     answer.check(202)
     event(f"answered {answer.status}")
     for record in edge.world.shard.of(wire.Post):
-        strict_json(b"{%b}" % record.body)
+        strict_json(b"{%b}" % record.envelope.body)
     if answer.status == 202:
         assert set(answer.told()) == {"matched", "results", "scheduled", "cancelled"}
 

@@ -187,7 +187,7 @@ def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, obje
 def test_a_message_is_as_described() -> None:
     body = b'{"user":"u","type":"a.b","actor":{"id":1},"data":[1]}'
     (draft,) = parse_drafts(body, None, Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
-    assert valid("Message", json.loads(object_bytes("7", 3, 1, draft.body)))
+    assert valid("Message", json.loads(object_bytes("7", 3, 1, draft.envelope.body)))
 
 
 async def test_the_answers_of_a_running_edge_are_as_described() -> None:

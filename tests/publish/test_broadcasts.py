@@ -40,8 +40,14 @@ async def test_a_broadcast_is_one_entry_of_low_priority_and_its_result_names_no_
     answer = await publish(world, {"broadcast": True, "type": "news.flash", "id": "b1", "data": {"n": 1}})
     assert answer == {"accepted": 1, "results": [{"id": "b1", "status": "accepted", "broadcast": True}]}
     (entry,) = world.log.entries
-    assert (entry.tenant, entry.topic, entry.id, entry.priority, entry.retain) == ("default", "", "b1", LOW, True)
-    body = json.loads(b"{%b}" % entry.body)
+    assert (entry.tenant, entry.topic, entry.envelope.id, entry.envelope.priority, entry.envelope.retain) == (
+        "default",
+        "",
+        "b1",
+        LOW,
+        True,
+    )
+    body = json.loads(b"{%b}" % entry.envelope.body)
     assert body | {"ts": 0} == {"id": "b1", "ts": 0, "type": "news.flash", "priority": "low", "data": {"n": 1}}
     assert not world.shard.received
 
@@ -51,7 +57,7 @@ async def test_a_topic_its_priority_and_retain_are_the_publishers(world: EdgeWor
     (result,) = (await publish(world, item))["results"]
     assert result == {"id": result["id"], "status": "accepted", "topic": "repo:a/b"}
     (entry,) = world.log.entries
-    assert (entry.topic, entry.priority, entry.retain) == ("repo:a/b", NORMAL, False)
+    assert (entry.topic, entry.envelope.priority, entry.envelope.retain) == ("repo:a/b", NORMAL, False)
     assert entry.expires_ms - entry.accepted_ms <= 60_000
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import object_bytes, timer_effect_id
 from engine.core.model.routing import timer_id
-from engine.core.wire.records import Merge, Post, Schedule
+from engine.core.wire.records import Post, Schedule
 from engine.http.problems import Problem, problem_response
 from engine.publish import media_types as intake
 from engine.publish.drafts import TS_MS_MAX, Draft, parse_drafts
@@ -63,26 +64,28 @@ def item(**fields: Any) -> dict[str, Any]:
 
 
 def member(draft: Draft, name: str) -> Any:
-    return json.loads(b"{%b}" % draft.body)[name]
+    return json.loads(b"{%b}" % draft.envelope.body)[name]
 
 
 # -- Drafts, byte for byte. --------------------------------------------------------------------------------------------
 def test_the_smallest_item_becomes_a_draft() -> None:
     (draft,) = publish(b'{"user":"ann","type":"post.liked"}')
     assert draft == Draft(
-        key="acme:ann",
-        user="ann",
-        id="made-1",
-        idempotent=False,
-        digest=draft.digest,
-        priority=1,
-        expires_ms=NOW_MS + 3 * DAY_MS,
-        ttl_ms=3 * DAY_MS,
-        retain=True,
-        body=b'"id":"made-1","ts":1700000000000,"type":"post.liked","priority":"normal","data":null',
-        due_ms=0,
+        "acme:ann",
+        "ann",
+        Envelope(
+            "made-1",
+            draft.envelope.digest,
+            1,
+            True,
+            b'"id":"made-1","ts":1700000000000,"type":"post.liked","priority":"normal","data":null',
+        ),
+        False,
+        NOW_MS + 3 * DAY_MS,
+        3 * DAY_MS,
+        0,
     )
-    assert len(draft.digest) == 8
+    assert len(draft.envelope.digest) == 8
 
 
 def test_the_fullest_item_becomes_a_draft() -> None:
@@ -90,17 +93,17 @@ def test_the_fullest_item_becomes_a_draft() -> None:
         b'{"user":"ann","type":"post.liked","id":"k\\"1","priority":"high","actor":{"id":7},"target":"post/9","context":null,'
         b'"ts":1600000000000,"delay":1.5,"ttl":60,"retain":false,"data":{ "a" : [1.50, 1e3, "\xc3\xa9\\u00e9"] }}'
     )
-    assert draft.body == (
+    assert draft.envelope.body == (
         b'"id":"k\\"1","ts":1600000000000,"actor":{"id":7},"target":"post/9","context":null,"type":"post.liked","priority":"high",'
         b'"data":{ "a" : [1.50, 1e3, "\xc3\xa9\\u00e9"] }'
     )
-    assert (draft.id, draft.idempotent, draft.priority, draft.retain) == ('k"1', True, 0, False)
+    assert (draft.envelope.id, draft.idempotent, draft.envelope.priority, draft.envelope.retain) == ('k"1', True, 0, False)
     assert (draft.due_ms, draft.ttl_ms, draft.expires_ms) == (NOW_MS + 1500, 60_000, NOW_MS + 61_500)
 
 
 def test_a_body_makes_the_message_that_clients_read() -> None:
     (draft,) = publish(item(id="k", data={"post": 7}))
-    assert json.loads(object_bytes("e1", 42, 1, draft.body)) == {
+    assert json.loads(object_bytes("e1", 42, 1, draft.envelope.body)) == {
         "seq": 42,
         "event_id": "e1-42",
         "attempt": 1,
@@ -115,7 +118,7 @@ def test_a_body_makes_the_message_that_clients_read() -> None:
 def test_users_share_one_id_body_and_digest() -> None:
     drafts = publish({"users": ["ann", "bob", "ann", "zoë"], "type": "x", "data": 1})
     assert [(draft.key, draft.user) for draft in drafts] == [("acme:ann", "ann"), ("acme:bob", "bob"), ("acme:zoë", "zoë")]
-    assert len({(draft.id, draft.body, draft.digest) for draft in drafts}) == 1
+    assert len({(draft.envelope.id, draft.envelope.body, draft.envelope.digest) for draft in drafts}) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,19 +135,23 @@ def test_users_share_one_id_body_and_digest() -> None:
 )
 def test_the_same_json_in_another_order_and_spelling_is_the_same_payload(one: bytes, other: bytes, same: bool) -> None:
     first, second = (publish(b'{"user":"ann","type":"x","id":"k",%b}' % members)[0] for members in (one, other))
-    assert (first.digest == second.digest) is same
+    assert (first.envelope.digest == second.envelope.digest) is same
 
 
 def test_arrays_and_lines_keep_their_order() -> None:
     items = [item(user=f"u{n}", id=f"k{n}") for n in range(20)]
     lines = b"\r\n\n".join(json.dumps(one).encode() for one in items) + b"\n"
-    assert [draft.id for draft in publish(items)] == [draft.id for draft in publish(lines, LINES)] == [f"k{n}" for n in range(20)]
+    assert (
+        [draft.envelope.id for draft in publish(items)]
+        == [draft.envelope.id for draft in publish(lines, LINES)]
+        == [f"k{n}" for n in range(20)]
+    )
 
 
 def test_a_text_of_several_lines_becomes_one_line() -> None:
     pretty = json.dumps(item(data={"a": ["x y", {"b": 1.0}]}, actor=[1, 2], context={"c": "\n"}), indent="\t").replace("\n", "\r\n")
     (draft,) = publish(pretty)
-    assert draft.body.endswith(
+    assert draft.envelope.body.endswith(
         b'"actor":[1,2],"context":{"c":"\\n"},"type":"post.liked","priority":"normal","data":{"a":["x y",{"b":1.0}]}'
     )
 
@@ -175,8 +182,8 @@ CLOUD_EVENT = (
 
 def test_a_cloud_event_becomes_a_draft() -> None:
     (draft,) = publish(CLOUD_EVENT, "application/cloudevents+json; charset=utf-8")
-    assert (draft.id, draft.idempotent, draft.user) == ("A234-1", True, "ann")
-    assert draft.body == (
+    assert (draft.envelope.id, draft.idempotent, draft.user) == ("A234-1", True, "ann")
+    assert draft.envelope.body == (
         b'"id":"A234-1","ts":1700000000500,"context":{"source":"/repos/engine"},"type":"com.github.star.created","priority":"normal",'
         b'"data":{"stars":3}'
     )
@@ -185,8 +192,8 @@ def test_a_cloud_event_becomes_a_draft() -> None:
 def test_a_batch_of_cloud_events_becomes_drafts_and_honours_the_engines_own_attributes() -> None:
     event = json.loads(CLOUD_EVENT)
     first, second = publish([event, {**event, "id": "B", "priority": "low", "delay": 2, "retain": False}], EVENTS)
-    assert (first.priority, first.due_ms, first.retain) == (1, 0, True)
-    assert (second.priority, second.due_ms, second.retain) == (2, NOW_MS + 2000, False)
+    assert (first.envelope.priority, first.due_ms, first.envelope.retain) == (1, 0, True)
+    assert (second.envelope.priority, second.due_ms, second.envelope.retain) == (2, NOW_MS + 2000, False)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +334,7 @@ def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str,
 
 @pytest.mark.parametrize("id", ["timer", "a-timer:1", "Timer:1", "3-01a2016c-2647-7ab9-a075-06aafb696dcf"])
 def test_an_id_may_resemble_that_of_a_timers_effect_as_long_as_it_begins_otherwise(id: str) -> None:
-    assert publish(item(id=id))[0].id == id
+    assert publish(item(id=id))[0].envelope.id == id
 
 
 @pytest.mark.parametrize("id", ["timer:", "timer:3", "timer:3-tea", "timer:3-01a2016c-2647-7ab9-a075-06aafb696dcf"])
@@ -376,25 +383,25 @@ def test_a_collapse_key_is_kept_beside_the_body_and_another_one_is_another_paylo
             for collapse in (None, {"key": "likes"}, {"key": "views"}, {"key": "likes", "window": 0, "leading": False})
         ]
     )
-    assert [draft.collapse for draft in (plain, keyed, other, zero)] == ["", "likes", "views", "likes"]
-    assert plain.body == keyed.body
-    assert len({draft.digest for draft in (plain, keyed, other)}) == 3
-    assert keyed.digest == zero.digest
+    assert [draft.envelope.collapse for draft in (plain, keyed, other, zero)] == ["", "likes", "views", "likes"]
+    assert plain.envelope.body == keyed.envelope.body
+    assert len({draft.envelope.digest for draft in (plain, keyed, other)}) == 3
+    assert keyed.envelope.digest == zero.envelope.digest
 
 
 def test_a_window_goes_with_the_draft_and_another_one_is_another_payload() -> None:
     windows = [{}, {"window": 300}, {"window": 0.0005}, {"window": 300, "leading": True}, {"window": 300, "text": "{count} likes"}]
     drafts = publish([item(id="a", collapse={"key": "likes", **window}) for window in windows])
-    assert [draft.collapse for draft in drafts] == ["likes"] * 5
-    assert [draft.merge for draft in drafts] == [
+    assert [draft.envelope.collapse for draft in drafts] == ["likes"] * 5
+    assert [draft.envelope.merge for draft in drafts] == [
         None,
         Merge(300_000),
         Merge(1),
         Merge(300_000, True),
         Merge(300_000, False, "{count} likes"),
     ]
-    assert len({draft.digest for draft in drafts}) == 5
-    assert len({draft.body for draft in drafts}) == 1
+    assert len({draft.envelope.digest for draft in drafts}) == 5
+    assert len({draft.envelope.body for draft in drafts}) == 1
 
 
 def test_a_window_reaches_the_shard_also_with_a_delay() -> None:
@@ -402,12 +409,21 @@ def test_a_window_reaches_the_shard_also_with_a_delay() -> None:
     post, schedule = records_of([now, later], 0, NOW_MS, lambda: "uuid")
     assert isinstance(post, Post)
     assert isinstance(schedule, Schedule)
-    assert (post.collapse, post.merge) == (schedule.timer.collapse, schedule.timer.merge) == ("likes", Merge(5000))
+    assert (
+        (post.envelope.collapse, post.envelope.merge)
+        == (schedule.timer.envelope.collapse, schedule.timer.envelope.merge)
+        == ("likes", Merge(5000))
+    )
 
 
 def test_each_draft_knows_which_item_of_the_request_it_is_of() -> None:
     drafts = publish([{"users": ["a", "b"], "type": "x"}, item(), {"users": ["c"], "type": "x", "collapse": {"key": "k"}}])
-    assert [(draft.user, draft.item, draft.collapse) for draft in drafts] == [("a", 0, ""), ("b", 0, ""), ("ann", 1, ""), ("c", 2, "k")]
+    assert [(draft.user, draft.item, draft.envelope.collapse) for draft in drafts] == [
+        ("a", 0, ""),
+        ("b", 0, ""),
+        ("ann", 1, ""),
+        ("c", 2, "k"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -460,13 +476,13 @@ def test_a_broadcast_is_one_draft_of_low_priority_unless_the_publisher_says_othe
     everyone, topic, urgent = publish(
         [{"type": "x", "broadcast": True}, {"type": "x", "topic": "t"}, {"type": "x", "topic": "t", "priority": "high"}]
     )
-    assert [(draft.user, draft.topic, draft.priority) for draft in (everyone, topic, urgent)] == [
+    assert [(draft.user, draft.topic, draft.envelope.priority) for draft in (everyone, topic, urgent)] == [
         ("", "", LOW),
         ("", "t", LOW),
         ("", "t", HIGH),
     ]
-    assert b'"priority":"low"' in everyone.body
-    assert b'"priority":"high"' in urgent.body
+    assert b'"priority":"low"' in everyone.envelope.body
+    assert b'"priority":"high"' in urgent.envelope.body
     assert len({draft.key for draft in (everyone, topic)}) == 2
 
 
@@ -550,12 +566,12 @@ def test_text_that_is_no_unicode_is_refused(text: bytes) -> None:
 def test_a_surrogate_pair_is_a_character() -> None:
     (draft,) = publish(b'{"user":"\\ud83d\\ude00","type":"x","data":"\\ud83d\\ude00"}')
     assert draft.user == "😀"
-    assert draft.body.endswith(b'"data":"\\ud83d\\ude00"')
+    assert draft.envelope.body.endswith(b'"data":"\\ud83d\\ude00"')
 
 
 # -- The digest. -------------------------------------------------------------------------------------------------------
 def digest(**fields: Any) -> bytes:
-    return publish(item(**fields))[0].digest
+    return publish(item(**fields))[0].envelope.digest
 
 
 def test_the_digest_depends_on_everything_the_publisher_chose() -> None:
@@ -586,7 +602,7 @@ def test_the_digest_depends_on_nothing_else() -> None:
     shuffled = b' { "actor":2 , "delay":1.0,"data":{"a":1},\t"ttl":5.0,"id":"k2","type":"x","users":["bob"]}'
     first = parse_drafts(body, JSON, PUBLISHER, CONFIG, NOW_MS, counter())[0]
     later = parse_drafts(shuffled, JSON, PUBLISHER, CONFIG, NOW_MS + 99_999, counter())[0]
-    assert first.digest == later.digest
+    assert first.envelope.digest == later.envelope.digest
     assert digest(at="2031-05-17T09:30:00Z") == digest(at="2031-05-17T11:30:00+02:00")
 
 
@@ -628,10 +644,10 @@ def test_arbitrary_bytes_become_drafts_or_a_problem(body: bytes, content_type: s
             assert problem.status in (400, 413, 422)  # noqa: PT017 -- either outcome is fine
             problem_response(problem)
         else:
-            assert all(b"\n" not in draft.body and b"\r" not in draft.body for draft in drafts)
+            assert all(b"\n" not in draft.envelope.body and b"\r" not in draft.envelope.body for draft in drafts)
             for draft in drafts:
-                json.loads(object_bytes("e", 1, 1, draft.body))
-                msgspec.json.decode(object_bytes("e", 1, 1, draft.body))
+                json.loads(object_bytes("e", 1, 1, draft.envelope.body))
+                msgspec.json.decode(object_bytes("e", 1, 1, draft.envelope.body))
 
 
 @given(near_items | st.lists(near_items, max_size=4), media_types, st.sampled_from([None, 1]))
@@ -658,5 +674,5 @@ def test_the_body_holds_exactly_what_was_published(
     text = json.dumps(sent, indent=indent, ensure_ascii=ascii_only)
     (draft,) = publish(text.encode())
     expected = {"id": id_ or "made-1", "ts": NOW_MS, "type": "a.b", "priority": priority, "data": data, **around}
-    assert json.loads(b"{%b}" % draft.body) == expected
-    assert b"\n" not in draft.body
+    assert json.loads(b"{%b}" % draft.envelope.body) == expected
+    assert b"\n" not in draft.envelope.body

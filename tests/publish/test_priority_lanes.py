@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.envelope import Envelope
 from engine.core.wire.records import ACCEPTED, OVERLOADED, Post, Posted
 from engine.errors import Overloaded
 from engine.gateway.pending_calls import PendingCalls
@@ -43,7 +44,7 @@ class Edge:
         key = "" if route is None else str(route)
         call = self.calls.begin(
             len(priorities),
-            lambda base: [Post(base + n, key, f"i{base + n}", True, b"", p, 0, True, b"") for n, p in enumerate(priorities)],
+            lambda base: [Post(base + n, key, True, 0, Envelope(f"i{base + n}", b"", p, True, b"")) for n, p in enumerate(priorities)],
             priorities,
         )
         return list(range(call.base, call.base + len(priorities)))
@@ -135,7 +136,7 @@ async def test_low_is_refused_first_then_normal_then_high_and_nothing_of_a_refus
             edge.post(HIGH, priority)
         assert raised.value.backlog_ms == waiting
         assert len(edge.calls) == before
-    assert [post.priority for post in edge.sent[0] if post.priority != HIGH] == [LOW], "the normal one waits behind it"
+    assert [post.envelope.priority for post in edge.sent[0] if post.envelope.priority != HIGH] == [LOW], "the normal one waits behind it"
 
 
 async def test_a_lane_that_is_passed_all_the_time_closes() -> None:
@@ -187,7 +188,9 @@ async def test_what_has_moved_counts_where_it_is_now() -> None:
 
 async def test_what_was_never_sent_is_refused_after_the_whole_target() -> None:
     edge = Edge(window=1)
-    call = edge.calls.begin(2, lambda base: [Post(base + n, "", f"i{n}", True, b"", LOW, 0, True, b"") for n in range(2)], [LOW, LOW])
+    call = edge.calls.begin(
+        2, lambda base: [Post(base + n, "", True, 0, Envelope(f"i{n}", b"", LOW, True, b"")) for n in range(2)], [LOW, LOW]
+    )
     edge.calls.expire(TARGET_MS - 1)
     assert not call.done.done()
     edge.calls.expire(TARGET_MS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import partition_of
 from engine.core.wire import records as wire
 from engine.gateway.pending_calls import PendingCall
@@ -16,7 +17,9 @@ NOW_MS = 1_700_000_000_000
 
 
 def draft(*, due_ms: int = 0, idempotent: bool = True, user: str = "u1", item: int = 0) -> Draft:
-    return Draft(f"t:{user}", user, "id-1", idempotent, b"12345678", NORMAL, NOW_MS + 1000, 1000, True, b'"id":"id-1"', due_ms, "", item)
+    return Draft(
+        f"t:{user}", user, Envelope("id-1", b"12345678", NORMAL, True, b'"id":"id-1"', ""), idempotent, NOW_MS + 1000, 1000, due_ms, item
+    )
 
 
 async def result(answer: object, *, repeated: bool = False, **fields: object) -> ItemResult:
@@ -32,7 +35,7 @@ async def result(answer: object, *, repeated: bool = False, **fields: object) ->
 
 
 def timer(sid: str, due_ms: int) -> wire.Timer:
-    return wire.Timer(sid, "t:u1", due_ms, NOW_MS, "id-1", b"12345678", 1, 1000, True, b"")
+    return wire.Timer(sid, "t:u1", due_ms, NOW_MS, 1000, Envelope("id-1", b"12345678", 1, True, b""))
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,11 @@ class Books:
             self.seen["profiles"] += 1
         elif isinstance(record, Counted):
             item = record.item
-            if not record.seq and item.id in user.seq_of and not item.id.startswith(MADE_PREFIX):
-                raise Violation(f"{item.id} of {user.key} counts in a window, and was delivered as {user.seq_of[item.id]}", user.key)
-            self._blaming(user, user.windows.count, record, named=not item.id.startswith(MADE_PREFIX))
+            if not record.seq and item.envelope.id in user.seq_of and not item.envelope.id.startswith(MADE_PREFIX):
+                raise Violation(
+                    f"{item.envelope.id} of {user.key} counts in a window, and was delivered as {user.seq_of[item.envelope.id]}", user.key
+                )
+            self._blaming(user, user.windows.count, record, named=not item.envelope.id.startswith(MADE_PREFIX))
             if item.timer and not record.seq:
                 self._effect(user, item.timer)
             self.seen["counted"] += 1
@@ -250,9 +252,9 @@ class Books:
         """A record left the journal, because a checkpoint covers it."""
         if isinstance(record, Adopted):
             for key, seq in record.numbers:
-                self._left_journal(self.user(key), seq, self.broadcasts.entries[record.pos].id)
+                self._left_journal(self.user(key), seq, self.broadcasts.entries[record.pos].envelope.id)
         elif isinstance(record, StoredMessage):
-            self._left_journal(self.user(record.key), record.seq, record.id)
+            self._left_journal(self.user(record.key), record.seq, record.envelope.id)
         elif isinstance(record, Counted | Ended):
             page = self._page(record.key)
             if page is None or page.windows is None or page.windows.applied < record.number:
@@ -280,23 +282,21 @@ class Books:
 
     def _adopted(self, user: User, record: Adopted, seq: int) -> None:
         entry = self._blaming(user, self.broadcasts.take, user.taken, record.pos, seq)
-        stored = StoredMessage(
-            user.key, seq, entry.id, b"", entry.priority, entry.expires_ms, entry.retain, record.accepted_ms, b"", pos=record.pos
-        )
+        stored = StoredMessage(user.key, seq, entry.envelope, entry.expires_ms, record.accepted_ms, pos=record.pos)
         self._journalled(user, stored)
         self.seen["adopted"] += 1
 
     def _journalled(self, user: User, record: StoredMessage) -> None:
         if record.seq <= user.head:
-            raise Violation(f"[5] number {record.seq} of {user.key} is given to {record.id}, and {user.head} exists", user.key)
+            raise Violation(f"[5] number {record.seq} of {user.key} is given to {record.envelope.id}, and {user.head} exists", user.key)
         shown = user.shown.get(record.seq)
-        if shown is not None and shown != record.id:
-            raise Violation(f"[2] number {record.seq} of {user.key} was shown as {shown}, now it is {record.id}", user.key)
-        other = user.seq_of.get(record.id)
+        if shown is not None and shown != record.envelope.id:
+            raise Violation(f"[2] number {record.seq} of {user.key} was shown as {shown}, now it is {record.envelope.id}", user.key)
+        other = user.seq_of.get(record.envelope.id)
         if other is not None and not record.timer and self._must_know(record, other):
-            raise Violation(f"[5] {record.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
+            raise Violation(f"[5] {record.envelope.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
         message = user.messages[record.seq] = Message(record)
-        user.seq_of[record.id] = user.head = record.seq
+        user.seq_of[record.envelope.id] = user.head = record.seq
         self._now()
         self.seen["limited"] += self._blaming(user, user.limits.count, record, self.set_back_ms)
         self.seen["not in quiet hours"] += self._blaming(user, user.wishes.check, record)
@@ -320,7 +320,7 @@ class Books:
 
         A delayed message takes two of these places: one for its timer.
         """
-        return not record.id.startswith(MADE_PREFIX) or 2 * (record.seq - other) <= PAGE_RECENT_IDS
+        return not record.envelope.id.startswith(MADE_PREFIX) or 2 * (record.seq - other) <= PAGE_RECENT_IDS
 
     def _effect(self, user: User, sid: str) -> None:
         timer = self.timers.setdefault(sid, Timer(user.key, set()))

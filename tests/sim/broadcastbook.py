@@ -46,13 +46,13 @@ class BroadcastBook:
     def appended(self, pos: int, blob: bytes) -> None:
         """The log has an entry more."""
         entry = self.entries[pos] = self.live[pos] = read_entry(pos, blob)
-        if self._by_id.setdefault((entry.topic, entry.id), pos) != pos:
-            raise Broken(f"[5] {entry.id} is in the broadcast log twice")
+        if self._by_id.setdefault((entry.topic, entry.envelope.id), pos) != pos:
+            raise Broken(f"[5] {entry.envelope.id} is in the broadcast log twice")
 
     def dropped(self, pos: int, now_ms: int) -> None:
         """An entry left the log."""
         if self.live[pos].expires_ms > now_ms and len(self.live) <= self._entries_max:
-            raise Broken(f"[3] {self.live[pos].id} left the broadcast log, which has room for it")
+            raise Broken(f"[3] {self.live[pos].envelope.id} left the broadcast log, which has room for it")
         del self.live[pos]
 
     def has(self, topic: str, id: str) -> bool:
@@ -69,20 +69,20 @@ class BroadcastBook:
         if entry is None:
             raise Broken(f"[2] position {pos} is adopted as {seq}, and the log never had it")
         if pos in taken.seq_of:
-            raise Broken(f"[5] {entry.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
+            raise Broken(f"[5] {entry.envelope.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
         if taken.seq_of and pos < next(reversed(taken.seq_of)):
-            raise Broken(f"order: {entry.id} is adopted as {seq}, after one that is behind it in the log")
+            raise Broken(f"order: {entry.envelope.id} is adopted as {seq}, after one that is behind it in the log")
         if not _concerns(entry, taken.topics):
-            raise Broken(f"{entry.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
+            raise Broken(f"{entry.envelope.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
         taken.seq_of[pos] = seq
         return entry
 
     def owed(self, taken: Taken, now_ms: int) -> list[str]:
         """What concerns a connected user and has no number yet."""
         return [
-            entry.id
+            entry.envelope.id
             for pos, entry in self.live.items()
-            if pos not in taken.seq_of and entry.retain and entry.expires_ms > now_ms and _concerns(entry, taken.topics)
+            if pos not in taken.seq_of and entry.envelope.retain and entry.expires_ms > now_ms and _concerns(entry, taken.topics)
         ]
 
 

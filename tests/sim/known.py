@@ -25,16 +25,16 @@ class Message:
     __slots__ = ("body", "collapse", "count", "expires_ms", "id", "pos", "replaced", "retain", "seq", "supersedes", "timer")
 
     def __init__(self, stored: StoredMessage) -> None:
-        self.collapse = stored.collapse
+        self.collapse = stored.envelope.collapse
         self.count = stored.count
         self.supersedes = stored.supersedes
         self.replaced = False  # a newer one stands for it
         self.pos = stored.pos  # of a broadcast
         self.seq = stored.seq
-        self.id = stored.id
-        self.body = stored.body
+        self.id = stored.envelope.id
+        self.body = stored.envelope.body
         self.expires_ms = stored.expires_ms
-        self.retain = stored.retain
+        self.retain = stored.envelope.retain
         self.timer = stored.timer
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from engine.core.journal.journal_records import StoredMessage
+from engine.core.model.category import Category
 from engine.core.model.constants import HIGH
-from engine.core.policy.category import Category
 from tests.sim.windowbook import Broken
 
 CATEGORIES: Final = {"few": Category(cap=2, cap_ms=1500), "once": Category(same_type_ms=1000)}
@@ -28,14 +28,14 @@ class Limits:
 
         `set_back_ms`: from there the wall clock was last set back, 0 for never.
         """
-        judging = record.judging
-        if judging is None or record.priority == HIGH:
+        judging = record.envelope.policy_terms
+        if judging is None or record.envelope.priority == HIGH:
             return False
         name, limits = judging.category, judging.limits
         span_ms = limits.cap_ms if limits.cap else limits.same_type_ms
         recent = sum(category == name and at_ms > record.accepted_ms - span_ms for at_ms, category, _ in self.counted)
         if recent >= (limits.cap or 1) and record.accepted_ms > set_back_ms:
-            raise Broken(f"{record.id} is one too many of {name}: {recent} within {span_ms} ms before it")
+            raise Broken(f"{record.envelope.id} is one too many of {name}: {recent} within {span_ms} ms before it")
         self.counted.append((record.accepted_ms, name, record.seq))
         return True
 

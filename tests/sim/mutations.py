@@ -346,7 +346,7 @@ def a_timer_fires_early() -> Any:
 
 @mutation
 def a_timer_s_effect_is_not_remembered() -> Any:
-    return patched(Pending, "dedupe_id", property(lambda self: f"{self.timer}{id(self)}" if self.timer else self.post.id))
+    return patched(Pending, "dedupe_id", property(lambda self: f"{self.timer}{id(self)}" if self.timer else self.post.envelope.id))
 
 
 @mutation

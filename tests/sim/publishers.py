@@ -342,11 +342,13 @@ class Attempt:
     async def _run(self, gateway: Any) -> None:
         publisher, item = self._publisher, self._item
         drafts = _drafts(publisher._cluster, item.body, gateway.shard_client.new_id)
-        if drafts[0].due_ms and drafts[0].topic is None and crc32(drafts[0].id.encode()) % 3 == 0:
+        if drafts[0].due_ms and drafts[0].topic is None and crc32(drafts[0].envelope.id.encode()) % 3 == 0:
             drafts[0].conditions = _CALM  # the same each time it is sent
-        self._asked = drafts[0].id
-        publisher._books.asked(item.key, drafts[0].id)
-        publisher._tell(item.key, f"{publisher._name} publishes {drafts[0].id}{' delayed' if drafts[0].due_ms else ''} at {self._process}")
+        self._asked = drafts[0].envelope.id
+        publisher._books.asked(item.key, drafts[0].envelope.id)
+        publisher._tell(
+            item.key, f"{publisher._name} publishes {drafts[0].envelope.id}{' delayed' if drafts[0].due_ms else ''} at {self._process}"
+        )
         problem: Problem | None = None
         try:
             results = await gateway.shard_client.post(drafts)

@@ -68,7 +68,7 @@ class ShardTap:
     def _told(self, session: str, record: Any) -> None:
         kind = type(record)
         if kind is Post:
-            self._posts[session, record.ref] = (record.key, record.id)
+            self._posts[session, record.ref] = (record.key, record.envelope.id)
         elif kind is Attach:
             self._flights[session, record.conn] = Flight(self._books.user(record.key), record.kind)
         elif kind is Detach:

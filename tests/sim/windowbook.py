@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.core.journal.journal_records import Record, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, DIGEST_TYPE, Counted, Ended
+from engine.core.mailbox.aggregation_window import DIGEST, DIGEST_TYPE, Counted, Ended, merge_of
 
 
 class Broken(AssertionError):
@@ -44,25 +44,27 @@ class Windows:
         """A message counts."""
         self._next(record.number)
         item = record.item
-        if named and item.id in self.counted:
-            raise Broken(f"{item.id} counts in a window again")
-        window = self.open.get(item.collapse)
+        if named and item.envelope.id in self.counted:
+            raise Broken(f"{item.envelope.id} counts in a window again")
+        window = self.open.get(item.envelope.collapse)
         opens = window is None
         if window is None:
-            window = self.open[item.collapse] = Window(item.at_ms + item.window_ms, item.leading)
-        before = (window.retain, window.expires_ms, self.counted.get(item.id))
-        window.ids.append(item.id)
-        window.retain |= item.retain
+            window = self.open[item.envelope.collapse] = Window(
+                item.at_ms + merge_of(item.envelope).window_ms, merge_of(item.envelope).leading
+            )
+        before = (window.retain, window.expires_ms, self.counted.get(item.envelope.id))
+        window.ids.append(item.envelope.id)
+        window.retain |= item.envelope.retain
         window.expires_ms = max(window.expires_ms, item.expires_ms)
-        self.counted[item.id] = record.number
+        self.counted[item.envelope.id] = record.number
 
         def undo() -> None:
             window.ids.pop()
             window.retain, window.expires_ms = before[:2]
             if before[2] is None:
-                del self.counted[item.id]
+                del self.counted[item.envelope.id]
             if opens:
-                del self.open[item.collapse]
+                del self.open[item.envelope.collapse]
 
         self._undo.append(undo)
 
@@ -78,7 +80,7 @@ class Windows:
         told = _count_told(sent, record.collapse) if sent is not None else 0
         if count == 1:
             # A single message that was held is itself what the window sends; a leading one was delivered.
-            if sent is not None and sent.id == window.ids[0]:
+            if sent is not None and sent.envelope.id == window.ids[0]:
                 told = 1
             if told and window.leading:
                 raise Broken(f"{window.ids[0]} was delivered, and its window sends it again")
@@ -102,6 +104,6 @@ class Windows:
 
 
 def _count_told(sent: StoredMessage, collapse: str) -> int:
-    members = msgspec.json.decode(b"{%b}" % sent.body)
+    members = msgspec.json.decode(b"{%b}" % sent.envelope.body)
     is_of_it = members["type"] == DIGEST_TYPE if collapse == DIGEST else members.get("collapse") == collapse
-    return int(members.get("count", 0)) if sent.id.startswith("window-") and is_of_it else 0
+    return int(members.get("count", 0)) if sent.envelope.id.startswith("window-") and is_of_it else 0

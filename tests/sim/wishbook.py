@@ -58,10 +58,10 @@ class Wishes:
     def check(self, record: StoredMessage) -> bool:
         """A message has a number. Returns whether quiet hours were looked at. Raises Broken when they are now."""
         profile = self._profiles[-2 if self._fresh else -1]
-        if profile is None or not profile.quiet or record.priority == HIGH:
+        if profile is None or not profile.quiet or record.envelope.priority == HIGH:
             return False
         if _is_quiet(record.accepted_ms):
-            raise Broken(f"{record.id} is {record.seq} at {record.accepted_ms}, in quiet hours")
+            raise Broken(f"{record.envelope.id} is {record.seq} at {record.accepted_ms}, in quiet hours")
         return True
 
     def sleeps(self, now_ms: int) -> bool:

@@ -13,6 +13,7 @@ from engine.config import Config
 from engine.core.commit.group import idempotency_value
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE
 from engine.errors import StorageUnavailable
@@ -24,16 +25,18 @@ from tests.support.waiting import until
 DIGEST = b"digest.."
 
 
-def entry(id: str, topic: str = "", *, tenant: str = "t", body: bytes = b'"x":1', expires_ms: int = 10**15) -> BroadcastEntry:
-    return BroadcastEntry(tenant, topic, id, LOW, expires_ms, True, 5, body)
+def entry(
+    id: str, topic: str = "", *, tenant: str = "t", body: bytes = b'"x":1', expires_ms: int = 10**15, digest: bytes = DIGEST
+) -> BroadcastEntry:
+    return BroadcastEntry(tenant, topic, Envelope(id, digest, LOW, True, body), expires_ms, 5)
 
 
 def log_of(client: Redis, **settings: Any) -> BroadcastLog:
     return BroadcastLog(client, Config(redis_timeout_ms=settings.pop("redis_timeout_ms", 2000), **settings))
 
 
-async def append(log: BroadcastLog, id: str, digest: bytes = DIGEST, *, repeated: bool = False, **fields: Any) -> Any:
-    return (await log.append([(entry(id, **fields), digest, id)], repeated=repeated))[0]
+async def append(log: BroadcastLog, id: str, *, repeated: bool = False, **fields: Any) -> Any:
+    return (await log.append([(entry(id, **fields), id)], repeated=repeated))[0]
 
 
 async def stored_bytes(client: Redis) -> int:
@@ -44,13 +47,13 @@ async def stored_bytes(client: Redis) -> int:
 async def test_what_was_appended_is_read_in_order_with_growing_positions(redis_client: Redis) -> None:
     log = log_of(redis_client)
     first = await append(log, "a", body=b'"n":1')
-    second, third = await log.append([(entry("b", "news"), DIGEST, "b"), (entry("c", tenant="other"), DIGEST, "c")])
+    second, third = await log.append([(entry("b", "news"), "b"), (entry("c", tenant="other"), "c")])
     read, reached = await log.read(0, wait=False)
     assert [broadcast.pos for broadcast in read] == [first.pos, second.pos, third.pos]
     assert first.pos < second.pos < third.pos == reached
-    assert [(b.tenant, b.topic, b.id) for b in read] == [("t", "", "a"), ("t", "news", "b"), ("other", "", "c")]
-    assert read[0].body == b'"n":1'
-    assert read[0].body.pos == first.pos
+    assert [(b.tenant, b.topic, b.envelope.id) for b in read] == [("t", "", "a"), ("t", "news", "b"), ("other", "", "c")]
+    assert read[0].envelope.body == b'"n":1'
+    assert read[0].envelope.body.pos == first.pos
     assert await log.read(second.pos, wait=False) == (read[2:], third.pos)
 
 
@@ -59,7 +62,7 @@ async def test_an_id_is_taken_once_per_audience_and_another_payload_under_it_is_
     first = await append(log, "a")
     assert (await append(log, "a")).status == DUPLICATE
     assert (await append(log, "a")).pos == first.pos
-    assert (await append(log, "a", b"another.")).status == CONFLICT
+    assert (await append(log, "a", digest=b"another.")).status == CONFLICT
     assert (await append(log, "a", topic="news")).status == ACCEPTED
     assert (await append(log, "a", tenant="other")).status == ACCEPTED
     assert len((await log.read(0, wait=False))[0]) == 3
@@ -70,7 +73,7 @@ async def test_an_attempt_whose_answer_was_lost_finds_itself(redis_client: Redis
     first = await append(log, "a")
     again = await append(log, "a", repeated=True)
     assert (again.status, again.pos) == (ACCEPTED, first.pos)
-    assert (await append(log, "a", b"another.", repeated=True)).status == CONFLICT
+    assert (await append(log, "a", digest=b"another.", repeated=True)).status == CONFLICT
     assert len((await log.read(0, wait=False))[0]) == 1
 
 
@@ -90,7 +93,7 @@ async def test_the_oldest_make_room_when_there_are_too_many(redis_client: Redis)
     log = log_of(redis_client, broadcasts_max=3)
     appended = [await append(log, f"i{n}") for n in range(5)]
     assert await log.first() == appended[2].pos
-    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3", "i4"]
+    assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3", "i4"]
     assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
 
 
@@ -98,9 +101,9 @@ async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_alway
     log = log_of(redis_client, broadcasts_bytes_max=900)
     for n in range(4):
         await append(log, f"i{n}", body=b"x" * 300)
-    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3"]
+    assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3"]
     await append(log, "large", body=b"x" * 5000)
-    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["large"]
+    assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["large"]
     assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
 
 
@@ -109,7 +112,7 @@ async def test_dropping_twice_counts_the_bytes_once(redis_client: Redis) -> None
     appended = [await append(log, f"i{n}") for n in range(3)]
     await log.drop([appended[0].pos, appended[1].pos])
     await log.drop([appended[1].pos, 12345])
-    assert [b.id for b in (await log.read(0, wait=False))[0]] == ["i2"]
+    assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2"]
     assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
 
 
@@ -130,7 +133,7 @@ async def test_a_follower_waits_and_hears_what_comes(redis_client: Redis) -> Non
     await until(lambda: redis_client.info("clients"), holds=lambda info: info["blocked_clients"])
     appended = await append(log, "a")
     read, reached = await waiting
-    assert [b.id for b in read] == ["a"]
+    assert [b.envelope.id for b in read] == ["a"]
     assert reached == appended.pos
 
 
@@ -145,7 +148,7 @@ async def test_an_entry_that_cannot_be_read_is_passed_over_and_said(redis_client
     await redis_client.hset(broadcast_state_key(), "last", str(first.pos + 1))
     last = await append(log, "c")
     read, reached = await log.read(0, wait=False)
-    assert [b.id for b in read] == ["a", "c"]
+    assert [b.envelope.id for b in read] == ["a", "c"]
     assert reached == last.pos
     assert str(first.pos + 1) in caplog.text
 

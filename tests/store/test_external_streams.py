@@ -6,6 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.model.constants import HIGH
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.output import SessionEvent
@@ -16,7 +17,7 @@ from engine.store.keys import dead_letter_key, session_stream_key
 
 
 def letter(key: str, seq: int = 1) -> DeadLetter:
-    return DeadLetter(key, Message(seq, f"m{seq}", HIGH, 0, True, 0, b'"id":"m%d"' % seq, 3), "no renderer")
+    return DeadLetter(key, Message(seq, Envelope(f"m{seq}", b"", HIGH, True, b'"id":"m%d"' % seq), 0, 0, 3), "no renderer")
 
 
 def event(key: str, transport: int = WEBSOCKET) -> SessionEvent:

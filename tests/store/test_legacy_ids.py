@@ -17,6 +17,7 @@ from engine.config import Config
 from engine.core.commit.group import idempotency_value
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import audience_key, mailbox_key, partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
@@ -61,7 +62,7 @@ async def mark(client: Redis, age_ms: int) -> None:
 
 
 def timer(unique: str, id: str = "", digest: bytes = DIGEST) -> Timer:
-    return Timer(timer_id(KEY, unique), KEY, NOW + 60_000, NOW, id, digest, 1, 60_000, True, b"x")
+    return Timer(timer_id(KEY, unique), KEY, NOW + 60_000, NOW, 60_000, Envelope(id, digest, 1, True, b"x"))
 
 
 class Clock:
@@ -204,12 +205,12 @@ async def test_a_broadcast_under_an_id_of_the_old_version_is_a_duplicate_and_its
     await mark(redis_client, HOUR_MS)
     await redis_client.set(old_key(audience_key("t", ""), "b"), idempotency_value(DIGEST, 99, ""))
     log = BroadcastLog(redis_client, Config())
-    entries = [BroadcastEntry("t", "", id, LOW, 10**15, True, 5, b'"x":1') for id in ("a", "b", "c")]
+    entries = [BroadcastEntry("t", "", Envelope(id, DIGEST, LOW, True, b'"x":1'), 10**15, 5) for id in ("a", "b", "c")]
     for repeated in (False, True):
-        first, known, last = await log.append([(entry, DIGEST, entry.id) for entry in entries], repeated=repeated)
+        first, known, last = await log.append([(entry, entry.envelope.id) for entry in entries], repeated=repeated)
         assert (known.status, known.pos) == (DUPLICATE, 99)
         assert (first.status, last.status) == (ACCEPTED, ACCEPTED)
-    assert [broadcast.id for broadcast in (await log.read(0, wait=False))[0]] == ["a", "c"]
+    assert [broadcast.envelope.id for broadcast in (await log.read(0, wait=False))[0]] == ["a", "c"]
 
 
 # -- The whole engine. -------------------------------------------------------------------------------------------------

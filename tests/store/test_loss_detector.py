@@ -178,4 +178,4 @@ async def test_late_copies_of_finished_writes_change_nothing(writer: Writer, red
     second = writer.group("c")
     assert await writer.journal.append(second) == {}
     records = [record async for _, payload in writer.journal.entries() for record in decode_journal(payload)]
-    assert [record.id for record in records if isinstance(record, StoredMessage)] == ["b", "c"]
+    assert [record.envelope.id for record in records if isinstance(record, StoredMessage)] == ["b", "c"]

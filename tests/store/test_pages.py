@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from engine.core.journal.journal_records import Spill, decode_page, restore, spill_of
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Message
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced
@@ -50,7 +51,7 @@ async def test_spilled_messages_are_read_by_their_numbers(redis_client: Redis) -
     pages, offline = await stores_of(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 5))], NOW_MS)
     (entries,) = await offline.read([StreamRead(KEY, 2, 4)])
-    assert [(entry.seq, entry.id) for entry in entries] == [(2, "m2"), (3, "m3"), (4, "m4")]
+    assert [(entry.seq, entry.envelope.id) for entry in entries] == [(2, "m2"), (3, "m3"), (4, "m4")]
 
 
 async def test_a_repeated_checkpoint_writes_nothing_twice(redis_client: Redis) -> None:
@@ -80,7 +81,9 @@ async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(
     slots = [slot_of(KEY)]
     await pages.write([spill_of(box)], NOW_MS)
     assert await pages.with_windows(slots) == []
-    item = WindowItem("likes", 300, False, "", NOW_MS, "m2", "", b"digest..", 1, NOW_MS + 60_000, True, b'"id":"m2","data":1')
+    item = WindowItem(
+        Envelope("m2", b"digest..", 1, True, b'"id":"m2","data":1', "likes", Merge(300, False, "")), NOW_MS + 60_000, NOW_MS, ""
+    )
     box.windows = Windows()
     box.windows.apply(Counted(KEY, 1, item))
     await pages.write([spill_of(box)], NOW_MS)
@@ -111,7 +114,7 @@ async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis
     box = mailbox(NOW_MS, 2)
     await pages.write([spill_of(box)], NOW_MS)
     box.spilled = 2
-    box.append(Message(3, "m3", 1, NOW_MS + 60_000, True, NOW_MS, b'"id":"m3"'), b"digest..", 64)
+    box.append(Message(3, Envelope("m3", b"", 1, True, b'"id":"m3"'), NOW_MS + 60_000, NOW_MS), b"digest..", 64)
     await before.come_back()
     with pytest.raises(DataLost):
         await pages.write([spill_of(box)], NOW_MS)

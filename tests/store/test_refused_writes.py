@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.journal.journal_records import spill_of
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
@@ -162,7 +163,7 @@ async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client:
     """Timers beyond the claim wait: the shards could not journal them either."""
     store = TimerStore(client, Config(), [3])
     await store.take_over()
-    timer = Timer("3-a", "t:u", NOW_MS + 5000, NOW_MS, "a", b"12345678", 1, 60_000, True, b"")
+    timer = Timer("3-a", "t:u", NOW_MS + 5000, NOW_MS, 60_000, Envelope("a", b"12345678", 1, True, b""))
     await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, timer))], claim_ms=NOW_MS + 1000)], NOW_MS)
     async with out_of_memory(client):
         (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Cancel(2, "t", "3-a"))], claim_ms=NOW_MS + 2000)], NOW_MS)

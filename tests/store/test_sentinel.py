@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import SCHEDULED, Schedule, Timer
 from engine.errors import ConfigError, DataLost, StorageUnavailable
@@ -143,7 +144,7 @@ async def test_a_timer_is_scheduled_when_the_replicas_have_it(group: SentinelGro
     now_ms = int(time.time() * 1000)
 
     def work(sid: str) -> list[StoreWork]:
-        timer = Timer(sid, "default:ann", now_ms + 60_000, now_ms, sid, b"digest..", 1, 60_000, True, b'"id":"x"')
+        timer = Timer(sid, "default:ann", now_ms + 60_000, now_ms, 60_000, Envelope(sid, b"digest..", 1, True, b'"id":"x"'))
         return [StoreWork(3, now_ms, {}, [StoreRequest(Schedule(1, False, timer), False)], None)]
 
     (done,) = await store.apply(work("3-a"), now_ms)

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.commit.group import NEVER, idempotency_value
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import TIMER_PARTITIONS, partition_of, partition_of_timer, timer_id
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
@@ -53,7 +54,7 @@ def timer(
     body: bytes = b"x",
     collapse: str = "",
 ) -> Timer:
-    return Timer(timer_id(key, unique), key, due_ms, NOW, id or unique, digest, 1, 60_000, True, body, collapse)
+    return Timer(timer_id(key, unique), key, due_ms, NOW, 60_000, Envelope(id or unique, digest, 1, True, body, collapse))
 
 
 class Hold:
@@ -280,11 +281,11 @@ async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_clie
 async def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_alone(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(*(timer(f"c{n}", NOW + 60_000 + n, collapse="cart") for n in range(3)), timer("o", collapse="order"), timer("p"))
     (listed,) = await hold.ask(ListTimers(1, KEY, 2, "cart"))
-    assert [found.id for found in listed.timers] == ["c0", "c1"]
-    assert listed.timers[0].collapse == "cart"
+    assert [found.envelope.id for found in listed.timers] == ["c0", "c1"]
+    assert listed.timers[0].envelope.collapse == "cart"
     assert listed.detail == "truncated"
     assert (await hold.ask(CancelAll(2, KEY, "cart")))[0].count == 3
-    assert [found.id for found in (await hold.ask(ListTimers(3, KEY, 10)))[0].timers] == ["o", "p"]
+    assert [found.envelope.id for found in (await hold.ask(ListTimers(3, KEY, 10)))[0].timers] == ["o", "p"]
     assert await redis_client.hvals(f"{{t{PARTITION}}}collapse") == [b"order"]
 
 
@@ -292,7 +293,7 @@ async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> N
     await hold.schedule(timer("past", NOW - 5), timer("handed"), timer("free"))
     work = StoreWork(PARTITION, NOW - 1, {}, [StoreRequest(CancelAll(1, KEY), spared=[timer("handed").sid, timer("gone").sid])])
     assert (await hold.store.apply([work], NOW))[0].answers[0].count == 1
-    assert [found.id for found in (await hold.ask(ListTimers(2, KEY, 10)))[0].timers] == ["past", "handed"]
+    assert [found.envelope.id for found in (await hold.ask(ListTimers(2, KEY, 10)))[0].timers] == ["past", "handed"]
 
 
 # -- Ids given by callers. ---------------------------------------------------------------------------------------------

@@ -116,9 +116,9 @@ class FakeShard:
         if version:
             self.say(wire.Moved(post.ref, -1, version))
             return
-        known = self.ids.get((post.key, post.id))
+        known = self.ids.get((post.key, post.envelope.id))
         if known is not None:
-            status = wire.DUPLICATE if known[1] == post.digest else wire.CONFLICT
+            status = wire.DUPLICATE if known[1] == post.envelope.digest else wire.CONFLICT
             self.say(wire.Posted(post.ref, status, known[0]))
             return
         if self.quiet_until_ms:
@@ -128,12 +128,12 @@ class FakeShard:
             self.say(wire.Posted(post.ref, self.status, 0, self.detail))
             return
         seq = self.heads[post.key] = self.heads.get(post.key, 0) + 1
-        self.ids[post.key, post.id] = (seq, post.digest)
-        self.mailboxes.setdefault(post.key, {})[seq] = post.body
+        self.ids[post.key, post.envelope.id] = (seq, post.envelope.digest)
+        self.mailboxes.setdefault(post.key, {})[seq] = post.envelope.body
         self.say(wire.Posted(post.ref, wire.ACCEPTED, seq))
         for conn, attach in self.attached.items():
             if attach.key == post.key:
-                self.say(wire.Deliver(conn, [(seq, 1, post.body)]))
+                self.say(wire.Deliver(conn, [(seq, 1, post.envelope.body)]))
 
     def attach(self, attach: wire.Attach) -> None:
         version = self.owns(attach.key)
@@ -250,14 +250,16 @@ class FakeScheduler:
         if self.status:
             return wire.TimerAnswer(record.ref, self.status)
         if isinstance(record, wire.Schedule):
-            known = self.known.get((record.timer.key, record.timer.id))
+            known = self.known.get((record.timer.key, record.timer.envelope.id))
             if known is not None:
                 return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])
             if record.timer.sid in self.fired:
                 return wire.TimerAnswer(record.ref, wire.SCHEDULED, [], wire.GONE)
             return wire.TimerAnswer(record.ref, wire.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])
         if isinstance(record, wire.ListTimers | wire.CancelAll):
-            chosen = [timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.collapse)]
+            chosen = [
+                timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.envelope.collapse)
+            ]
             if isinstance(record, wire.ListTimers):
                 return wire.TimerAnswer(record.ref, wire.OK, chosen)
             for timer in chosen:
@@ -286,7 +288,7 @@ class FakeLog:
         self.applies = True
         self.attempts = 0
 
-    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
         self.attempts += 1
         failing = self.failures > 0
         self.failures -= failing
@@ -295,7 +297,8 @@ class FakeLog:
             raise StorageUnavailable("no answer")
         return made
 
-    def _append(self, entry: BroadcastEntry, digest: bytes, id: str, repeated: bool) -> Appended:
+    def _append(self, entry: BroadcastEntry, id: str, repeated: bool) -> Appended:
+        digest = entry.envelope.digest
         known = self.known.get((entry.tenant, entry.topic, id))
         if known is not None:
             if known[0] != digest:
@@ -342,7 +345,7 @@ class NoLinks:
 class NoLog:
     """Where nothing is broadcast."""
 
-    async def append(self, entries: Sequence[tuple[BroadcastEntry, bytes, str]], *, repeated: bool = False) -> list[Appended]:
+    async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
         raise AssertionError("nothing is broadcast here")
 
 

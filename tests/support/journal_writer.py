@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from engine.core.commit.group import Group, Pending, PostQueue
 from engine.core.journal.journal_records import StoredMessage, decode_journal
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.wire.records import Post
 from engine.store.journal import Journal
 
@@ -24,7 +25,7 @@ class Writer:
 
     def group(self, *ids: str) -> Group:
         for id in ids:
-            self.intake.add(Pending("e", Post(1, self.key, id, True, b"digest..", 1, 9_999, True, b'"x":1')), 0)
+            self.intake.add(Pending("e", Post(1, self.key, True, 9_999, Envelope(id, b"digest..", 1, True, b'"x":1'))), 0)
         group, _ = self.intake.build([], 100, 1 << 20, 0)
         assert group is not None
         return group
@@ -40,7 +41,7 @@ class Writer:
 
     async def stored(self) -> list[str]:
         return [
-            record.id
+            record.envelope.id
             async for _, payload in self.journal.entries()
             for record in decode_journal(payload)
             if isinstance(record, StoredMessage)

@@ -12,6 +12,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.send import SendLimits, send
 from engine.core.model.constants import HIGH, LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message, SharedBody
 from engine.core.wire.records import WEBSOCKET
 
@@ -43,7 +44,7 @@ def _cool(mailbox: Mailbox) -> None:
 
 def append(mailbox: Mailbox, priority: int, expires_ms: int, body: bytes) -> None:
     seq = mailbox.head + 1
-    mailbox.append(Message(seq, f"id-{seq}", priority, expires_ms, True, 0, body), b"", 256)
+    mailbox.append(Message(seq, Envelope(f"id-{seq}", b"", priority, True, body), expires_ms, 0), b"", 256)
 
 
 def _send(mailbox: Mailbox) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from engine.core.commit.policy_step import PolicyLimits
 from engine.core.journal import rebuild
+from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
-from engine.core.policy.category import DAY_MS, Category, PolicyTerms
+from engine.core.model.envelope import Envelope
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 from engine.core.wire.records import Deliver, GetProfile, Posted, ProfileIs, SetProfile, Timer
@@ -85,7 +86,9 @@ def wants(world: World, profile: Profile) -> None:
 def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, judging: PolicyTerms | None = None, **fields: Any) -> list[Any]:
     """A timer fires; what the schedulers are told."""
     due_ms = due_ms or world.now_ms
-    timer = Timer(sid, "t:u", due_ms, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"', judging=judging, **fields)
+    timer = Timer(
+        sid, "t:u", due_ms, 5, HOUR_MS, Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"', policy_terms=judging), **fields
+    )
     world.core.fire([timer], world.now_ms)
     world.settle()
     said = [record for _, record in world.core.output.to_schedulers]

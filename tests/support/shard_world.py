@@ -15,6 +15,7 @@ from engine.core.journal.journal_records import MailboxPage, decode_journal, dec
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry, read_entry
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW, NORMAL
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import spread
 from engine.core.shard.limits import ShardLimits
@@ -90,16 +91,18 @@ class World:
         record = Post(
             self.refs,
             f"t:{user}",
-            id,
             fields.pop("idempotent", True),
-            digest,
-            fields.pop("priority", NORMAL),
             self.now_ms + ttl_ms,
-            fields.pop("retain", True),
-            b'"id":"%b"' % id.encode() + fields.pop("more", b""),
-            fields.pop("collapse", ""),
-            fields.pop("merge", None),
-            fields.pop("judging", None),
+            Envelope(
+                id,
+                digest,
+                fields.pop("priority", NORMAL),
+                fields.pop("retain", True),
+                b'"id":"%b"' % id.encode() + fields.pop("more", b""),
+                fields.pop("collapse", ""),
+                fields.pop("merge", None),
+                fields.pop("judging", None),
+            ),
         )
         assert not fields, f"unknown: {fields}"
         self.tell(record)
@@ -144,7 +147,7 @@ class World:
         """Publish into the log; the shard does not know yet. Returns the position."""
         pos = self._next_position()
         body = b'"id":"%b"' % id.encode() + more
-        entry = BroadcastEntry(tenant, topic, id, priority, self.now_ms + ttl_ms, retain, self.now_ms, body)
+        entry = BroadcastEntry(tenant, topic, Envelope(id, b"", priority, retain, body), self.now_ms + ttl_ms, self.now_ms)
         self.log.append((pos, encode_entry(entry)))
         return pos
 

@@ -112,13 +112,13 @@ class TimerStorage:
         return TimerAnswer(request.ref, OK, [replace(timer)])
 
     def _of(self, request: ListTimers | CancelAll) -> list[Timer]:
-        return [timer for timer in self.timers.values() if timer.key == request.key and request.collapse in ("", timer.collapse)]
+        return [timer for timer in self.timers.values() if timer.key == request.key and request.collapse in ("", timer.envelope.collapse)]
 
     def _schedule(self, request: Schedule) -> TimerAnswer:
         timer = request.timer
         if request.idempotent:
-            first = self.ids.setdefault((timer.key, timer.id), timer)
-            if first.digest != timer.digest:
+            first = self.ids.setdefault((timer.key, timer.envelope.id), timer)
+            if first.envelope.digest != timer.envelope.digest:
                 return TimerAnswer(request.ref, CONFLICT)
             if first.sid != timer.sid:
                 known = self.timers.get(first.sid)

@@ -114,7 +114,7 @@ class BroadcastStep:
         if not due:
             return False
         self._behind[mailbox.key] = mailbox
-        return not self._quiet_until(mailbox, now_ms) or due[0].priority == HIGH
+        return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
 
     def detached(self, mailbox: Mailbox) -> None:
         """A connection of the mailbox ended."""
@@ -201,7 +201,7 @@ class BroadcastStep:
             else:
                 concerned = self._members.get((broadcast.tenant, broadcast.topic))
             if concerned:
-                (self._behind if broadcast.priority == LOW else self._urgent).update(concerned)
+                (self._behind if broadcast.envelope.priority == LOW else self._urgent).update(concerned)
 
     def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
         """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
@@ -270,7 +270,7 @@ class BroadcastStep:
                 continue
             cursor = self._log.head
             until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)
-            if until_ms and due[-1].priority != HIGH:
+            if until_ms and due[-1].envelope.priority != HIGH:
                 self._sleep(mailbox, until_ms)
                 due = _through_high(due)
                 if not due:
@@ -311,20 +311,20 @@ class BroadcastStep:
 
 
 def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:
-    return broadcast.expires_ms > now_ms and (broadcast.retain or broadcast.pos > mailbox.live_pos)
+    return broadcast.expires_ms > now_ms and (broadcast.envelope.retain or broadcast.pos > mailbox.live_pos)
 
 
 def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
     """Those up to the last one of high priority."""
     upto = len(broadcasts)
-    while upto and broadcasts[upto - 1].priority != HIGH:
+    while upto and broadcasts[upto - 1].envelope.priority != HIGH:
         upto -= 1
     return list(broadcasts[:upto])
 
 
 def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
     if broadcast.facts is None:
-        broadcast.facts = facts_of(broadcast.body, broadcast.priority, None)
+        broadcast.facts = facts_of(broadcast.envelope)
     return muted(broadcast.facts, profile) is not None
 
 
@@ -352,7 +352,7 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
 
 def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int) -> None:
     """The broadcast is in the mailbox under this number."""
-    message = Message(seq, broadcast.id, broadcast.priority, broadcast.expires_ms, broadcast.retain, now_ms, broadcast.body)
+    message = Message(seq, broadcast.envelope, broadcast.expires_ms, now_ms)
     mailbox.append(message, b"", recent_max)
 
 

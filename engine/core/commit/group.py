@@ -21,8 +21,9 @@ from engine.core.commit.broadcast_step import Adoption, number
 from engine.core.commit.policy_step import PERSON_LIMITS, PolicyLimits, PolicyStep, ZoneOf, count, decided, facts_of, said, utc
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
-from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window, for_digest
+from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
 from engine.core.journal.journal_records import Decided, Handled, StoredMessage, Topics, message_of
+from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
@@ -46,7 +47,7 @@ class Pending(Struct, gc=False):
     @property
     def dedupe_id(self) -> str:
         """What makes it the same post again: a timer takes effect once whatever message it carries."""
-        return timer_effect_id(self.timer) if self.timer else self.post.id
+        return timer_effect_id(self.timer) if self.timer else self.post.envelope.id
 
 
 class Answer(Struct, gc=False):
@@ -81,7 +82,7 @@ class Group(Struct):
         """The group has the effect of this post, and with it the number `seq`: 0 for none, `NEVER` and why for what is suppressed."""
         if pending.post.idempotent or pending.timer:
             self.ids.append((pending.post.key, pending.dedupe_id))
-            self.values.append(idempotency_value(pending.post.digest, seq, reason or pending.timer))
+            self.values.append(idempotency_value(pending.post.envelope.digest, seq, reason or pending.timer))
             self.owners.append(len(self.posts))
         self.posts.append(pending)
 
@@ -136,8 +137,8 @@ class PostQueue:
 
     def add(self, pending: Pending, now_ms: int) -> None:
         """A post whose mailbox is in memory."""
-        self._lanes[pending.post.priority].append((pending, now_ms))
-        self.bytes += len(pending.post.body) + MESSAGE_BYTES
+        self._lanes[pending.post.envelope.priority].append((pending, now_ms))
+        self.bytes += len(pending.post.envelope.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes that posts are on their way to, and decisions about posts."""
@@ -173,7 +174,7 @@ class PostQueue:
         for lane in self._lanes:
             while lane and len(taken) < records_max and size < bytes_max:
                 pending = lane.popleft()[0]
-                size += len(pending.post.body) + MESSAGE_BYTES
+                size += len(pending.post.envelope.body) + MESSAGE_BYTES
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
@@ -194,7 +195,7 @@ class PostQueue:
             merging.close_due(mailbox)
         for pending in taken:
             post = pending.post
-            key = post.key
+            key, envelope = post.key, post.envelope
             mailbox = self._mailboxes[key]
             dedupe_id = pending.dedupe_id
             known = mailbox.recent.get(dedupe_id)
@@ -204,24 +205,21 @@ class PostQueue:
             if given and (before := given.get((key, dedupe_id))) is not None:
                 group.answers.append(repeated(pending, *before))
                 continue
-            if not post.retain and not mailbox.connections:
+            if not envelope.retain and not mailbox.connections:
                 at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
                 continue
-            if post.merge is None and post.judging is None and mailbox.user_state is None:  # nearly always
+            if envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None:
+                # Nearly always: nothing decides about the post but its own fields.
                 seq = heads[key] = heads.get(key, mailbox.head) + 1
             else:
                 seq = particular.take(pending, mailbox, given)
                 if not seq:
                     continue
-            given[(key, dedupe_id)] = (seq, post.digest)
+            given[(key, dedupe_id)] = (seq, envelope.digest)
             group.take(pending, seq)
-            stored = StoredMessage(
-                key, seq, post.id, post.digest, post.priority, post.expires_ms, post.retain, now_ms, post.body, 0, pending.timer
-            )
-            if post.judging is not None:
-                stored.judging = post.judging
-            if post.collapse and post.merge is None:
-                self._collapse(stored, post.collapse, mailbox, newest)
+            stored = StoredMessage(key, seq, envelope, post.expires_ms, now_ms, 0, pending.timer)
+            if envelope.collapse and envelope.merge is None:
+                self._collapse(stored, mailbox, newest)
             group.records.append(stored)
             group.answers.append(Answer(pending, ACCEPTED, seq))
         if not (group.records or group.handled or group.adoptions or group.changes or group.notes):
@@ -233,13 +231,16 @@ class PostQueue:
         self.group = group
         return group, at_once
 
-    def _collapse(self, stored: StoredMessage, collapse: str, mailbox: Mailbox, newest: dict[tuple[str, str], Collapsing]) -> None:
-        """Say in the record which older message it stands for. `newest` are the ones of the group so far."""
+    def _collapse(self, stored: StoredMessage, mailbox: Mailbox, newest: dict[tuple[str, str], Collapsing]) -> None:
+        """Set in the record which older message it stands for. `newest` are the ones of the group so far."""
+        envelope = stored.envelope
+        collapse = envelope.collapse
         older = newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
-        verdict = judge(mailbox, older, stored.priority, stored.retain, self._conflation)
-        stored.collapse, stored.supersedes, stored.count = collapse, verdict.supersedes, verdict.count
-        stored.body = counted(stored.body, verdict.count)
-        newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, stored.priority, stored.retain)
+        verdict = judge(mailbox, older, envelope.priority, envelope.retain, self._conflation)
+        stored.supersedes, stored.count = verdict.supersedes, verdict.count
+        if verdict.count > 1:
+            stored.envelope = msgspec.structs.replace(envelope, body=counted(envelope.body, verdict.count))
+        newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, envelope.priority, envelope.retain)
 
     def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Storage took nothing, because it remembers some of the group's ids: {index into `ids`: value}. Builds it again."""
@@ -335,26 +336,27 @@ class _Particular:
     def take(self, pending: Pending, mailbox: Mailbox, given: Given) -> int:
         """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
         post, facts, digested = pending.post, None, None
+        envelope = post.envelope
         if pending.unmet is not None:
             self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)), given)
             return 0
-        if post.judging is not None or mailbox.user_state is not None:
-            facts = facts_of(post.body, post.priority, post.judging)
-            verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, post))
+        if envelope.policy_terms is not None or mailbox.user_state is not None:
+            facts = facts_of(envelope)
+            verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, envelope))
             if verdict is not None and verdict.decision is Decision.DIGEST:
-                digested, post = verdict, for_digest(post, self._digest_ms)
+                digested, envelope = verdict, in_digest(envelope, self._digest_ms)
             elif verdict is not None and verdict.decision is not Decision.DELIVER:
                 self._turn_away(pending, verdict, given)
                 return 0
-        merged = ALONE if post.merge is None else self._merging.offer(mailbox, post, pending.timer)
+        merged = ALONE if envelope.merge is None else self._merging.offer(mailbox, envelope, post.expires_ms, pending.timer)
         if merged.status == DUPLICATE:
             self._at_once.append(Answer(pending, DUPLICATE, merged.seq))
             return 0
         if merged.status == MERGED:
-            given[(post.key, pending.dedupe_id)] = (0, post.digest)
+            given[(post.key, pending.dedupe_id)] = (0, envelope.digest)
             self._group.take(pending, 0)
             if digested is not None:
-                self._group.records.append(decided(post.key, post.id, digested, self._now_ms, merged.until_ms))
+                self._group.records.append(decided(post.key, envelope.id, digested, self._now_ms, merged.until_ms))
             self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
             return 0
         if facts is not None:
@@ -365,11 +367,11 @@ class _Particular:
     def _turn_away(self, pending: Pending, verdict: Verdict, given: Given) -> None:
         """A message that is not taken now, or never: why is written down with the group, and then answered."""
         post, reason = pending.post, said(verdict)
-        self._group.records.append(decided(post.key, post.id, verdict, self._now_ms))
+        self._group.records.append(decided(post.key, post.envelope.id, verdict, self._now_ms))
         if verdict.decision is Decision.DEFER:
             self._group.answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
             return
-        given[(post.key, pending.dedupe_id)] = (NEVER, post.digest, reason)
+        given[(post.key, pending.dedupe_id)] = (NEVER, post.envelope.digest, reason)
         self._group.take(pending, NEVER, reason)
         self._group.answers.append(Answer(pending, SUPPRESSED, 0, reason))
 
@@ -390,22 +392,23 @@ def apply_stored(
     if stored.seq > mailbox.head + 1:
         first, mailbox.head = mailbox.head + 1, stored.seq - 1
         mailbox.lose(first, mailbox.head)
-    mailbox.append(message_of(stored), stored.digest, recent_max)
+    envelope = stored.envelope
+    mailbox.append(message_of(stored), envelope.digest, recent_max)
     if stored.timer:
-        mailbox.remember(timer_effect_id(stored.timer), stored.seq, stored.digest, recent_max)
+        mailbox.remember(timer_effect_id(stored.timer), stored.seq, envelope.digest, recent_max)
         if mailbox.user_state is not None:
             mailbox.user_state.took_effect(stored.timer)
-    if stored.judging is not None:
+    if envelope.policy_terms is not None:
         count(mailbox, stored, counted_max)
-    if not stored.collapse:
+    if not stored.count:
         return None
-    remember(mailbox, stored.collapse, Collapsing(stored.seq, stored.count, stored.priority, stored.retain), keys_max)
+    remember(mailbox, envelope.collapse, Collapsing(stored.seq, stored.count, envelope.priority, envelope.retain), keys_max)
     return mailbox.supersede(stored.supersedes) if stored.supersedes else None
 
 
 def repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
     """The answer to a post whose id was used before, with this number and payload."""
-    if digest != pending.post.digest:
+    if digest != pending.post.envelope.digest:
         return Answer(pending, CONFLICT, max(seq, 0), "the same id was used with a different payload")
     if seq == NEVER:
         return Answer(pending, SUPPRESSED, 0, detail)

@@ -28,8 +28,9 @@ from msgspec import Struct
 from engine.core.commit.user_step import user_state_of
 from engine.core.journal.journal_records import Decided, StoredMessage
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH
-from engine.core.policy.category import PolicyTerms
+from engine.core.model.envelope import Envelope
 from engine.core.policy.contact_policy import NONE_YET, Counters, Decision, Facts, Verdict, judge, limited, record, wished
 from engine.core.policy.profile import NO_PROFILE, Profile, target_names
 from engine.core.policy.user_state import TimelineEntry
@@ -38,7 +39,7 @@ from engine.core.wire.records import UNREADABLE
 ZoneOf = Callable[[str], tzinfo]
 """The time zone of a name. Never raises: a name that nobody knows here means UTC."""
 
-NOTHING_SAID: Final = PolicyTerms()
+NO_TERMS: Final = PolicyTerms()
 
 _EVENTS: Final = {Decision.SUPPRESS: "suppressed", Decision.DEFER: "deferred", Decision.DIGEST: "digested"}
 
@@ -67,20 +68,20 @@ class _Named(Struct):
 _named: Final = msgspec.json.Decoder(_Named)
 
 
-def facts_of(body: bytes, priority: int, judging: PolicyTerms | None) -> Facts:
-    """What the judgement asks of a message."""
+def facts_of(envelope: Envelope) -> Facts:
+    """What the contact policy depends on in a message."""
     try:
-        named = _named.decode(b"{%b}" % body)
+        named = _named.decode(b"{%b}" % envelope.body)
     except UNREADABLE:  # a number beyond what Python reads, in the target
         named = _Named()
-    judging = judging or NOTHING_SAID
+    terms = envelope.policy_terms or NO_TERMS
     return Facts(
         type=named.type,
-        category=judging.category,
-        limits=judging.limits,
-        priority=priority,
+        category=terms.category,
+        limits=terms.limits,
+        priority=envelope.priority,
         targets=target_names(named.target),
-        unless_active_since_ms=judging.unless_active_since_ms,
+        unless_active_since_ms=terms.unless_active_since_ms,
     )
 
 
@@ -149,13 +150,13 @@ def said(verdict: Verdict) -> str:
 
 def count(mailbox: Mailbox, stored: StoredMessage, counted_max: int) -> None:
     """A journalled message has joined its mailbox: it counts, as it did for the group."""
-    judging = stored.judging
-    assert judging is not None, "nobody limits it"
-    if counts(judging.limits.cap or judging.limits.same_type_ms, stored.priority):
+    terms = stored.envelope.policy_terms
+    assert terms is not None, "no terms limit it"
+    if counts(terms.limits.cap or terms.limits.same_type_ms, stored.envelope.priority):
         user_state = user_state_of(mailbox)
         if user_state.counters is None:
             user_state.counters = Counters()
-        record(user_state.counters, facts_of(stored.body, stored.priority, judging), stored.accepted_ms, counted_max)
+        record(user_state.counters, facts_of(stored.envelope), stored.accepted_ms, counted_max)
 
 
 def _profile_of(mailbox: Mailbox) -> Profile:

@@ -18,16 +18,16 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from engine.core.commit.policy_step import PolicyStep, decided, facts_of
 from engine.core.journal.journal_records import Decided, Kept, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, Sent, WindowItem, WindowOutcome, Windows
+from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, WindowOutcome, Windows, merge_of
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.policy.contact_policy import Decision
-from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED, Merge, Post
+from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED
 
 Events = list[StoredMessage | Counted | Ended | Extended | Decided]
 """What a group says of messages and windows, in the order in which it happens."""
@@ -96,7 +96,6 @@ class Merged(Struct, frozen=True, gc=False):
 
 
 ALONE: Final = Merged(ACCEPTED)
-_DIGEST_TEXT: Final = "{count} notifications"
 
 
 class WindowStep:
@@ -132,95 +131,68 @@ class WindowStep:
 
     def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
         sent, ended = windows.close(mailbox.key, collapse)
-        if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.retain or mailbox.connections)):
+        if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.envelope.retain or mailbox.connections)):
             sent = None
-        if sent is not None and (sent.judging is not None or mailbox.user_state is not None):
-            facts = facts_of(sent.body, sent.priority, sent.judging)
+        if sent is not None and (sent.envelope.policy_terms is not None or mailbox.user_state is not None):
+            facts = facts_of(sent.envelope)
             verdict = self._judge.summary(mailbox, facts)
             if verdict.decision is Decision.DEFER:
                 extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
                 windows.apply(extended)
-                self._records += [extended, decided(mailbox.key, sent.id, verdict, self._now_ms)]
+                self._records += [extended, decided(mailbox.key, sent.envelope.id, verdict, self._now_ms)]
                 return
             if verdict.decision is Decision.DELIVER:
                 self._judge.delivered(mailbox, facts)
             else:
-                self._records.append(decided(mailbox.key, sent.id, verdict, self._now_ms))
+                self._records.append(decided(mailbox.key, sent.envelope.id, verdict, self._now_ms))
                 sent = None
         windows.apply(ended)
         self._records.append(ended)
         if sent is not None:
-            self._records.append(_stored(mailbox.key, self._number(mailbox), sent, self._now_ms))
+            self._records.append(StoredMessage(mailbox.key, self._number(mailbox), sent.envelope, sent.expires_ms, self._now_ms))
 
     def _number(self, mailbox: Mailbox) -> int:
         seq = self._heads[mailbox.key] = self._heads.get(mailbox.key, mailbox.head) + 1
         return seq
 
-    def holds(self, mailbox: Mailbox, post: Post) -> bool:
+    def holds(self, mailbox: Mailbox, envelope: Envelope) -> bool:
         """Would the message wait in its window, rather than be delivered now?"""
-        merge = post.merge
+        merge = envelope.merge
         if merge is None:
             return False
         windows = self._windows.get(mailbox.key) or mailbox.windows
-        window = None if windows is None else windows.open.get(post.collapse)
+        window = None if windows is None else windows.open.get(envelope.collapse)
         if window is not None and window.closes_ms > self._now_ms:
             return True
         return not merge.leading and (
-            window is not None or windows is None or len(windows.open) < self._windows_max + (post.collapse == DIGEST)
+            window is not None or windows is None or len(windows.open) < self._windows_max + (envelope.collapse == DIGEST)
         )
 
-    def closes_ms(self, mailbox: Mailbox, post: Post) -> int:
+    def closes_ms(self, mailbox: Mailbox, envelope: Envelope) -> int:
         """When the window ends that the message would wait in."""
-        window = None if mailbox.windows is None else mailbox.windows.open.get(post.collapse)
-        merge = post.merge
-        assert merge is not None, "it names no window"
-        return window.closes_ms if window is not None and window.closes_ms > self._now_ms else self._now_ms + merge.window_ms
+        window = None if mailbox.windows is None else mailbox.windows.open.get(envelope.collapse)
+        if window is not None and window.closes_ms > self._now_ms:
+            return window.closes_ms
+        return self._now_ms + merge_of(envelope).window_ms
 
-    def offer(self, mailbox: Mailbox, post: Post, timer: str) -> Merged:
+    def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
         """A message comes to its window. Where it is delivered too, its number is the mailbox's next one of the group."""
-        merge = post.merge
-        assert merge is not None, "it names no window"
-        windows = self._of(mailbox)
-        window = windows.open.get(post.collapse)
+        windows, collapse = self._of(mailbox), envelope.collapse
+        window = windows.open.get(collapse)
         if window is not None and window.closes_ms <= self._now_ms:
-            self._close(mailbox, windows, post.collapse)
-        item = WindowItem(
-            post.collapse,
-            merge.window_ms,
-            merge.leading,
-            merge.text,
-            self._now_ms,
-            post.id,
-            timer,
-            post.digest,
-            post.priority,
-            post.expires_ms,
-            post.retain,
-            post.body,
-            post.judging,
-        )
-        windows_max = self._windows_max + (post.collapse == DIGEST)
+            self._close(mailbox, windows, collapse)
+        item = WindowItem(envelope, expires_ms, self._now_ms, timer)
+        windows_max = self._windows_max + (collapse == DIGEST)
         outcome, counted = windows.offer(mailbox.key, item, windows_max, self._heads.get(mailbox.key, mailbox.head) + 1)
         if counted is not None:
             windows.apply(counted)
             self._records.append(counted)
         if outcome in (WindowOutcome.DELIVER, WindowOutcome.UNMERGED):
             return ALONE
-        window = windows.open[post.collapse]
+        window = windows.open[collapse]
         if outcome is WindowOutcome.DUPLICATE:
-            return Merged(DUPLICATE, seq=window.first_seq if window.first_id == post.id else 0)
+            return Merged(DUPLICATE, seq=window.first_seq if window.envelope.id == envelope.id else 0)
         return Merged(MERGED, until_ms=window.closes_ms)
-
-
-def _stored(key: str, seq: int, sent: Sent, now_ms: int) -> StoredMessage:
-    return StoredMessage(
-        key, seq, sent.id, sent.digest, sent.priority, sent.expires_ms, sent.retain, now_ms, sent.body, judging=sent.judging
-    )
-
-
-def for_digest(post: Post, digest_ms: int) -> Post:
-    """The message on its way into its user's digest, instead of whatever it asked for."""
-    return msgspec.structs.replace(post, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
 
 
 def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, recent_max: int) -> None:
@@ -234,6 +206,6 @@ def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, re
     if mailbox.windows.apply(record) and isinstance(record, Counted) and not record.seq:
         # A message without a number: its publisher's quick retry is still told at once. One with a number is remembered with that.
         item = record.item
-        mailbox.remember(item.id, 0, item.digest, recent_max)
+        mailbox.remember(item.envelope.id, 0, item.envelope.digest, recent_max)
         if item.timer:
-            mailbox.remember(timer_effect_id(item.timer), 0, item.digest, recent_max)
+            mailbox.remember(timer_effect_id(item.timer), 0, item.envelope.digest, recent_max)

@@ -27,8 +27,8 @@ from msgspec import Struct
 from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
-from engine.core.policy.category import PolicyTerms
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
 
@@ -41,20 +41,14 @@ class StoredMessage(Struct, array_like=True, tag=1, gc=False):
 
     key: str
     seq: int
-    id: str
-    digest: bytes
-    priority: int
+    envelope: Envelope
     expires_ms: int
-    retain: bool
     accepted_ms: int
-    body: bytes
     attempts: int = 0
     timer: str = ""  # scheduled id of the durable timer whose effect this message is
-    collapse: str = ""  # collapse key, for the journal only
     supersedes: int = 0  # number of the older message that this one stands for
-    count: int = 1  # how many messages it stands for
-    pos: int = 0  # of the broadcast whose body this is; `body` is empty then
-    judging: PolicyTerms | None = None  # by what it was judged, and counts; for the journal only
+    count: int = 0  # how many messages of its collapse key it stands for; 0: replay does not register it under that key
+    pos: int = 0  # of the broadcast whose body this is; the body of the envelope is empty then
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
@@ -202,9 +196,7 @@ def decode_stored(blob: bytes) -> StoredMessage:
 
 def message_of(stored: StoredMessage) -> Message:
     """The message as a mailbox holds it."""
-    return Message(
-        stored.seq, stored.id, stored.priority, stored.expires_ms, stored.retain, stored.accepted_ms, stored.body, stored.attempts
-    )
+    return Message(stored.seq, stored.envelope, stored.expires_ms, stored.accepted_ms, stored.attempts)
 
 
 def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
@@ -214,7 +206,7 @@ def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
         broadcast = log.get(stored.pos)
         if broadcast is None:
             return None
-        message.body = broadcast.body
+        message.envelope = broadcast.envelope
     return message
 
 
@@ -224,14 +216,17 @@ def spill_of(mailbox: Mailbox) -> Spill:
     A dying message is pending for storage: after a crash its way to the dead letters begins again.
     """
     bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
-    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.retain])
+    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.envelope.retain])
     entries = []
     expires_ms = 0
     for seq in fresh:
         m = bodies[seq]
         expires_ms = max(expires_ms, m.expires_ms)
-        body, pos = (b"", m.body.pos) if isinstance(m.body, SharedBody) else (m.body, 0)
-        stored = StoredMessage(mailbox.key, seq, m.id, b"", m.priority, m.expires_ms, m.retain, m.accepted_ms, body, m.attempts, pos=pos)
+        envelope, pos = m.envelope, 0
+        if isinstance(envelope.body, SharedBody):
+            pos = envelope.body.pos
+            envelope = msgspec.structs.replace(envelope, body=b"")
+        stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
         entries.append((seq, _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
     page = page_of(mailbox)
@@ -258,7 +253,7 @@ def page_of(mailbox: Mailbox) -> MailboxPage:
     for connection in mailbox.connections.values():
         for seq, (_, tries) in connection.flight.items():
             attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
-    oldest = min([message.expires_ms for message in mailbox.hot.values() if message.retain], default=0)
+    oldest = min([message.expires_ms for message in mailbox.hot.values() if message.envelope.retain], default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))

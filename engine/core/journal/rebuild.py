@@ -35,7 +35,7 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
             entry.append(record)
             size += 64
             if isinstance(record, StoredMessage):
-                size += len(record.body)
+                size += len(record.envelope.body)
             elif isinstance(record, Handled):
                 size += 9 * len(record.acked)
             elif isinstance(record, Kept):
@@ -59,20 +59,10 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
             yield Handled(mailbox.key, floor, settled, seq - 1)
         told = seq
         m = pending[seq]
+        # A spill of version 0 had no digest, and a broadcast counts by its id alone.
         digest = known[seq][1] if seq in known else b""
-        yield StoredMessage(
-            mailbox.key,
-            seq,
-            m.id,
-            digest,
-            m.priority,
-            m.expires_ms,
-            m.retain,
-            m.accepted_ms,
-            bytes(m.body),
-            m.attempts,
-            timers.get(seq, ""),
-        )
+        envelope = msgspec.structs.replace(m.envelope, digest=digest, body=bytes(m.envelope.body))
+        yield StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, timers.get(seq, ""))
     if mailbox.topics or mailbox.log_pos:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
     yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms)

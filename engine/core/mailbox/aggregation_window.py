@@ -45,9 +45,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from engine.core.model.constants import PRIORITIES
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import timer_effect_id
 from engine.core.model.placeholders import Scope, Template, parse_template
-from engine.core.policy.category import PolicyTerms
 from engine.core.wire.records import UNREADABLE
 from engine.errors import Invalid
 
@@ -63,6 +63,7 @@ messages of each type there were."""
 
 DIGEST_TYPE: Final = "digest"
 
+_DIGEST_TEXT: Final = "{count} notifications"
 _MARK_BYTES: Final = 8
 _WINDOW_BYTES: Final = 900
 """Memory of an open window beside its bytes: the object, its lists, a place in a table."""
@@ -81,42 +82,41 @@ class WindowOutcome(IntEnum):
     DUPLICATE = 4  # it counts already
 
 
+def merge_of(envelope: Envelope) -> Merge:
+    """How a message is merged that names a window. Raises ValueError when it names none."""
+    if envelope.merge is None:
+        raise ValueError("the message names no window")
+    return envelope.merge
+
+
+def in_digest(envelope: Envelope, digest_ms: int) -> Envelope:
+    """The message as its user's digest takes it, whatever collapse key and window it names itself."""
+    return msgspec.structs.replace(envelope, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
+
+
 class WindowItem(Struct, frozen=True, array_like=True, gc=False):
     """A message on its way into a window.
 
     Args:
-        collapse: the key.
-        window_ms: how long the window is that it would open.
-        leading: deliver the first message at once.
-        text: template of the summary's text, "" for none.
+        envelope: with a collapse key and `merge`; see `in_digest` for what a user's digest takes.
+        expires_ms: as in `Post`.
         at_ms: when it was accepted.
-        id: of the message.
         timer: scheduled id of the durable timer whose effect it is, or "".
-        digest: over its payload, as in `Post`.
-        priority, expires_ms, retain: as in `Post`.
-        body: its JSON members, see `engine.core.model.message`.
-        judging: by what it is judged, as in `Post`.
     """
 
-    collapse: str
-    window_ms: int
-    leading: bool
-    text: str
-    at_ms: int
-    id: str
-    timer: str
-    digest: bytes
-    priority: int
+    envelope: Envelope
     expires_ms: int
-    retain: bool
-    body: bytes
-    judging: PolicyTerms | None = None
+    at_ms: int
+    timer: str = ""
+
+    def __post_init__(self) -> None:
+        merge_of(self.envelope)  # a stored record without it is corrupt, and must be found so when it is decoded
 
     @property
     def mark(self) -> bytes:
-        """What makes it the same message again."""
-        name = timer_effect_id(self.timer) if self.timer else self.id
-        return blake2b(name.encode() + b"\n" + self.digest, digest_size=_MARK_BYTES).digest()
+        """Identifies the message: a repeat has the same mark."""
+        name = timer_effect_id(self.timer) if self.timer else self.envelope.id
+        return blake2b(name.encode() + b"\n" + self.envelope.digest, digest_size=_MARK_BYTES).digest()
 
 
 class Counted(Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -149,43 +149,42 @@ class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
 
 
 class AggregationWindow(Struct, frozen=True, array_like=True):
-    """An open window of `count` messages."""
+    """An open window of `count` messages.
+
+    `envelope` is that of the first message, but for the body of the newest one, the highest priority, and `retain` when any of them has it.
+    """
 
     opened_ms: int
     closes_ms: int
-    leading: bool
-    text: str
-    first_id: str
+    envelope: Envelope
+    expires_ms: int  # the last
     first_seq: int  # of a leading one's first message
-    first_digest: bytes
     count: int
     first_ms: int
     last_ms: int
-    priority: int  # the highest
-    expires_ms: int  # the last
-    retain: bool  # of any
     actors: list[bytes]  # JSON
     marks: list[bytes]  # newest last
-    body: bytes  # of the newest message
-    judging: PolicyTerms | None = None  # of the first
     types: dict[str, int] = {}  # of a digest: messages by type, `TYPES_MAX` of them, and those of all others under OTHER_TYPES
+
+    def __post_init__(self) -> None:
+        merge_of(self.envelope)
+
+    @property
+    def merge(self) -> Merge:
+        """How its messages are merged, as its first message has it."""
+        return merge_of(self.envelope)
 
     @property
     def size(self) -> int:
         """Bytes it takes in memory, about."""
-        return _WINDOW_BYTES + len(self.body) + 50 * len(self.marks) + sum(map(len, self.actors))
+        return _WINDOW_BYTES + len(self.envelope.body) + 50 * len(self.marks) + sum(map(len, self.actors))
 
 
 class Sent(Struct, frozen=True):
-    """The notification that a closed window sends. `digest` is of the payload, b"" for a summary."""
+    """The notification that a closed window sends."""
 
-    id: str
-    digest: bytes
-    priority: int
+    envelope: Envelope
     expires_ms: int
-    retain: bool
-    body: bytes
-    judging: PolicyTerms | None
 
 
 class Windows(Struct, array_like=True):
@@ -219,14 +218,14 @@ class Windows(Struct, array_like=True):
             key: the mailbox's.
             seq: the number it gets if it is delivered now.
         """
-        window = self.open.get(item.collapse)
+        window = self.open.get(item.envelope.collapse)
         if window is not None:
             if item.mark in window.marks:
                 return WindowOutcome.DUPLICATE, None
             return WindowOutcome.MERGED, Counted(key, self.applied + 1, item)
         if len(self.open) >= windows_max:
             return WindowOutcome.UNMERGED, None
-        if item.leading:
+        if merge_of(item.envelope).leading:
             return WindowOutcome.DELIVER, Counted(key, self.applied + 1, item, seq)
         return WindowOutcome.HELD, Counted(key, self.applied + 1, item)
 
@@ -236,7 +235,7 @@ class Windows(Struct, array_like=True):
 
     def close(self, key: str, collapse: str) -> tuple[Sent | None, Ended]:
         """What an open window sends at its end, None for nothing, and the record that ends it. Changes nothing."""
-        return _sent(collapse, self.open[collapse]), Ended(key, self.applied + 1, collapse)
+        return _sent(self.open[collapse]), Ended(key, self.applied + 1, collapse)
 
     def apply(self, record: Counted | Ended | Extended) -> bool:
         """Make a record so; False when it is so already."""
@@ -254,8 +253,9 @@ class Windows(Struct, array_like=True):
                 self.open[record.collapse] = longer
             return True
         item = record.item
-        window = self.open.get(item.collapse)
-        self.open[item.collapse] = _opened(item, record.seq) if window is None else _counted(window, item)
+        collapse = item.envelope.collapse
+        window = self.open.get(collapse)
+        self.open[collapse] = _opened(item, record.seq) if window is None else _counted(window, item)
         return True
 
     def copy(self) -> Windows:
@@ -265,39 +265,33 @@ class Windows(Struct, array_like=True):
 
 def _opened(item: WindowItem, seq: int) -> AggregationWindow:
     return AggregationWindow(
-        item.at_ms,
-        item.at_ms + item.window_ms,
-        item.leading,
-        item.text,
-        item.id,
-        seq,
-        item.digest,
-        1,
-        item.at_ms,
-        item.at_ms,
-        item.priority,
-        item.expires_ms,
-        item.retain,
-        _with_actor([], item.body),
-        [item.mark],
-        item.body,
-        item.judging,
-        _with_type({}, item),
+        opened_ms=item.at_ms,
+        closes_ms=item.at_ms + merge_of(item.envelope).window_ms,
+        envelope=item.envelope,
+        expires_ms=item.expires_ms,
+        first_seq=seq,
+        count=1,
+        first_ms=item.at_ms,
+        last_ms=item.at_ms,
+        actors=_with_actor([], item.envelope.body),
+        marks=[item.mark],
+        types=_with_type({}, item.envelope),
     )
 
 
 def _counted(window: AggregationWindow, item: WindowItem) -> AggregationWindow:
+    first, newest = window.envelope, item.envelope
     return msgspec.structs.replace(
         window,
+        envelope=msgspec.structs.replace(
+            first, priority=min(first.priority, newest.priority), retain=first.retain or newest.retain, body=newest.body
+        ),
+        expires_ms=max(window.expires_ms, item.expires_ms),
         count=window.count + 1,
         last_ms=max(window.last_ms, item.at_ms),
-        priority=min(window.priority, item.priority),
-        expires_ms=max(window.expires_ms, item.expires_ms),
-        retain=window.retain or item.retain,
-        actors=_with_actor(window.actors, item.body),
+        actors=_with_actor(window.actors, newest.body),
         marks=[*window.marks[1 - MARKS_MAX :], item.mark],
-        body=item.body,
-        types=_with_type(window.types, item),
+        types=_with_type(window.types, newest),
     )
 
 
@@ -309,11 +303,11 @@ def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:
     return actors
 
 
-def _with_type(types: dict[str, int], item: WindowItem) -> dict[str, int]:
-    """What a digest says of its messages: how many there are of each type."""
-    if item.collapse != DIGEST:
+def _with_type(types: dict[str, int], envelope: Envelope) -> dict[str, int]:
+    """Messages of a digest by type, this one counted."""
+    if envelope.collapse != DIGEST:
         return types
-    type_ = _read(_type, item.body).type
+    type_ = _read(_type, envelope.body).type
     if type_ not in types and len(types) >= TYPES_MAX:
         type_ = OTHER_TYPES
     return {**types, type_: types.get(type_, 0) + 1}
@@ -341,33 +335,34 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they we
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _sent(collapse: str, window: AggregationWindow) -> Sent | None:
+def _sent(window: AggregationWindow) -> Sent | None:
+    envelope, merge = window.envelope, window.merge
+    collapse = envelope.collapse
     if window.count == 1:
-        if window.leading:
-            return None
-        return Sent(window.first_id, window.first_digest, window.priority, window.expires_ms, window.retain, window.body, window.judging)
-    id_ = "window-" + blake2b(f"{window.opened_ms}:{window.first_id}".encode(), digest_size=16).hexdigest()
+        return None if merge.leading else Sent(envelope, window.expires_ms)
+    id_ = "window-" + blake2b(f"{window.opened_ms}:{envelope.id}".encode(), digest_size=16).hexdigest()
     members: dict[str, object] = {"id": id_, "ts": window.last_ms, "type": DIGEST_TYPE}
     data: object = {"types": window.types}
     if collapse != DIGEST:
-        said = _read(_members, window.body)
+        said = _read(_members, envelope.body)
         members = {**said}
         data = members.pop("data", Raw(b"null"))
     members |= {
         "id": id_,
-        "priority": PRIORITIES[window.priority],
+        "priority": PRIORITIES[envelope.priority],
         "collapse": DIGEST_TYPE if collapse == DIGEST else collapse,
         "count": window.count,
         "actors": [Raw(actor) for actor in window.actors],
         "first_ts": window.first_ms,
         "last_ts": window.last_ms,
     }
-    if window.leading:
-        members["replaces"] = window.first_id
+    if merge.leading:
+        members["replaces"] = envelope.id
     body = _encode(members | {"data": data})
-    if window.text and (text := _text(window.text, body)):
+    if merge.text and (text := _text(merge.text, body)):
         body = _encode(members | {"text": text, "data": data})
-    return Sent(id_, b"", window.priority, window.expires_ms, window.retain, body[1:-1], None if collapse == DIGEST else window.judging)
+    terms = None if collapse == DIGEST else envelope.policy_terms
+    return Sent(msgspec.structs.replace(envelope, id=id_, digest=b"", body=body[1:-1], policy_terms=terms), window.expires_ms)
 
 
 def _text(template: str, body: bytes) -> str:

@@ -68,7 +68,7 @@ class Attachment:
     def fly(self, message: Message, now_ms: int) -> None:
         """The message goes out for the first time on this connection."""
         self.flight[message.seq] = (now_ms, 1)
-        self.flight_bytes += len(message.body)
+        self.flight_bytes += len(message.envelope.body)
 
     def land(self, message: Message) -> bool:
         """The message is settled or gone: it leaves the flight. Returns whether it was in it."""
@@ -78,7 +78,7 @@ class Attachment:
             self.first_sent_ms.pop(message.seq, None)
         if self.flight.pop(message.seq, None) is None:
             return False
-        self.flight_bytes -= len(message.body)
+        self.flight_bytes -= len(message.envelope.body)
         return True
 
     def measure(self, seq: int, now_ms: int, policy: RetryPolicy) -> None:
@@ -107,7 +107,7 @@ class Attachment:
                 return []
             message = hot[seq]
             if message.expires_ms > now_ms:
-                again.append((seq, message.attempts + tries + 1, message.body))
+                again.append((seq, message.attempts + tries + 1, message.envelope.body))
                 if tries == 1:
                     waited_ms = max(waited_ms, now_ms - sent_ms)
         if waited_ms:
@@ -159,7 +159,7 @@ class Attachment:
             self.first_sent_ms.pop(number, None)
             message = hot[number]
             message.attempts += tries
-            self.flight_bytes -= len(message.body)
+            self.flight_bytes -= len(message.envelope.body)
 
     def spend(self, hot: Mapping[int, Message]) -> None:
         """What is in flight is pending again; its tries count as attempts."""

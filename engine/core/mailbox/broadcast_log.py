@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from engine.core.model.constants import LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.policy.contact_policy import Facts
 
@@ -34,31 +34,25 @@ EVERYONE: Final = ""
 
 
 class BroadcastEntry(Struct, array_like=True, gc=False):
-    """One broadcast as the log keeps it. `body` is as in `engine.core.model.message`; times in ms since the epoch."""
+    """One broadcast as the log keeps it. Times in ms since the epoch."""
 
     tenant: str
     topic: str  # EVERYONE, or whose subscribers it is for
-    id: str
-    priority: Annotated[int, Meta(ge=0, le=LOW)]
+    envelope: Envelope  # `retain` False: only for users who are connected when it is read from the log
     expires_ms: int
-    retain: bool  # False: only for whoever is connected when it comes
     accepted_ms: int
-    body: bytes
 
 
 class Broadcast(Struct, gc=False):
-    """A held entry."""
+    """A held entry. The body of its envelope is a `SharedBody`."""
 
     pos: int
     tenant: str
     topic: str
-    id: str
-    priority: int
+    envelope: Envelope
     expires_ms: int
-    retain: bool
     accepted_ms: int
-    body: SharedBody
-    facts: Facts | None = None  # what the judgement asks of it, once it was asked
+    facts: Facts | None = None  # for the contact policy, computed when first needed
 
 
 encode_entry: Final = msgspec.msgpack.Encoder().encode
@@ -68,17 +62,8 @@ _decode: Final = msgspec.msgpack.Decoder(BroadcastEntry).decode
 def read_entry(pos: int, blob: bytes) -> Broadcast:
     """An entry of the log. Raises one of `batch.UNREADABLE` when it is corrupt."""
     entry = _decode(blob)
-    return Broadcast(
-        pos,
-        entry.tenant,
-        entry.topic,
-        entry.id,
-        entry.priority,
-        entry.expires_ms,
-        entry.retain,
-        entry.accepted_ms,
-        SharedBody.at(pos, entry.body),
-    )
+    envelope = msgspec.structs.replace(entry.envelope, body=SharedBody.at(pos, entry.envelope.body))
+    return Broadcast(pos, entry.tenant, entry.topic, envelope, entry.expires_ms, entry.accepted_ms)
 
 
 class BroadcastMirror:

@@ -19,14 +19,16 @@ def oldest_of(mailbox: Mailbox, ids: Iterable[str]) -> dict[str, int]:
     wanted = set(ids)
     oldest = {id: seq for id in wanted if (seq := mailbox.recent.get(id, (0,))[0])}
     for seq, message in chain(mailbox.dying.items(), mailbox.hot.items()):
-        if message.id in wanted:
-            oldest[message.id] = min(seq, oldest.get(message.id, seq))
+        if message.envelope.id in wanted:
+            oldest[message.envelope.id] = min(seq, oldest.get(message.envelope.id, seq))
     return oldest
 
 
 def seqs_shown(mailbox: Mailbox, ids: Iterable[str], by: Attachment) -> list[int]:
     """All numbers of these ids that are in flight on a connection, and the oldest of each of the others, ascending."""
     wanted = set(ids)
-    shown = {seq: message.id for seq in by.flight if (message := mailbox.hot.get(seq)) is not None and message.id in wanted}
+    shown = {
+        seq: message.envelope.id for seq in by.flight if (message := mailbox.hot.get(seq)) is not None and message.envelope.id in wanted
+    }
     left = wanted.difference(shown.values())  # nearly always nothing
     return sorted([*shown, *oldest_of(mailbox, left).values()] if left else shown)

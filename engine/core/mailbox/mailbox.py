@@ -145,7 +145,7 @@ class Mailbox:
         assert message.seq == self.head + 1, "numbers are given without holes"
         self.head = message.seq
         self._hold(message)
-        self.remember(message.id, message.seq, digest, recent_max)
+        self.remember(message.envelope.id, message.seq, digest, recent_max)
 
     def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
         """Keep the id for publishers that repeat themselves; the oldest makes room."""
@@ -205,7 +205,7 @@ class Mailbox:
         memory.bytes += size + MESSAGE_BYTES
         self.hot_bytes += size
         self.hot[message.seq] = message
-        if message.priority != LOW and message.seq > self.newest_above_low:
+        if message.envelope.priority != LOW and message.seq > self.newest_above_low:
             self.newest_above_low = message.seq
 
     def _release(self, seq: int) -> Message | None:
@@ -310,8 +310,9 @@ class Mailbox:
         for number in range(floor + 1, seq + 1):
             message = hot.pop(number)
             messages.append(message)
-            length = len(message.body)
-            if type(message.body) is bytes:  # as in `Message.size`
+            body = message.envelope.body
+            length = len(body)
+            if type(body) is bytes:  # as in `Message.size`
                 size += length
             if flight.pop(number, None) is not None:
                 landed += length
@@ -428,7 +429,7 @@ class Mailbox:
         for connection in self.connections.values():
             flew = connection.land(message)
             if connection is not by and (flew or seq <= connection.sent):
-                result.revoked.setdefault(connection.conn, []).append(message.id)
+                result.revoked.setdefault(connection.conn, []).append(message.envelope.id)
 
     def _pass_acked(self) -> None:
         while self.floor + 1 in self.acked:
@@ -509,11 +510,11 @@ class Mailbox:
         for message in [self.hot[seq] for seq in droppable]:
             self._release(seq := message.seq)
             dropped.append(message)
-            if not message.retain:
+            if not message.envelope.retain:
                 self.lose(seq, seq)
             elif message.attempts:
                 self.cold_attempts[seq] = message.attempts
-        kept = [message.seq for message in dropped if message.retain]
+        kept = [message.seq for message in dropped if message.envelope.retain]
         if kept:
             low, high = min(kept), max(kept)
             self._set_cold((min(self.cold[0], low), max(self.cold[1], high)) if self.cold else (low, high))

@@ -46,27 +46,28 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
     if seq == head and len(flight) < limits.window and not hold_low:  # nearly always: one new message, and nothing before it is unsent
         message = hot.get(seq)
         room = limits.window_bytes - connection.flight_bytes
-        if message is not None and message.expires_ms > now_ms and (len(message.body) <= room or not flight):
+        if message is not None and message.expires_ms > now_ms and (len(body := message.envelope.body) <= room or not flight):
             flight[seq] = (now_ms, 1)
-            connection.flight_bytes += len(message.body)
+            connection.flight_bytes += len(body)
             connection.sent = seq
-            return Sendable([[(seq, message.attempts + 1, message.body)]])
+            return Sendable([[(seq, message.attempts + 1, body)]])
     result = Sendable([])
     batch: list[tuple[int, int, bytes]] | None = None
     size = 0
     while seq <= head and len(flight) < limits.window:  # a gap waits too: until it is sent, more numbers may join it
         message = hot.get(seq)
         if message is not None and message.expires_ms > now_ms:
-            if hold_low and message.priority == LOW and seq > mailbox.newest_above_low:
+            if hold_low and message.envelope.priority == LOW and seq > mailbox.newest_above_low:
                 result.held = True
                 break
-            length = len(message.body)
+            body = message.envelope.body
+            length = len(body)
             if flight and connection.flight_bytes + length > limits.window_bytes:
                 break
             if batch is None or size + length > limits.batch_bytes:
                 batch, size = [], 0
                 result.parts.append(batch)
-            batch.append((seq, message.attempts + 1, message.body))
+            batch.append((seq, message.attempts + 1, body))
             size += length
             flight[seq] = (now_ms, 1)
             connection.flight_bytes += length

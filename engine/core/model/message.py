@@ -1,4 +1,4 @@
-"""A notification on its way: its JSON body is encoded once, at the edge that accepted it, and never again.
+"""A pending message in memory, and the bytes a client gets of it: its JSON body is encoded once, at the edge that accepted it.
 
 `body` is the message object of PROTOCOL.md without braces and without what depends on the receiver: `"id":"...",
 "type":"...",...,"data":{...}`. What a client sees is `{"seq":..,"event_id":"..","attempt":..,` + body + `}`, so every
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
+
+from engine.core.model.envelope import Envelope
 
 TIMER_EFFECT: Final = "timer:"
 """What ids made by `timer_effect_id` begin with, and no publisher's may: the edge refuses those."""
@@ -46,21 +48,21 @@ class SharedBody(bytes):
 
 
 class Message(Struct, gc=False):
-    """A pending message in memory. `attempts` were spent on connections that have ended or stalled."""
+    """A pending message in memory. `attempts` were spent on connections that have ended or stalled.
+
+    The envelope of a broadcast is one object for all mailboxes that adopted it, with a `SharedBody`.
+    """
 
     seq: int
-    id: str
-    priority: int
+    envelope: Envelope
     expires_ms: int
-    retain: bool
     accepted_ms: int
-    body: bytes
     attempts: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of the body that this message alone keeps in memory."""
-        body = self.body
+        body = self.envelope.body
         return len(body) if type(body) is bytes else 0
 
 

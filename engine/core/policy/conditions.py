@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping
 
 from msgspec import Struct
 
-from engine.core.policy.category import Instant, Span
+from engine.core.model.category import Instant, Span
 
 
 class Conditions(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -32,8 +32,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from engine.core.model.category import DAY_MS, Category
 from engine.core.model.constants import HIGH
-from engine.core.policy.category import DAY_MS, Category
 from engine.core.policy.profile import Profile, matches
 from engine.core.policy.quiet_hours import quiet_until
 

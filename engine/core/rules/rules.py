@@ -47,9 +47,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from engine.core.model.category import Category
 from engine.core.model.names import is_user
 from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
-from engine.core.policy.category import Category
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
 from engine.core.rules.delay import Delay, Rollout

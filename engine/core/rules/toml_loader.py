@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine.core.model.category import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
 from engine.core.model.duration import parse_duration_ms
 from engine.core.model.names import is_event_type
 from engine.core.model.placeholders import EventPath, Shape, Template, parse_path, parse_shape, parse_template
-from engine.core.policy.category import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX

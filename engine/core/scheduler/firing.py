@@ -83,7 +83,7 @@ class _Entry:
         self.failures = 0  # since it was last taken over by a session
         self.state = FROZEN
         self.shard = -1  # lane of a timer that is not FROZEN or MOVING
-        self.size = len(timer.body) + _OVERHEAD_BYTES
+        self.size = len(timer.envelope.body) + _OVERHEAD_BYTES
 
 
 class _Lane:

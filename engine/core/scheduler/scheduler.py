@@ -371,7 +371,7 @@ class SchedulerCore:
             waiting = self._queue.popleft()
             batch.append(waiting)
             if isinstance(waiting.request, Schedule):
-                room_bytes -= len(waiting.request.timer.body)
+                room_bytes -= len(waiting.request.timer.envelope.body)
             elif isinstance(waiting.request, ListTimers):
                 room_bytes -= self._config.list_timers_bytes
         return batch
@@ -432,7 +432,7 @@ class SchedulerCore:
             case CancelAll() if answer.status == OK:
                 for sid in list(self._firing.of(request.key)):
                     known = self._firing.get(sid)
-                    if known is None or request.collapse not in ("", known.collapse):
+                    if known is None or request.collapse not in ("", known.envelope.collapse):
                         continue
                     if not self._firing.is_claimed(sid) and not self._settling.is_moving(sid):
                         self._firing.forget(sid)

@@ -78,10 +78,10 @@ class Admission:
         """Too much is in here for this post. One that was taken before gets its first answer all the same."""
         post = pending.post
         mailbox = self._mailbox_store.mailboxes.get(post.key)
-        known = None if mailbox is None else mailbox.recent.get(post.id)
+        known = None if mailbox is None else mailbox.recent.get(post.envelope.id)
         if known is not None:
             return repeated(pending, *known)
-        self._counters[f"refused_{PRIORITIES[post.priority]}"] += 1
+        self._counters[f"refused_{PRIORITIES[post.envelope.priority]}"] += 1
         return Answer(pending, OVERLOADED, 0, "the shard is overloaded", self.pressure.retry_ms())
 
     def tick(self, now_ms: int) -> bool:

@@ -29,7 +29,6 @@ class Announcement(Struct):
     """A broadcast on its way into the log, the effect of a durable timer."""
 
     entry: BroadcastEntry
-    digest: bytes
     sid: str
 
 
@@ -60,8 +59,8 @@ class BroadcastAudience:
         tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
         assert topic is not None, "it is for a user"
         expires_ms = timer.due_ms + timer.ttl_ms
-        entry = BroadcastEntry(tenant, topic, timer.id, timer.priority, expires_ms, timer.retain, now_ms, timer.body)
-        self.announcements.append(Announcement(entry, timer.digest, timer.sid))
+        entry = BroadcastEntry(tenant, topic, timer.envelope, expires_ms, now_ms)
+        self.announcements.append(Announcement(entry, timer.sid))
 
     def take_announcements(self) -> list[Announcement]:
         """Broadcasts to append to the log; answer with `ShardCore.announced`."""

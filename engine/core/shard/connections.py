@@ -301,7 +301,7 @@ class Connections:
         self._mailbox_store.dead_lettered(letters)
         for letter in letters:
             for conn in letter.by:
-                self.refused(conn, [letter.message.id])
+                self.refused(conn, [letter.message.envelope.id])
             mailbox = self._mailbox_store.mailboxes[letter.key]
             self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._limits.retry), None, now_ms)
 

@@ -143,7 +143,7 @@ class Delivery:
         """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
         for connection in mailbox.connections.values():
             if connection.sent >= message.seq:
-                self._to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.id])))
+                self._to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.envelope.id])))
 
     def release(self, now_ms: int, messages_max: int) -> None:
         """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""

@@ -12,7 +12,8 @@ who sent it.
 from __future__ import annotations
 
 from engine.core.commit.policy_step import PolicyLimits, PolicyStep, ZoneOf, facts_of
-from engine.core.commit.window_step import WindowStep, for_digest
+from engine.core.commit.window_step import WindowStep
+from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.contact_policy import Decision
@@ -24,32 +25,33 @@ _WORDS = {Decision.DELIVER: "deliver", Decision.DEFER: "defer", Decision.DIGEST:
 def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLimits, windows_max: int, now_ms: int) -> Explained:
     """What would become of a post, and why."""
     post, at_ms = asked.post, max(asked.at_ms, now_ms)
-    known = mailbox.recent.get(post.id) if post.idempotent else None
+    envelope = post.envelope
+    known = mailbox.recent.get(envelope.id) if post.idempotent else None
     if known is not None:
-        if known[1] != post.digest:
+        if known[1] != envelope.digest:
             return Explained(asked.ref, "conflict", [("id", "the same id was used with a different payload")])
         return Explained(asked.ref, "duplicate", [("id", "this id was published before")], seq=known[0])
     reasons: list[tuple[str, str]] = []
     if asked.at_ms > now_ms:
         reasons.append(("delay", "it is due later; the rest is as things are now, and is judged again then"))
-    if not post.retain and not mailbox.connections:
+    if not envelope.retain and not mailbox.connections:
         return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
     timeline = mailbox.user_state.timeline if mailbox.user_state is not None and post.idempotent else ()
-    suppressed = next((entry.reason for entry in timeline if entry.id == post.id and entry.event == "suppressed"), None)
+    suppressed = next((entry.reason for entry in timeline if entry.id == envelope.id and entry.event == "suppressed"), None)
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
     judge = PolicyStep(zone_of, limits.counted_max, at_ms)
     merging = WindowStep([], {}, windows_max, at_ms, judge)
-    verdict = judge.message(mailbox, facts_of(post.body, post.priority, post.judging), held=merging.holds(mailbox, post))
+    verdict = judge.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
     word, until_ms = "deliver", 0
     if verdict is not None:
         word, until_ms = _WORDS[verdict.decision], verdict.until_ms
         reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
         if verdict.decision is Decision.DIGEST:
-            post = for_digest(post, limits.digest_ms)
-    if word in ("deliver", "digest") and merging.holds(mailbox, post):
-        closes_ms = merging.closes_ms(mailbox, post)
+            envelope = in_digest(envelope, limits.digest_ms)
+    if word in ("deliver", "digest") and merging.holds(mailbox, envelope):
+        closes_ms = merging.closes_ms(mailbox, envelope)
         if word == "deliver":
             word = "merge"
             reasons.append(("window", "it counts in the window of its collapse key; what that sends is judged at its end"))
@@ -64,7 +66,7 @@ def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
     entries = [] if mailbox.user_state is None else [entry for entry in mailbox.user_state.timeline if entry.id == id]
     steps = [Step(entry.at_ms, entry.event, entry.reason, entry.until_ms) for entry in entries]
     known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
-    seq = known[0] if known is not None else next((message.seq for message in mailbox.hot.values() if message.id == id), 0)
+    seq = known[0] if known is not None else next((message.seq for message in mailbox.hot.values() if message.envelope.id == id), 0)
     if not seq:
         state = "merged" if known is not None else steps[-1].event if steps else ""
         return Traced(ref, state, 0, steps)

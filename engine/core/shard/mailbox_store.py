@@ -269,8 +269,8 @@ class MailboxStore:
     def cool(self, mailbox: Mailbox) -> None:
         """What the offline stream has leaves memory."""
         cooled = mailbox.cool()
-        self.memory.low_spilled += sum(message.priority == LOW for message in cooled)
-        oldest = min((message.expires_ms for message in cooled if message.retain), default=0)
+        self.memory.low_spilled += sum(message.envelope.priority == LOW for message in cooled)
+        oldest = min((message.expires_ms for message in cooled if message.envelope.retain), default=0)
         if oldest:
             mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
 

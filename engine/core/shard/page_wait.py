@@ -92,4 +92,4 @@ class PageWait:
 
 
 def _size(pending: Pending) -> int:
-    return len(pending.post.body) + MESSAGE_BYTES
+    return len(pending.post.envelope.body) + MESSAGE_BYTES

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Answer, Group, Pending, PostQueue
-from engine.core.commit.policy_step import NOTHING_SAID, ZoneOf, utc
+from engine.core.commit.policy_step import ZoneOf, utc
 from engine.core.journal.journal_records import Decided, MailboxPage, StoredMessage, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
@@ -150,7 +150,7 @@ class ShardCore:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE)))
-        elif self.admission.open or self.admission.takes(record.priority):
+        elif self.admission.open or self.admission.takes(record.envelope.priority):
             self._enqueue(Pending(session, record), now_ms)
         else:
             self._answer([self.admission.refuse(Pending(session, record))])
@@ -213,26 +213,13 @@ class ShardCore:
             self.output.counters["expired"] += 1
             self.fired_timers.done([timer.sid])
             return
-        if not self.admission.takes(timer.priority):
+        if not self.admission.takes(timer.envelope.priority):
             failed.append(timer.sid)
             return
         if topic_of(timer.key) is not None:
             self.broadcast_audience.announce(timer, now_ms)
             return
-        post = Post(
-            -1,
-            timer.key,
-            timer.id,
-            True,
-            timer.digest,
-            timer.priority,
-            expires_ms,
-            timer.retain,
-            timer.body,
-            timer.collapse,
-            timer.merge,
-            timer.judging,
-        )
+        post = Post(-1, timer.key, True, expires_ms, timer.envelope)
         self._enqueue(Pending("", post, timer.sid), now_ms)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
@@ -244,7 +231,6 @@ class ShardCore:
             return False
         if isinstance(verdict, Drop):
             pending.unmet = verdict
-            pending.post.judging = pending.post.judging or NOTHING_SAID  # it is not one of those that nothing is asked of
         return True
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:

@@ -22,8 +22,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.core.model.constants import AT_MAX_MS, HIGH, LOW
-from engine.core.policy.category import Instant, PolicyTerms, Span
+from engine.core.model.category import Instant, Span
+from engine.core.model.envelope import Envelope
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.profile import Profile
 
@@ -40,8 +40,6 @@ PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppre
 
 DEFERRED: Final = 8  # what a shard says to an edge: not before `until_ms`. Nothing is stored of it; the edge schedules it, and says so
 
-# -- Priorities --------------------------------------------------------------------------------------------------------
-
 # -- Connection kinds: what the shard must know of a transport ---------------------------------------------------------
 WEBSOCKET: Final = 0  # in-flight window and retry timers
 SSE: Final = 1  # a written message is not repeated on the same stream: no window, no retry timer
@@ -51,16 +49,7 @@ TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
 # -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
 ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
-Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
-
-
-class Merge(Struct, frozen=True, array_like=True, gc=False):
-    """How a message is merged with others of its collapse key (`engine.core.mailbox.aggregation_window`)."""
-
-    window_ms: Annotated[int, Meta(ge=1, le=AT_MAX_MS)]
-    leading: bool = False
-    text: str = ""  # template of the summary's text
 
 
 # -- What an edge asks a shard about one user, and the answers ----------------------------------------------------------
@@ -212,16 +201,9 @@ class Post(Struct, array_like=True, tag=1, gc=False):
 
     ref: int
     key: str
-    id: str
-    idempotent: bool  # the caller gave the id: remembered for 24 h, not only while it is recent
-    digest: bytes  # 8 bytes over the payload: the same id with another digest is a conflict
-    priority: Priority
+    idempotent: bool  # the publisher gave the id: remembered for 24 h, not only while it is recent
     expires_ms: Instant
-    retain: bool
-    body: bytes  # JSON members without braces: `"id":"..","type":"..",...,"data":{..}` (see message.py)
-    collapse: str = ""  # collapse key: a newer message of the same key may stand for this one (see conflation.py), unless it is
-    merge: Merge | None = None  # merged with the others of its window (see window.py)
-    judging: PolicyTerms | None = None  # by what it is judged beside the wishes of its user; None: nothing
+    envelope: Envelope
 
 
 class Attach(Struct, array_like=True, tag=2, gc=False):
@@ -381,22 +363,18 @@ class Fault(Struct, array_like=True, tag=40, gc=False):
 
 # -- Edge <-> Scheduler ------------------------------------------------------------------------------------------------
 class Timer(Struct, array_like=True, gc=False):
-    """A delayed message as it is kept: everything `Post` needs when it is due."""
+    """A delayed message, in transit and in storage (`engine.core.journal.stored_formats`).
+
+    `sid` and `key` stay first: `store/scripts/fenced/timers_turn.lua` reads them.
+    """
 
     sid: ScheduledId
     key: str
     due_ms: Instant
     created_ms: Instant
-    id: str
-    digest: bytes
-    priority: Priority
-    ttl_ms: Span  # counts from when it is due
-    retain: bool
-    body: bytes
-    collapse: str = ""  # key by which a user's timers are listed and cancelled together; and the message's, when it fires
-    merge: Merge | None = None  # likewise
-    judging: PolicyTerms | None = None  # likewise
-    conditions: Conditions | None = None  # judged when it fires
+    ttl_ms: Span  # counts from `due_ms`
+    envelope: Envelope
+    conditions: Conditions | None = None  # evaluated when it fires
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):

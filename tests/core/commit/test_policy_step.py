@@ -9,9 +9,10 @@ import pytest
 from engine.core.commit.policy_step import PolicyLimits
 from engine.core.journal.journal_records import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
+from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import HIGH
+from engine.core.model.envelope import Merge
 from engine.core.model.routing import SlotMap
-from engine.core.policy.category import DAY_MS, Category, PolicyTerms
 from engine.core.policy.contact_policy import Counters, Recent
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
@@ -27,7 +28,6 @@ from engine.core.wire.records import (
     Detach,
     FireAgain,
     FireDone,
-    Merge,
     Moved,
     Posted,
     ProfileIs,

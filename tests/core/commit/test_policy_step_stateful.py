@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from engine.core.commit.group import Group
 from engine.core.journal.journal_records import Decided, StoredMessage
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.policy.category import Category, PolicyTerms
 from tests.support.shard_world import World
 
 HOUR_MS = 3_600_000
@@ -97,7 +97,7 @@ class CapMachine(RuleBasedStateMachine):
         """The group is in the journal now: so it happened."""
         for record in group.records:
             assert isinstance(record, StoredMessage | Decided)
-            id = record.id if isinstance(record, StoredMessage) else record.entry.id
+            id = record.envelope.id if isinstance(record, StoredMessage) else record.entry.id
             key, name, type_, priority = self.posts[id]
             allowed = self.model.allows(key, name, type_, priority, self.world.now_ms)
             assert allowed is isinstance(record, StoredMessage), record

@@ -7,8 +7,9 @@ from typing import Any
 
 from engine.core.journal import rebuild
 from engine.core.journal.journal_records import decode_page
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Merge, Posted, Timer
+from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Posted, Timer
 from tests.support.shard_world import World, of
 
 WINDOW = Merge(300)
@@ -312,7 +313,7 @@ def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> N
     world = World()
     like(world, "m1")
     world.settle()
-    timer = Timer("3-x", "t:u", world.now_ms, 0, "m2", b"d" * 8, 1, 60_000, True, b'"id":"m2","data":1', "likes", WINDOW)
+    timer = Timer("3-x", "t:u", world.now_ms, 0, 60_000, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2","data":1', "likes", WINDOW))
     for _ in range(2):
         world.core.fire([timer], world.now_ms)
         world.settle()

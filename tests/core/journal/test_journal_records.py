@@ -14,6 +14,7 @@ from engine.core.journal.salvage import read_page
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.policy.contact_policy import Counters
 from engine.core.policy.user_state import UserState
@@ -25,7 +26,7 @@ POLICY = RetryPolicy(100, 1.8, 100, 2000, 3)
 
 def _append(mailbox: Mailbox, _seq: int) -> None:
     seq = mailbox.head + 1
-    mailbox.append(Message(seq, f"id-{seq}", 1, 10**6, seq % 3 > 0, 0, b"x"), b"", 256)
+    mailbox.append(Message(seq, Envelope(f"id-{seq}", b"", 1, seq % 3 > 0, b"x"), 10**6, 0), b"", 256)
 
 
 def _cool(mailbox: Mailbox, seq: int) -> None:
@@ -54,7 +55,9 @@ def _read(mailbox: Mailbox, seq: int) -> None:
     """A range of the offline stream comes back, without what nobody kept."""
     if mailbox.cold:
         last = min(seq, mailbox.cold[1])
-        mailbox.loaded(mailbox.cold[0], last, [Message(seq, f"id-{seq}", 1, 10**6, True, 0, b"x")] if mailbox.is_cold(seq) else [])
+        mailbox.loaded(
+            mailbox.cold[0], last, [Message(seq, Envelope(f"id-{seq}", b"", 1, True, b"x"), 10**6, 0)] if mailbox.is_cold(seq) else []
+        )
 
 
 _ACTS: tuple[Callable[[Mailbox, int], None], ...] = (_append, _append, _cool, _die, _acknowledge, _acknowledge_through, _supersede, _read)

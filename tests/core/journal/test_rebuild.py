@@ -11,6 +11,7 @@ from engine.core.journal.rebuild import payloads
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.envelope import Envelope
 from engine.core.shard.mailbox_store import MailboxStore
 from tests.support.shard_world import limits
 
@@ -21,7 +22,7 @@ FAR_MS = 10**12
 
 def stored(seq: int) -> StoredMessage:
     return StoredMessage(
-        KEY, seq, f"m{seq}", b"digest%02d" % seq, 1, FAR_MS, True, 0, b'"id":"m%d"' % seq, 0, f"7-{seq}" if seq % 3 == 0 else ""
+        KEY, seq, Envelope(f"m{seq}", b"digest%02d" % seq, 1, True, b'"id":"m%d"' % seq), FAR_MS, 0, 0, f"7-{seq}" if seq % 3 == 0 else ""
     )
 
 
@@ -57,7 +58,9 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
     rescue = [record for payload in payloads([mailbox], bytes_max) for record in decode_journal(payload)]
     back = replayed(journal[:kept] + rescue)
     assert (back.head, back.floor, back.acked, back.gone) == (mailbox.head, mailbox.floor, mailbox.acked, [])
-    assert {seq: message.body for seq, message in back.hot.items()} == {seq: message.body for seq, message in mailbox.hot.items()}
+    assert {seq: message.envelope.body for seq, message in back.hot.items()} == {
+        seq: message.envelope.body for seq, message in mailbox.hot.items()
+    }
     for seq in back.hot:
         assert back.recent[f"m{seq}"] == mailbox.recent[f"m{seq}"], "a publisher that repeats itself is still recognised"
         assert back.recent.get(f"timer:7-{seq}") == mailbox.recent.get(f"timer:7-{seq}")

@@ -22,6 +22,7 @@ from engine.core.mailbox.aggregation_window import (
     Windows,
 )
 from engine.core.model.constants import HIGH, LOW, NORMAL, PRIORITIES
+from engine.core.model.envelope import Envelope, Merge
 
 KEY = "t:ann"
 WINDOWS_MAX = 3
@@ -36,18 +37,15 @@ def item(id_: str, at_ms: int, *, actor: Any = "bob", more: bytes = b"", **field
         + more
         + b',"data":{"n":"%b"}' % id_.encode()
     )
-    made = {
-        "collapse": "likes",
-        "window_ms": 300,
-        "leading": False,
-        "text": "",
-        "timer": "",
-        "digest": blake2b(id_.encode(), digest_size=8).digest(),
-        "priority": NORMAL,
-        "expires_ms": at_ms + 10_000,
-        "retain": True,
-    }
-    return WindowItem(at_ms=at_ms, id=id_, body=body, **(made | fields))
+    merge = Merge(300, fields.pop("leading", False), fields.pop("text", ""))
+    expires_ms, timer = fields.pop("expires_ms", at_ms + 10_000), fields.pop("timer", "")
+    made = {"digest": blake2b(id_.encode(), digest_size=8).digest(), "priority": NORMAL, "retain": True, "body": body, "collapse": "likes"}
+    return WindowItem(Envelope(id_, merge=merge, **(made | fields)), expires_ms, at_ms, timer)
+
+
+def item_with_body(id_: str, at_ms: int, body: bytes) -> WindowItem:
+    made = item(id_, at_ms)
+    return msgspec.structs.replace(made, envelope=msgspec.structs.replace(made.envelope, body=body))
 
 
 def offer(windows: Windows, *items: WindowItem) -> list[WindowOutcome]:
@@ -65,9 +63,9 @@ def close(windows: Windows, collapse: str = "likes") -> dict[str, Any] | None:
     assert windows.apply(record)
     if sent is None:
         return None
-    told: dict[str, Any] = json.loads(b"{%b}" % sent.body)
-    assert told["id"] == sent.id
-    assert told.get("priority", PRIORITIES[sent.priority]) == PRIORITIES[sent.priority]
+    told: dict[str, Any] = json.loads(b"{%b}" % sent.envelope.body)
+    assert told["id"] == sent.envelope.id
+    assert told.get("priority", PRIORITIES[sent.envelope.priority]) == PRIORITIES[sent.envelope.priority]
     return told
 
 
@@ -94,7 +92,7 @@ def test_a_window_with_one_message_sends_that_message_as_it_is() -> None:
     offer(windows, only)
     sent, _ = windows.close(KEY, "likes")
     assert sent is not None
-    assert (sent.id, sent.body) == ("m1", only.body)
+    assert (sent.envelope.id, sent.envelope.body) == ("m1", only.envelope.body)
 
 
 def test_a_leading_window_delivers_the_first_and_a_summary_of_all_replaces_it() -> None:
@@ -145,8 +143,8 @@ def test_a_summary_is_as_urgent_as_the_most_urgent_and_lives_as_long_as_the_long
     offer(windows, item("m1", 1000, priority=HIGH, expires_ms=5000), item("m2", 1001, priority=LOW, expires_ms=9000, retain=False))
     sent, _ = windows.close(KEY, "likes")
     assert sent is not None
-    assert (sent.priority, sent.expires_ms, sent.retain) == (HIGH, 9000, True)
-    assert json.loads(b"{%b}" % sent.body)["priority"] == "high"
+    assert (sent.envelope.priority, sent.expires_ms, sent.envelope.retain) == (HIGH, 9000, True)
+    assert json.loads(b"{%b}" % sent.envelope.body)["priority"] == "high"
 
 
 def test_the_same_id_with_another_payload_is_not_taken_for_a_repeat() -> None:
@@ -165,13 +163,13 @@ def test_numbers_beyond_those_of_python_stay_as_they_were_sent_and_cost_only_the
     offer(windows, item("m1", 1000, text="{count} likes"), item("m2", 1001, more=b',"context":[1e999,123456789012345678901234567890]'))
     sent, _ = windows.close(KEY, "likes")
     assert sent is not None
-    assert b"[1e999,123456789012345678901234567890]" in sent.body
-    assert b'"text"' not in sent.body
+    assert b"[1e999,123456789012345678901234567890]" in sent.envelope.body
+    assert b'"text"' not in sent.envelope.body
 
 
 def test_a_body_that_cannot_be_read_counts_and_harms_nobody() -> None:
     windows = Windows()
-    broken = msgspec.structs.replace(item("m2", 1001), body=b"\x00\xff")
+    broken = item_with_body("m2", 1001, b"\x00\xff")
     assert offer(windows, item("m1", 1000), broken) == [WindowOutcome.HELD, WindowOutcome.MERGED]
     told = close(windows)
     assert told is not None
@@ -270,7 +268,7 @@ class Histories(RuleBasedStateMachine):
             assert sent is None, "it was delivered at once"
             return
         assert sent is not None
-        told = json.loads(b"{%b}" % sent.body)
+        told = json.loads(b"{%b}" % sent.envelope.body)
         if len(merged) == 1:
             assert told["id"] == merged[0][0]
             assert "count" not in told
@@ -330,7 +328,7 @@ TestEveryMessageCountsOnceThroughCrashes = Histories.TestCase
 
 def test_a_body_that_is_no_json_counts_and_says_nothing() -> None:
     windows = Windows()
-    offer(windows, *(msgspec.structs.replace(item(id_, 5), body=b"\x00") for id_ in ("a", "b")))
+    offer(windows, *(item_with_body(id_, 5, b"\x00") for id_ in ("a", "b")))
     summary = close(windows)
     assert summary is not None
     assert summary["count"] == 2

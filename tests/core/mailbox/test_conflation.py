@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.core.journal.journal_records import decode_page
 from engine.core.model.constants import HIGH, LOW
+from engine.core.model.envelope import Envelope
 from engine.core.wire.records import SSE, Deliver, GapRange, Post, Revoke
 from tests.support.shard_world import EDGE, World, delivered, of
 
@@ -202,8 +203,8 @@ def test_a_repeated_id_of_a_superseded_message_gets_its_first_number() -> None:
 
 
 def test_a_post_without_a_collapse_key_is_as_it_was() -> None:
-    post = Post(1, "t:u", "i", True, b"d" * 8, 1, 10**13, True, b'"id":"i"')
-    assert post.collapse == ""
+    post = Post(1, "t:u", True, 10**13, Envelope("i", b"d" * 8, 1, True, b'"id":"i"'))
+    assert post.envelope.collapse == ""
     world = World()
     world.core.handle(EDGE, [post], world.now_ms)
     world.attach(1)

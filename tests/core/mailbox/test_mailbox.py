@@ -16,6 +16,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.send import SendLimits, send
 from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.wire.records import WEBSOCKET
 from tests.support.mailbox_states import first_connection, mailboxes_after_two_events, state_of
@@ -28,7 +29,7 @@ PENDING, DYING, SETTLED, GONE = "pending", "dying", "settled", "gone"
 
 
 def message(seq: int, *, retain: bool = True, expires_ms: int = NEVER_MS) -> Message:
-    return Message(seq, f"i{seq}", NORMAL, expires_ms, retain, 0, b'"id":"i%d"' % seq)
+    return Message(seq, Envelope(f"i{seq}", b"", NORMAL, retain, b'"id":"i%d"' % seq), expires_ms, 0)
 
 
 def mailbox_of(count: int) -> Mailbox:
@@ -205,7 +206,7 @@ class Numbers(RuleBasedStateMachine):
     def spill_and_cool(self) -> None:
         self.stream.update((seq, message_of(decode_stored(entry))) for seq, entry in spill_of(self.mailbox).entries)
         self.mailbox.spilled = self.mailbox.head
-        self.become((dropped.seq for dropped in self.mailbox.cool() if not dropped.retain), GONE, PENDING)
+        self.become((dropped.seq for dropped in self.mailbox.cool() if not dropped.envelope.retain), GONE, PENDING)
 
     @rule(count=st.integers(1, 6), losing=st.sets(back, max_size=2))
     def read(self, count: int, losing: set[int]) -> None:
@@ -254,7 +255,7 @@ class Numbers(RuleBasedStateMachine):
         assert all(before[1] + 1 < after[0] for before, after in pairwise(gone))
         assert self.mailbox.hot_bytes == sum(held.size for held in self.mailbox.hot.values())
         for connection in self.mailbox.connections.values():
-            assert connection.flight_bytes == sum(len(self.mailbox.hot[seq].body) for seq in connection.flight)
+            assert connection.flight_bytes == sum(len(self.mailbox.hot[seq].envelope.body) for seq in connection.flight)
 
 
 TestNumbers = Numbers.TestCase

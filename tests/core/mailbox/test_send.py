@@ -30,7 +30,7 @@ def test_one_new_message_is_sent_the_same_on_the_fast_path() -> None:
     fast = 0
     for mailbox in mailboxes_after_two_events():
         newest = mailbox.hot.get(mailbox.head)
-        if newest is None or newest.priority == LOW:
+        if newest is None or newest.envelope.priority == LOW:
             continue
         connection = first_connection(mailbox)
         fast += max(connection.sent, mailbox.floor) == mailbox.head - 1 and not connection.stalled

@@ -15,6 +15,7 @@ from engine.core.journal import rebuild
 from engine.core.journal.journal_records import Noticed
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import AT_MAX_MS
+from engine.core.model.envelope import Envelope
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.user_state import DELIVERIES_MAX, EVENTS_MAX, FOLLOWERS_MAX, UserState
 from engine.core.wire.records import OK, UNAVAILABLE, Detach, FireAgain, FireDone, Followed, Happened, Timer
@@ -36,7 +37,7 @@ def fire(world: World, conditions: Conditions, sid: str = "3-a", due_ms: int = 0
     """Fire a timer; returns what its scheduler is told."""
     due_ms = due_ms or world.now_ms
     world.core.output.to_schedulers.clear()
-    timer = Timer(sid, "t:u", due_ms, 0, f"m-{sid}", b"d" * 8, 1, 600_000, True, b'"id":"a","type":"touch"', conditions=conditions)
+    timer = Timer(sid, "t:u", due_ms, 0, 600_000, Envelope(f"m-{sid}", b"d" * 8, 1, True, b'"id":"a","type":"touch"'), conditions)
     world.core.fire([timer], world.now_ms)
     world.settle()
     ((_, told),) = world.core.output.to_schedulers
@@ -257,7 +258,7 @@ class Conditional(RuleBasedStateMachine):
         conditions = Conditions(self.world.now_ms, unless_active and not inactive_ms, tuple(events), "", inactive_ms, delay_ms)
         due_ms = self.world.now_ms + inactive_ms + delay_ms
         body = b'"id":"m","type":"t"'
-        self.timers[sid] = Timer(sid, "t:u", due_ms, 0, f"m{self.made}", b"d" * 8, 1, 10**9, True, body, conditions=conditions)
+        self.timers[sid] = Timer(sid, "t:u", due_ms, 0, 10**9, Envelope(f"m{self.made}", b"d" * 8, 1, True, body), conditions)
 
     @rule(ms=st.integers(1, 600))
     def time_passes(self, ms: int) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from engine.api.time_zones import zone
+from engine.core.model.category import Category
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.policy.category import Category
 from engine.core.policy.contact_policy import (
     DAY_MS,
     TOUCH,

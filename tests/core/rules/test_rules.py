@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.model.category import Category
 from engine.core.model.duration import parse_duration_ms
 from engine.core.model.placeholders import Scope, parse_path, parse_shape, parse_template, render_shape
-from engine.core.policy.category import Category
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.rules.mentions import mentions
 from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import spread, timer_id
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
@@ -21,7 +22,7 @@ def loading(**settings: int) -> tuple[ReadAhead, Firing]:
 
 
 def timer(unique: str, due_ms: int) -> Timer:
-    return Timer(timer_id(KEY, unique), KEY, due_ms, NOW, unique, b"12345678", 1, 1000, True, b"")
+    return Timer(timer_id(KEY, unique), KEY, due_ms, NOW, 1000, Envelope(unique, b"12345678", 1, True, b""))
 
 
 def test_pages_follow_each_other_up_to_the_horizon_and_then_rest_for_half_of_it() -> None:

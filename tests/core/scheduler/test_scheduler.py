@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.config import Config
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import SlotMap, spread, timer_id
 from engine.core.scheduler.scheduler import SchedulerCore
 from engine.core.scheduler.scheduler_events import (
@@ -57,7 +58,7 @@ EDGE = "edge-0/e"
 
 
 def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"', collapse: str = "") -> Timer:
-    return Timer(sid, key, due_ms, START, id or sid, b"12345678", 1, 60_000, True, body, collapse)
+    return Timer(sid, key, due_ms, START, 60_000, Envelope(id or sid, b"12345678", 1, True, body, collapse))
 
 
 class Rig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.envelope import Envelope
 from engine.core.wire.records import ACCEPTED, DUPLICATE, OVERLOADED, POLL, Deliver, FireFailed, Posted, Revoke, Timer
 from tests.support.shard_world import World, delivered, of
 
@@ -206,7 +207,7 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
 
 def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None:
     world = World(posts_pending_max=100)
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, LOW, 600_000, True, b'"id":"a"')
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 600_000, Envelope("a", b"d" * 8, LOW, True, b'"id":"a"'))
     world.attach(1)
     world.settle()
     pressed(world, 2)

@@ -14,6 +14,7 @@ from engine.core.journal.rebuild import payloads
 from engine.core.journal.salvage import salvage_journal
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, BroadcastMirror, encode_entry, read_entry
 from engine.core.model.constants import HIGH, LOW
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import (
@@ -98,8 +99,8 @@ def test_mailboxes_share_the_one_body_of_the_log() -> None:
     world.settle()
     broadcast = world.core.broadcast_audience.log.get(pos)
     assert broadcast is not None
-    bodies = [world.core.mailboxes[key].hot[1].body for key in ("t:a", "t:b")]
-    assert all(body is broadcast.body for body in bodies)
+    bodies = [world.core.mailboxes[key].hot[1].envelope.body for key in ("t:a", "t:b")]
+    assert all(body is broadcast.envelope.body for body in bodies)
     memory = world.core.mailbox_store.memory
     assert memory.messages == 2
     with pytest.raises(TypeError):
@@ -201,8 +202,8 @@ def test_it_can_be_acknowledged_and_refused_by_its_id() -> None:
     world.nack(1, "b2")
     world.settle()
     assert world.core.mailboxes["t:a"].floor == 2
-    assert [letter.message.id for letter in world.dead] == ["b2"]
-    assert b"{%b}" % world.dead[0].message.body == b'{"id":"b2"}'
+    assert [letter.message.envelope.id for letter in world.dead] == ["b2"]
+    assert b"{%b}" % world.dead[0].message.envelope.body == b'{"id":"b2"}'
 
 
 def test_a_user_with_a_full_window_leaves_broadcasts_in_the_log_until_there_is_room() -> None:
@@ -270,12 +271,12 @@ def test_what_is_spilled_is_the_position_and_reading_it_back_finds_the_body() ->
     world.detach(1)
     world.checkpoint(full=False)
     (blob,) = world.streams["t:a"].values()
-    assert (decode_stored(blob).pos, decode_stored(blob).body) == (pos, b"")
+    assert (decode_stored(blob).pos, decode_stored(blob).envelope.body) == (pos, b"")
     assert not world.core.mailboxes["t:a"].hot
     world.attach(2, "a")
     said = world.settle()
     assert ids(said, 2) == ["b1"]
-    body = world.core.mailboxes["t:a"].hot[1].body
+    body = world.core.mailboxes["t:a"].hot[1].envelope.body
     assert isinstance(body, SharedBody)
 
 
@@ -366,7 +367,7 @@ def test_a_rescue_puts_the_body_back_the_cursor_and_the_subscriptions_too() -> N
     world.log.clear()  # the log has lost it too
     world.crash()
     mailbox = world.core.mailboxes["t:a"]
-    assert mailbox.hot[1].body == b'"id":"b1"'
+    assert mailbox.hot[1].envelope.body == b'"id":"b1"'
     assert mailbox.log_pos == pos
     assert mailbox.topics == {"news": 0}
 
@@ -506,7 +507,7 @@ def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_ar
 
 # -- Timers. -----------------------------------------------------------------------------------------------------------
 def timer_of(world: World, sid: str = "1-x", ttl_ms: int = 1000) -> Timer:
-    return Timer(sid, audience_key("t", ""), world.now_ms, 0, "b1", b"d" * 8, LOW, ttl_ms, True, b'"id":"b1"')
+    return Timer(sid, audience_key("t", ""), world.now_ms, 0, ttl_ms, Envelope("b1", b"d" * 8, LOW, True, b'"id":"b1"'))
 
 
 def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> None:
@@ -534,7 +535,7 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
 
 # -- The mirror and the shelf. -----------------------------------------------------------------------------------------
 def entry(tenant: str = "t", topic: str = "", expires_ms: int = 100) -> bytes:
-    return encode_entry(BroadcastEntry(tenant, topic, "id", LOW, expires_ms, True, 0, b"{}"))
+    return encode_entry(BroadcastEntry(tenant, topic, Envelope("id", b"", LOW, True, b"{}"), expires_ms, 0))
 
 
 @given(

@@ -81,14 +81,14 @@ class BroadcastMachine(RuleBasedStateMachine):
             # A subscription counts from where the shard has read the log to: what it has not read yet may come.
             head = self.world.core.broadcast_audience.log.head
             entries = [read_entry(pos, blob) for pos, blob in self.world.log if pos > head]
-            self.allowed[user].update(entry.id for entry in entries if entry.topic == topic)
+            self.allowed[user].update(entry.envelope.id for entry in entries if entry.topic == topic)
         if not add:
             # From the moment it is asked for, nothing of the topic is owed, also of what has not been adopted yet.
             self.subscribed[user].discard(topic)
             self.owed[user] = {id for id in self.owed[user] if self.topic_of(id) != topic}
 
     def topic_of(self, id: str) -> str:
-        return next((entry.topic for pos, blob in self.world.log if (entry := read_entry(pos, blob)).id == id), "")
+        return next((entry.topic for pos, blob in self.world.log if (entry := read_entry(pos, blob)).envelope.id == id), "")
 
     @rule(user=st.sampled_from(USERS), member=st.booleans(), cursor=st.booleans())
     def attach(self, user: str, member: bool, cursor: bool) -> None:
@@ -321,9 +321,9 @@ class BroadcastMachine(RuleBasedStateMachine):
         log = self.world.core.broadcast_audience.log
         for mailbox in self.world.core.mailboxes.values():
             for message in mailbox.hot.values():
-                pos = getattr(message.body, "pos", 0)
+                pos = getattr(message.envelope.body, "pos", 0)
                 broadcast = log.get(pos)
-                assert not pos or broadcast is None or message.body is broadcast.body
+                assert not pos or broadcast is None or message.envelope.body is broadcast.envelope.body
 
     def teardown(self) -> None:
         """Everything owed arrives in the end: users come, acknowledge what they get, and have seen it all."""

@@ -20,7 +20,7 @@ def refusing_the_second_of_three() -> World:
 
 
 def dead(world: World) -> list[str]:
-    return [letter.message.id for letter in world.dead]
+    return [letter.message.envelope.id for letter in world.dead]
 
 
 @pytest.mark.parametrize("written", ["by the journal", "by a page"])

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from msgspec.structs import replace
 
 from engine.core.journal.journal_records import page_of
+from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.policy.category import PolicyTerms
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 from engine.core.wire.records import (
@@ -23,7 +24,6 @@ from engine.core.wire.records import (
     SUPPRESSED,
     Explain,
     Explained,
-    Merge,
     Post,
     Posted,
     Timer,
@@ -53,8 +53,9 @@ WORDS = {ACCEPTED: "deliver", SUPPRESSED: "suppress", DEFERRED: "defer", DUPLICA
 
 def post(world: World, id: str, type: str = "a", judging: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any) -> Post:
     body = b'"id":"%b","type":"%b","target":"t:1","data":1' % (id.encode(), type.encode())
-    made = Post(1, "t:u", id, True, b"d" * 8, priority, world.now_ms + 40 * HOUR_MS, True, body, judging=judging)
-    return replace(made, **fields)
+    idempotent = fields.pop("idempotent", True)
+    envelope = Envelope(id, b"d" * 8, priority, True, body, policy_terms=judging)
+    return Post(1, "t:u", idempotent, world.now_ms + 40 * HOUR_MS, replace(envelope, **fields))
 
 
 def ask(world: World, wanted: Post, at_ms: int = 0) -> Explained:
@@ -213,7 +214,9 @@ def test_why_a_message_was_not_delivered_is_told_with_its_time() -> None:
     assert (digested.state, events(digested), digested.steps[0].until_ms) == ("merged", ["digested"], TEN_PM + DIGEST_MS)
     assert (deferred.state, events(deferred), deferred.steps[0].until_ms) == ("deferred", ["deferred"], SEVEN_AM)
     world.now_ms = SEVEN_AM
-    world.core.fire([Timer("3-abc", "t:u", SEVEN_AM, 5, "late", b"d" * 8, NORMAL, HOUR_MS, True, b'"id":"late","type":"a"')], SEVEN_AM)
+    world.core.fire(
+        [Timer("3-abc", "t:u", SEVEN_AM, 5, HOUR_MS, Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"'))], SEVEN_AM
+    )
     world.settle()
     deferred = traced(world, "late")
     assert (deferred.state, events(deferred)) == ("pending", ["deferred", "accepted"])

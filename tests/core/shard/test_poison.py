@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from engine.core.model.envelope import Envelope
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import POISONED
 from engine.core.wire.records import ACCEPTED, UNAVAILABLE, Ack, Attach, FireDone, Hangup, Post, Posted, Timer
 from tests.support.shard_world import EDGE, World, of
 
-POST = Post(1, "t:bad", "bad", True, b"d" * 8, 1, 2_000_000, True, b'"id":"bad"')
-TIMER = Timer("3-x", "t:bad", 1_000_000, 0, "late", b"d" * 8, 1, 60_000, True, b'"id":"late"')
+POST = Post(1, "t:bad", True, 2_000_000, Envelope("bad", b"d" * 8, 1, True, b'"id":"bad"'))
+TIMER = Timer("3-x", "t:bad", 1_000_000, 0, 60_000, Envelope("late", b"d" * 8, 1, True, b'"id":"late"'))
 
 
 class Failing(World):

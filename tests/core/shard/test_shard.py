@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from engine.core.journal.journal_records import decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.output import ShardOutput
@@ -533,7 +534,7 @@ def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -
     world.checkpoint()
     assert list(world.streams["t:u"]) == [1, 2], "for storage it is pending until it is dead-lettered"
     world.settle()
-    assert [(letter.message.id, letter.reason) for letter in world.dead] == [("bad", "cannot")]
+    assert [(letter.message.envelope.id, letter.reason) for letter in world.dead] == [("bad", "cannot")]
     world.ack(1, 2)
     assert world.core.mailboxes["t:u"].floor == 2
 
@@ -604,7 +605,7 @@ def test_a_probe_tells_whether_anyone_is_connected() -> None:
 
 def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     world = World(recent_ids=1)
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
     world.attach(1)
     world.settle()
     for _ in range(2):
@@ -622,7 +623,7 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
 
 def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_new_time() -> None:
     world = World()
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, "a", b"d" * 8, 1, 60_000, True, b'"id":"a"')
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
     world.attach(1)
     world.settle()
     world.core.fire([timer], world.now_ms)
@@ -641,7 +642,7 @@ def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_ne
 
 def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
     fired = FiredTimers(3, ShardOutput())
-    timers = [Timer(f"3-{n}", "t:u", 100, 0, "a", b"d" * 8, 1, 60_000, True, b"") for n in range(5)]
+    timers = [Timer(f"3-{n}", "t:u", 100, 0, 60_000, Envelope("a", b"d" * 8, 1, True, b"")) for n in range(5)]
     for timer in timers:
         assert fired.take(timer)
         fired.again([(timer.sid, 200)])
@@ -652,7 +653,7 @@ def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -
 
 def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
     world = World()
-    world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, "a", b"d" * 8, 1, 1000, True, b"")], world.now_ms)
+    world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, 1000, Envelope("a", b"d" * 8, 1, True, b""))], world.now_ms)
     assert [record.sids for _, record in world.core.output.to_schedulers] == [["3-abc"]]
     assert world.core.take_group(world.now_ms) is None
 
@@ -721,7 +722,7 @@ def test_what_cools_while_a_later_part_is_read_is_not_lost() -> None:
     mailbox = Mailbox("t:u", 0)
     mailbox.head = mailbox.spilled = 9
     mailbox.cold = (6, 9)
-    messages = {seq: Message(seq, f"m{seq}", 1, 1 << 50, True, 0, b"") for seq in range(1, 10)}
+    messages = {seq: Message(seq, Envelope(f"m{seq}", b"", 1, True, b""), 1 << 50, 0) for seq in range(1, 10)}
     mailbox.hot = {seq: messages[seq] for seq in range(1, 6)}
     mailbox.cool()
     assert mailbox.loaded(6, 7, [messages[6], messages[7]]) == 2

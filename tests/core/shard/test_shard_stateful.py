@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.core.commit.group import Group
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED, OVERLOADED, Deliver, GapRange, Hangup, Merge, Posted, Welcome
+from engine.core.model.envelope import Merge
+from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED, OVERLOADED, Deliver, GapRange, Hangup, Posted, Welcome
 from tests.support.shard_world import Client, World
 
 USERS = ("ann", "bob")
@@ -276,7 +277,7 @@ class ShardMachine(RuleBasedStateMachine):
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
             memory = self.world.core.mailbox_store.memory
-            bodies = sum(len(message.body) for mailbox in mailboxes for message in mailbox.hot.values())
+            bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.hot.values())
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
             assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
             assert bodies == sum(mailbox.hot_bytes for mailbox in mailboxes)
@@ -291,7 +292,7 @@ class ShardMachine(RuleBasedStateMachine):
                 for connection in mailbox.connections.values():
                     assert len(connection.flight) <= WINDOW
                     assert connection.flight.keys() <= mailbox.hot.keys()
-                    assert connection.flight_bytes == sum(len(mailbox.hot[seq].body) for seq in connection.flight)
+                    assert connection.flight_bytes == sum(len(mailbox.hot[seq].envelope.body) for seq in connection.flight)
 
     def teardown(self) -> None:
         """A client that acknowledges everything gets everything that was accepted and never acknowledged.

@@ -1,5 +1,6 @@
-"""By what a message is judged beside its user's wishes. It travels with the message, from the edge that knows the rules to the
-shard that owns the user; `engine.core.policy.contact_policy` judges.
+"""The terms under which a message may reach its user, beside the user's profile: its category's limits and `unless_active`.
+
+The edge copies them from the rules into the message's envelope, so shards need no rules; `engine.core.policy.contact_policy` applies them.
 """
 
 from __future__ import annotations
