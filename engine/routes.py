@@ -3,7 +3,7 @@
     uvicorn --> CrossOrigin --> Starlette routing --> an endpoint here --> Gateway
        +--- plain WebSockets and publish requests: `engine.transports.websocket_handshake`, `engine.api.publish_endpoint` --^
 
-An endpoint authenticates, parses, asks the gateway, encodes. What goes wrong is raised as `Problem` (or `Overloaded` or
+An endpoint authenticates, parses, calls the gateway, encodes. Errors are raised as `Problem` (or `Overloaded` or
 `Unavailable` by the gateway) and becomes `application/problem+json` in one place; before a WebSocket's upgrade too.
 """
 
@@ -129,7 +129,7 @@ class _Api:
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
-        """Who asks. Raises Problem: 401, or 403 without the scope, where one is given."""
+        """The bearer of the token. Raises Problem: 401, or 403 without the scope, where one is given."""
         now_s = self.gateway.wall_ms() / 1000
         principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
         if scope:
@@ -220,7 +220,7 @@ class _Api:
         return _json(_subscriptions(topics, principal, key))
 
     def _subscriber(self, request: Request) -> tuple[Principal, str, bool]:
-        """Who asks, about which mailbox, and whether that is another's."""
+        """The bearer, the mailbox key, and whether it is another user's."""
         user = request.query_params.get("user")
         if user is not None and not is_user(user, self.config.id_chars_max):
             raise bad_request("`user`: text without control characters")
@@ -336,7 +336,7 @@ class _Api:
         return _json({"status": "ready", "quarantined": await self._quarantined()})
 
     async def _quarantined(self) -> int | None:
-        """Stored records that could not be read; None when the controller does not say so at once: readiness does not depend on it."""
+        """Stored records that could not be read; None when the controller does not answer at once: readiness does not depend on it."""
         try:
             async with asyncio.timeout(_READY_PATIENCE_S):
                 status = await self._status()
@@ -396,7 +396,7 @@ async def _upgrade_required(_request: Request) -> Response:
 
 
 def _route(path: str, **endpoints: Endpoint) -> Route:
-    """One route for all methods of a path, so that a wrong one is told every right one."""
+    """One route for all methods of a path, so that `Allow` of a 405 has all of them."""
 
     async def dispatch(request: Request) -> Response:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)

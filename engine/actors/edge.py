@@ -3,7 +3,7 @@
     clients <--> uvicorn, Starlette, WebSockets <--> Gateway <--> LinkCaller per shard and scheduler
 
 Start, also after a crash: bind the port (edges of one machine share it), read the slot map, open the links, serve. Nothing is
-recovered: clients reconnect with their cursors, publishers repeat. The end of any part ends the process, and Ray starts the
+recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends, and Ray starts the
 next incarnation.
 """
 
@@ -44,7 +44,7 @@ from engine.transports import http_server
 log = logging.getLogger(__name__)
 
 _CACHE_S: Final = 0.5
-"""Status and readiness are asked for by anyone at any rate; the answer is at most this old."""
+"""Status and readiness may be requested at any rate; the answer is at most this old."""
 
 _STATUS_TIMEOUT_S: Final = 5.0
 
@@ -65,7 +65,7 @@ class Edge(Process):
     Args:
         config: the engine's settings, `redis_url` filled in.
         index: which edge it is.
-        port: to listen on; 0 picks a free one, which `stats` tells.
+        port: to listen on; 0 picks a free one, which `stats` returns.
     """
 
     role: ClassVar[str] = "edge"
@@ -80,7 +80,7 @@ class Edge(Process):
         self._signals: CounterSignals
         self._server: http_server.EdgeServer
 
-    # -- What other actors call. -------------------------------------------------------------------------------------------
+    # -- Called by other actors. -------------------------------------------------------------------------------------------
     async def stats(self) -> dict[str, Any]:
         """Plain numbers; cheap."""
         base = {**self._vitals(), "port": self._port}
@@ -90,7 +90,7 @@ class Edge(Process):
         return {**base, "ready": links_open, "link_calls": self._links.calls, **self._gateway.stats()}
 
     async def drain(self) -> None:
-        """Take nobody new, send everybody away with a hint when to come back, answer what was asked; within `drain_ms`."""
+        """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""
         if not self._ready.is_set():
             return
         for listener in self._server.servers:
@@ -145,7 +145,7 @@ class Edge(Process):
         if not self._gateway.draining:
             raise RuntimeError("the HTTP server ended by itself")
 
-    # -- What the routes ask. ----------------------------------------------------------------------------------------------
+    # -- Called by the routes. ---------------------------------------------------------------------------------------------
     async def _status(self) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = await self._cached("status", self._ask_controller)
         return answer
@@ -168,10 +168,10 @@ class Edge(Process):
         except (RedisError, OSError):
             return False
 
-    async def _cached(self, name: str, ask: Any) -> Any:
+    async def _cached(self, name: str, fetch: Any) -> Any:
         at, answer = self._cache.get(name, (0.0, None))
         if answer is None or time.monotonic() - at > _CACHE_S:
-            # Those who come while it is asked share the question.
-            answer = asyncio.ensure_future(ask())
+            # Requests that arrive meanwhile await the same answer.
+            answer = asyncio.ensure_future(fetch())
             self._cache[name] = (time.monotonic(), answer)
         return await asyncio.shield(answer)

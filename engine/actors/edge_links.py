@@ -1,4 +1,4 @@
-"""An edge's links to every shard and scheduler, and the slot map that says whose shard each user is on."""
+"""An edge's links to every shard and scheduler, and the slot map that routes users to shards."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class EdgeLinks:
         self.links[f"scheduler-{index}"].send(record)
 
     def need_slots(self, _version: int) -> None:
-        """A shard speaks of a newer slot map."""
+        """A shard has a newer slot map: read it."""
         self._slots_wanted.set()
 
     def tasks(self, gateway: Gateway) -> Iterable[Coroutine[Any, Any, None]]:
-        """What keeps the links open and the slot map new. None of it ever returns."""
+        """The coroutines that keep the links open and the slot map new. None returns."""
         config = self._config
         for shard in range(config.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
@@ -85,7 +85,7 @@ class EdgeLinks:
         )
 
     async def _follow_slots(self, gateway: Gateway) -> None:
-        """Read the slot map when a shard speaks of a newer one, and now and then."""
+        """Read the slot map when a shard has a newer one, and every `_SLOTS_POLL_S`."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SLOTS_POLL_S):

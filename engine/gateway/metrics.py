@@ -1,7 +1,7 @@
-"""What `GET /metrics` says, in Prometheus' text format.
+"""The body of `GET /metrics`, in Prometheus' text format.
 
 Counting must not cost: an edge handles tens of thousands of messages a second. So `EdgeMetrics` holds plain integers, which the
-hot paths add to, and the Prometheus objects are built from them when somebody asks. Nothing is counted twice: what an edge knows
+hot paths add to, and the Prometheus objects are built from them at each scrape. Nothing is counted twice: what an edge counts
 comes from its own integers (`engine_edge_*`), everything else from the status the controller gathers (`engine_*`).
 
 With several edges behind one port, a scrape reaches any of them: `engine_edge_*` carry the label `edge`, so their series do not
@@ -37,7 +37,7 @@ class EdgeMetrics:
     def __init__(self, edge: str, link_calls: Callable[[], int] = lambda: 0) -> None:
         self.edge = edge
         self._link_calls = link_calls
-        self.published: Counter[str] = Counter()  # items by status, as told to publishers
+        self.published: Counter[str] = Counter()  # items by status, as in the answers
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
         self.shed_requests: Counter[str] = Counter()  # publish requests refused unparsed, by the priority of their least important item
         self.connections: Counter[str] = Counter()  # now, by transport
@@ -115,7 +115,7 @@ class EdgeMetrics:
 
 
 class _Gatherer(Collector):
-    """Asks an `EdgeMetrics` at each scrape. Describes nothing, so that registering it reads nothing."""
+    """Collects from an `EdgeMetrics` at each scrape. Describes nothing, so that registering it reads nothing."""
 
     def __init__(self, metrics: EdgeMetrics) -> None:
         self._metrics = metrics
@@ -196,7 +196,7 @@ _ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edg
 
 
 def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
-    """The engine-wide families. A figure an actor does not tell (it is starting, or away) is left out, not made up."""
+    """The engine-wide families. A figure that an actor does not report (it is starting, or away) is left out."""
     info = GaugeMetricFamily("engine_info", "Always 1; the label has the version.", labels=("version",))
     info.add_metric((str(status.get("version", "")),), 1)
     yield info

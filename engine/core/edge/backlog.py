@@ -1,14 +1,15 @@
-"""How fast something works off what enters it, and so how long who enters now will wait: Little's law, L = lambda * W (Little 1961).
+"""The service rate of a queue, and the delay of an item that enters it now: Little's law, L = lambda * W (Little 1961).
 
-The rate is what leaves per millisecond. It is believed until it is disproved: a sample above it raises it at once, half of the way, for
-nothing can leave faster than it is worked off; a sample below it counts only when there was enough to do all the time, for an idle server
-is not a slow one.
+The rate is the number of items that leave per millisecond. A sample above the estimate raises it at once, by half of the difference, for
+nothing can leave faster than it is served; a sample below it counts only when the queue was never short of work, for an idle server is
+not a slow one.
 
-How much to have under way at once is found as BBR does it (Cardwell et al. 2016): twice the rate times the shortest time an item has
-taken lately. More would only wait elsewhere, where nobody can put a more important item before it. And even that is too much when urgent
-items come to wait for it, in queues that have no order of importance: a group commit, a batch on a link, a turn of an event loop, the
-processor. So while urgent items take longer than a few times the shortest time, the window of the others shrinks, to a half at most, in
-the manner of Vegas (Brakmo 1995); it grows back when urgent items are quick again, or gone."""
+The number of items to have in flight is found as in BBR (Cardwell et al. 2016): twice the rate times the shortest time an item has
+taken lately. More would only wait in queues behind this one, which have no priorities: a group commit, a batch on a link, a turn of an
+event loop, the processor. Even that is too much when urgent items wait there. So while urgent items take longer than a few times the
+shortest time, the window of the others shrinks, to a half at most, in the manner of Vegas (Brakmo 1995); it grows back when urgent items
+are fast again, or gone.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +18,26 @@ from typing import Final
 _RISE: Final = 0.5
 _FALL: Final = 0.25
 _BUSY_MS: Final = 20.0
-"""Work for this long, at the believed rate, waiting through a whole interval: then the interval tells what the rate is."""
+"""An interval measures the rate when at least this much work, at the estimated rate, waited all through it."""
 
 _LATENCY_WINDOW_MS: Final = 10_000
 _WINDOW_GAIN: Final = 2.0
 
 _BEARABLE_GAIN: Final = 3.0
-"""How long urgent items may take, in shortest times."""
+"""How long urgent items may take, as a multiple of the shortest time."""
 
 _SHRINK: Final = 0.7
 _GROW: Final = 1.1
 _ROOM_MIN: Final = 0.5
-"""By how much the window changes at most in one look, and what is left of it in the end: with a fifth, urgent items were hardly quicker,
-and a third fewer of the others were accepted."""
+"""The factors by which the window changes at most per `look`, and the part of it that always remains: with a fifth instead of a half,
+urgent items were hardly faster, and a third fewer of the others were accepted."""
 
 
 class Backlog:
-    """Items on their way through something, counted by its owner.
+    """The items in one queue or service, counted by their owner.
 
     Args:
-        rate_per_ms: what is believed before anything was measured.
+        rate_per_ms: the estimate before anything is measured.
         now_ms: the time it begins.
     """
 
@@ -50,22 +51,22 @@ class Backlog:
         self._since_ms = now_ms
 
     def enter(self, count: int) -> None:
-        """So many more are on their way."""
+        """Count items that enter."""
         self.waiting += count
 
     def leave(self, count: int) -> None:
-        """So many have passed."""
+        """Count items that were served."""
         self._passed += count
         self.drop(count)
 
     def drop(self, count: int) -> None:
-        """So many will never pass."""
+        """Count items that leave without being served."""
         self.waiting -= count
         self._low = min(self._low, self.waiting)
 
     @property
     def delay_ms(self) -> float:
-        """How long who enters now will wait."""
+        """How long an item that enters now will wait, ms."""
         return self.waiting / self.rate_per_ms
 
     def look(self, now_ms: int) -> None:
@@ -77,7 +78,7 @@ class Backlog:
         if sample > self.rate_per_ms:
             self.rate_per_ms += (sample - self.rate_per_ms) * _RISE
         elif self._low >= self.rate_per_ms * _BUSY_MS:
-            # Never to nothing: then no delay could be told, and nothing would ever be let in to measure it again.
+            # Never 0: the delay would be infinite, and nothing would be admitted to measure the rate again.
             self.rate_per_ms += (max(sample, 1 / elapsed_ms) - self.rate_per_ms) * _FALL
         self._since_ms, self._passed, self._low = now_ms, 0, self.waiting
 
@@ -92,21 +93,21 @@ class Stopwatch:
         self._sent_ms = 0
 
     def start(self, ref: int, now_ms: int) -> None:
-        """An item leaves, and none is timed: time this one."""
+        """Time this item. To be called when it is sent and none is timed."""
         self.timed, self._sent_ms = ref, now_ms
 
     def stop(self, now_ms: int) -> int:
-        """The timed item was answered: how long that took. Also to be called when it is given up, or sent again: then nobody can tell
-        what was answered (Karn's algorithm), and the time is nobody's."""
+        """Stop, and return how long the timed item took. Also to be called when it is given up or sent again: the answer may then be to
+        either sending (Karn's algorithm), and the time is to be discarded."""
         self.timed = -1
         return now_ms - self._sent_ms
 
 
 class ConcurrencyLimit:
-    """How many items to have under way at once; `size`, after a `look`.
+    """How many items to have in flight at once: `size`, after a `look`.
 
     Args:
-        floor: at least so many, while nothing urgent suffers.
+        floor: the smallest size, unless urgent items make it shrink.
         bearable_ms: how long urgent items may take in any case.
         now_ms: the time it begins.
     """
@@ -116,7 +117,7 @@ class ConcurrencyLimit:
     def __init__(self, floor: int, bearable_ms: int, now_ms: int) -> None:
         self.size = self._floor = floor
         self._bearable_ms = bearable_ms
-        self._room = 1.0  # the part of the window that what is urgent leaves to the others
+        self._room = 1.0  # the part of the window that urgent items leave to the others
         self._best = self._previous = float("inf")
         self._since_ms = now_ms
         self._urgent_count = self._urgent_ms = 0
@@ -128,12 +129,12 @@ class ConcurrencyLimit:
         self._best = min(self._best, took_ms)
 
     def urgent_took(self, took_ms: int) -> None:
-        """An item that nobody should have had to wait for was answered after so long."""
+        """An urgent item was answered after so long."""
         self._urgent_count += 1
         self._urgent_ms += took_ms
 
     def look(self, rate_per_ms: float) -> None:
-        """Decide anew, at this rate. Call it some ten times a second."""
+        """Compute `size` again, at this rate. Call it some ten times a second."""
         best_ms = min(self._best, self._previous)
         if best_ms == float("inf"):
             return

@@ -7,7 +7,7 @@ Signals are merged per name, so a million views of one post are one number. A ba
 at a time, and what comes meanwhile gathers for the next. A batch keeps its number and content until storage confirms it, so storage
 that remembers the last number it took applies each batch once, whatever answers get lost.
 
-What a crash does: what was gathering is lost. A signal is no message: nobody was told that it is durable, and the next one comes.
+A crash loses what was gathering. A signal is no message: its answer does not promise durability.
 
 Bounds: `names_max` names gather; then the batch is full. While it cannot be taken either, because another is under way, signals
 of names it has still merge, others are refused (`add` returns False) and are the caller's to count as dropped.

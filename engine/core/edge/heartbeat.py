@@ -1,12 +1,12 @@
-"""When to ask a connection whether it is still there, and when to believe that it is not.
+"""When to ping a connection, and when to consider it dead.
 
-    idle      --interval over-->        asking   (send a ping)
-    asking    --pong, or any life-->    idle
-    asking    --timeout, first-->       asking   (send another ping at once: a lost pong must not wait for the next interval)
-    asking    --timeout, last-->        dead     (close 4408)
+    idle      --interval over-->            pinging   (send a ping)
+    pinging   --pong, or other traffic-->   idle
+    pinging   --timeout, first-->           pinging   (send another ping at once: a lost pong must not wait for the next interval)
+    pinging   --timeout, last-->            dead      (close 4408)
 
 The interval adapts to the network. A miss that recovers, or a round trip far from the smoothed one, doubles it up to a
-maximum: a jittery path is asked less often, since every question there is a chance of a wrong verdict. A few calm pongs
+maximum: a jittery path is pinged less often, since every ping there may lead to a wrong decision. A few calm pongs
 halve it again, down to the configured one. The estimator is the one of RFC 6298, section 2 (alpha 1/8).
 
 Time is an argument, in milliseconds; the caller promises only that it never goes back.
@@ -44,13 +44,13 @@ class HeartbeatLimits(Struct, frozen=True):
 
 
 class Heartbeat:
-    """The heartbeat of one connection. Ask `check` when `due_ms` has come; report pongs and other signs of life."""
+    """The heartbeat of one connection. Call `check` at `due_ms`, and report pongs and other traffic."""
 
     __slots__ = ("_calm", "_limits", "_sent_ms", "_srtt_ms", "due_ms", "interval_ms", "misses")
 
     def __init__(self, limits: HeartbeatLimits, now_ms: int) -> None:
         self._limits = limits
-        self._sent_ms = 0  # when the ping under way was sent; 0: none is
+        self._sent_ms = 0  # when the unanswered ping was sent; 0: there is none
         self._srtt_ms = 0.0
         self._calm = 0
         self.interval_ms = limits.interval_ms
@@ -59,7 +59,7 @@ class Heartbeat:
 
     @property
     def payload(self) -> bytes:
-        """What the ping under way carries: it tells its pong from a late one."""
+        """The payload of the unanswered ping, which distinguishes its pong from a late one."""
         return b"%x" % self._sent_ms
 
     def check(self, now_ms: int) -> HeartbeatAction:
@@ -75,7 +75,7 @@ class Heartbeat:
         return HeartbeatAction.PING
 
     def pong(self, payload: bytes, now_ms: int) -> None:
-        """A pong arrived. One that answers an earlier ping is a sign of life, but no measure of the round trip."""
+        """A pong arrived. One that answers an earlier ping counts as traffic, but is no measure of the round trip."""
         if not self._sent_ms:
             return
         if payload != self.payload:
@@ -87,7 +87,7 @@ class Heartbeat:
         self._settle(jitter=jitter)
 
     def alive(self) -> None:
-        """Something else arrived from the peer: a ping under way counts as answered."""
+        """Other traffic arrived from the peer: an unanswered ping counts as answered."""
         if self._sent_ms:
             self._settle(jitter=self.misses > 0)
 

@@ -1,14 +1,13 @@
-"""Whether what a rule armed is still sent when its time has come.
+"""Decides whether the message of a timer that a rule armed is still sent when the timer fires.
 
-Conditions travel with the timer. The shard that owns the user judges them when the timer fires, from what it knows then: `at_fire`
-is that judgement, pure. What it knows:
+Conditions travel with the timer. The shard that owns the user evaluates them with `at_fire` when it fires, from:
 
     activity   when the user last connected, acknowledged something, or had an event of their own. Events are journalled before their
                publisher is answered; of the rest, a crash may lose what is younger than the page
-    events     when each event last came that some rule asks for; journalled likewise (`checkpoint.Noticed`)
+    events     when each event that some rule refers to last came; journalled likewise (`checkpoint.Noticed`)
     groups     the topics the user is subscribed to
 
-An inactivity rule is a timer that asks again: armed by an event, due `inactive` + `delay` after it. When it comes due and the user
+An inactivity rule is a timer that may be moved: armed by an event, due `inactive` + `delay` after it. When it comes due and the user
 has been active meanwhile it is moved behind that activity, so one timer follows a user however often they come. Clocks: an activity
 that lies in the future, because a clock was set back, counts like one of now.
 """
@@ -23,7 +22,7 @@ from engine.core.model.category import Instant, Span
 
 
 class Conditions(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What must hold when the time has come. Part of the timer.
+    """What must hold when the timer fires. Part of the timer.
 
     Args:
         since_ms: time of the event that armed it.
@@ -43,12 +42,12 @@ class Conditions(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def any(self) -> bool:
-        """Is there anything to judge?"""
+        """Whether there is any condition."""
         return self.unless_active or bool(self.unless_events) or bool(self.member_of) or self.inactive_ms > 0
 
 
 class Known(Struct, frozen=True):
-    """What the shard knows of a user at fire time: last activity, last time of each event that some rule asks for, groups."""
+    """What the shard has of a user at fire time: last activity, last time of each event that some rule refers to, groups."""
 
     active_ms: int = 0
     events: Mapping[str, int] = {}
@@ -73,7 +72,7 @@ class Again(Struct, frozen=True):
 
 
 def at_fire(conditions: Conditions, known: Known, now_ms: int) -> Go | Drop | Again:
-    """Is what a rule armed sent, now that its time has come? Changes nothing; the same input gives the same answer."""
+    """Evaluate the conditions of a timer that fires now. Pure."""
     if conditions.member_of and conditions.member_of not in known.groups:
         return Drop("not_member", f"the user is not in {conditions.member_of} any more")
     opposite = next((name for name in conditions.unless_events if known.events.get(name, 0) > conditions.since_ms), None)

@@ -1,22 +1,22 @@
-"""The one judgement of every notification: deliver, defer, put into the digest, or suppress; each with its reasons.
+"""The contact policy: decides for every notification whether to deliver, defer, digest or suppress it, and for which reasons.
 
-Pure: what is known of the message, the user's profile, what the user got lately, and the time, give a verdict. The same call
-answers a dry run ("what would happen, and why"), for it changes nothing; `record` is what changes the counters, once the
-message is certain. The order of the questions, the first one that decides ends them:
+Pure: a verdict follows from the message, the user's profile, the counters of what the user was sent lately, and the time. `judge`
+changes nothing, so it answers dry runs too; `record` changes the counters, once the message is committed. The checks, in order; the
+first that decides ends them:
 
     1  mute         the user has muted the type or the target -> SUPPRESS. Not for a category that is `mandatory`
     2  interaction  the user has been active since the moment the message names -> SUPPRESS
-    3  bypass       priority high, or a mandatory category -> DELIVER, whatever comes below
+    3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
     4  digest       the user wants this type in the digest -> DIGEST
-    5  quiet hours  in the user's zone -> DEFER until they end, then it is judged again: what comes below is judged at delivery
+    5  quiet hours  in the user's zone -> DEFER until they end, then `judge` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
 
-A wish of the user stands above an urgency of the sender, and an urgency above what protects from too much.
+A preference of the user takes precedence over the urgency of a message, and urgency over caps.
 
 Counters are bounded: per category its last `cap` times, and the last time of a type, at most `counted_max` of each. With more than that,
-the one not sent for longest is forgotten, and may come again early. A type or category nobody limits is not counted at all.
-Two clocks that disagree: a time in the future counts like now. Limits come with each message; what was counted under one limit is
+the one not sent for longest is dropped, and may be sent again early. A type or category without limits is not counted at all.
+When clocks disagree, a time in the future counts like now. Limits come with each message; what was counted under one limit is
 kept for as long as that looked back, so a limit that is made longer counts fully only after that time.
 
 Recovery. `record` is a function of the journalled message alone (its category, type and time), so replay gives the same counters; a
@@ -39,7 +39,7 @@ from engine.core.policy.quiet_hours import quiet_until
 
 
 class Decision(IntEnum):
-    """What becomes of a notification."""
+    """The outcome for a notification."""
 
     DELIVER = 0
     DEFER = 1
@@ -57,14 +57,14 @@ CATEGORIES: Final[Mapping[str, Category]] = {"touch": TOUCH}
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the judgement has to know of a message.
+    """The properties of a message that the policy depends on.
 
     Args:
         type: its event type.
-        category: by whose name it counts.
+        category: the name under which it is counted.
         limits: of that category.
         priority: HIGH, NORMAL or LOW.
-        targets: how its target can be muted, see `engine.core.profile.target_names`.
+        targets: how its target can be muted, see `engine.core.policy.profile.target_names`.
         unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
     """
 
@@ -84,14 +84,14 @@ class Recent(Struct, array_like=True):
 
 
 class Counters(Struct, array_like=True):
-    """What a user got lately, as far as somebody limits it. Part of the user's page."""
+    """What a user was sent lately, where a limit applies. Part of the user's page."""
 
     sent: dict[str, Recent] = {}  # by category, the one not sent for longest first
     last: dict[str, tuple[int, int]] = {}  # type -> when, and until when that counts; the longest ago first
 
     @property
     def empty(self) -> bool:
-        """Does nothing count?"""
+        """Whether nothing is counted."""
         return not (self.sent or self.last)
 
     @property
@@ -100,12 +100,12 @@ class Counters(Struct, array_like=True):
         return 300 + sum(250 + 32 * len(recent.times) for recent in self.sent.values()) + 200 * len(self.last)
 
     def copy(self) -> Counters:
-        """Another one that changes by itself."""
+        """A deep copy."""
         return Counters({name: Recent(recent.span_ms, list(recent.times)) for name, recent in self.sent.items()}, dict(self.last))
 
 
 NONE_YET: Final = Counters()
-"""Of who got nothing that is limited. Never changed."""
+"""The counters of a user without any. Never changed."""
 
 
 class Reason(Struct, frozen=True):
@@ -124,7 +124,7 @@ class Verdict(Struct, frozen=True):
 
 
 def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
-    """What is to become of a message, now. Changes nothing.
+    """Decide about a message, now. Changes nothing.
 
     Args:
         zone: of the profile.
@@ -134,10 +134,10 @@ def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_
 
 
 def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = True) -> Verdict | None:
-    """Questions 1 to 4, which ask nothing of the time: the verdict of the one that decides, None when none does.
+    """Checks 1 to 4, which do not depend on the time: the verdict of the one that decides, None when none does.
 
     Args:
-        digest: may it go into the digest? What comes out of it may not.
+        digest: whether it may go into the digest; the digest itself may not.
     """
     mandatory = facts.limits.mandatory
     wish = None if mandatory else muted(facts, profile)
@@ -156,7 +156,7 @@ def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = Tru
 
 
 def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int) -> Verdict:
-    """Questions 5 to 7, of a message that none of those before decides."""
+    """Checks 5 to 7, for a message that checks 1 to 4 do not decide."""
     until_ms = quiet_until(profile.quiet, zone, now_ms) if facts.limits.quiet and profile.quiet else 0
     if until_ms:
         return Verdict(
@@ -169,10 +169,10 @@ def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, no
 
 
 def record(counters: Counters, facts: Facts, now_ms: int, counted_max: int) -> None:
-    """A message was delivered: count it, where somebody limits it. High priority and mandatory messages count against nobody.
+    """Count a delivered message, where a limit applies. High priority and mandatory messages are not counted.
 
     Args:
-        counted_max: categories, and types, that are counted; the one not sent for longest makes room.
+        counted_max: categories, and types, that are counted; the one not sent for longest is dropped beyond it.
     """
     limits = facts.limits
     if facts.priority == HIGH or limits.mandatory or not (limits.cap or limits.same_type_ms):
@@ -196,7 +196,7 @@ def _make_room(table: dict[str, Any], count_max: int) -> None:
 
 
 def forget_old(counters: Counters, now_ms: int) -> None:
-    """Drop what no limit looks at any more, so that the page of a quiet user is small. Changes no verdict."""
+    """Drop counters that no limit depends on any more, so that pages stay small. Changes no verdict."""
     for name, recent in list(counters.sent.items()):
         times = [at_ms for at_ms in recent.times if at_ms > now_ms - recent.span_ms]
         if times:
@@ -208,7 +208,7 @@ def forget_old(counters: Counters, now_ms: int) -> None:
 
 
 def muted(facts: Facts, profile: Profile) -> Reason | None:
-    """Question 1: has the user muted it?"""
+    """Check 1: the reason when the user has muted it, else None."""
     pattern = matches(profile.muted_types, facts.type)
     if pattern:
         return Reason("muted_type", f"the user has muted {pattern}")

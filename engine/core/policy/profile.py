@@ -1,12 +1,12 @@
-"""What a user wants and is: time zone, quiet hours, muted types and targets, digest instead of live, and the level that rules look at.
+"""A user's profile: time zone, quiet hours, muted types and targets, types for the digest, and the level that rules refer to.
 
     {"zone": "Europe/Berlin", "level": "vip",
      "quiet": [{"from": "22:00", "to": "07:30"}, {"from": "13:00", "to": "15:00", "days": ["sat", "sun"]}],
      "mute": {"types": ["post.liked", "promo.*"], "targets": ["thread:9"]},
      "digest": {"types": ["forum.*"]}}
 
-`parse_profile` reads this from JSON and says what is wrong with it and where; `Profile` is how it is kept, and `shown` how it is
-told again. A type is a whole event type, or its beginning with `.*` behind it.
+`parse_profile` reads this JSON, with the path of what is invalid in its errors; `Profile` is the stored form, and `shown` gives the
+JSON form again. A type is a whole event type, or its beginning with `.*` behind it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEVEL: Final = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 
 
 class Profile(Struct, frozen=True, array_like=True):
-    """A user's wishes, as storage keeps them; the default is nobody's in particular."""
+    """A user's preferences, as they are stored; the defaults restrict nothing."""
 
     zone: str = "UTC"
     level: str = ""
@@ -81,11 +81,11 @@ class _ProfileText(Struct, forbid_unknown_fields=True):
 _text: Final = msgspec.json.Decoder(_ProfileText)
 _kept: Final = msgspec.msgpack.Decoder(Profile)
 encode: Final = msgspec.msgpack.Encoder().encode
-"""A profile as storage keeps it."""
+"""Encodes a profile for storage."""
 
 
 def decode(blob: bytes) -> Profile:
-    """A kept profile. Raises what `engine.core.wire.records.UNREADABLE` lists when it is corrupt."""
+    """A stored profile. Raises what `engine.core.wire.records.UNREADABLE` lists when it is corrupt."""
     return _kept.decode(blob)
 
 
@@ -137,7 +137,7 @@ def shown(profile: Profile) -> dict[str, Any]:
 
 
 def matches(patterns: Sequence[str], type: str) -> str:
-    """The first pattern that an event type is meant by, "" when none."""
+    """The first pattern that matches an event type, "" when none does."""
     for pattern in patterns:
         if pattern == type or (pattern.endswith(".*") and type.startswith(pattern[:-1])):
             return pattern
@@ -145,7 +145,7 @@ def matches(patterns: Sequence[str], type: str) -> str:
 
 
 def target_names(target: Any) -> tuple[str, ...]:
-    """How a `target` can be muted: a text by itself; an object with an `id` by that, and with a `kind` by `kind:id` too."""
+    """The names by which a `target` can be muted: a text by itself; an object with an `id` by that, and with a `kind` by `kind:id` too."""
     if isinstance(target, str):
         return (target,)
     if isinstance(target, Mapping) and isinstance(target.get("id"), str | int):

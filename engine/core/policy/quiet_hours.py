@@ -8,8 +8,8 @@ What a local time means when clocks are changed:
     skipped (spring)         the moment of the change: quiet hours until 02:30 end when 02:00 becomes 03:00
     happens twice (autumn)   the first time: quiet hours from 01:30 begin at the first 01:30 and go on through the second
 
-So an interval of local times is one interval of instants without holes, on every day: nobody is woken for the half hour between
-two 01:30s. A change can make it up to a few hours shorter or longer. On a day that a zone skips altogether it is empty.
+So an interval of local times is one interval of instants without holes, on every day: the half hour between two 01:30s is quiet too.
+A change can make it up to a few hours shorter or longer. On a day that a zone skips altogether it is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALL_DAYS: Final = 0b111_1111
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _ROUNDS_MAX: Final = 16
-"""Quiet intervals followed one behind the other. They are at most `QUIET_MAX` a day: who is quiet for ever is heard in a week."""
+"""Adjoining quiet intervals that are followed: a user whose quiet hours never end is sent messages within a week."""
 
 QUIET_MAX: Final = 14
 """Intervals of one user: two for each day of the week."""

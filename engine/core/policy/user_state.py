@@ -1,5 +1,4 @@
-"""What a mailbox knows of its user beside the messages: wishes, what counts against limits, and what was decided lately. Nearly no user
-has one.
+"""The state of a user beside the messages: profile, counters, recent decisions, events and followers. Nearly no user has any.
 
 Part of the page. The shard owns it; it changes with journalled records only: the profile with `checkpoint.Profiled`, counters with the
 messages that count, the timeline with `checkpoint.Decided`, events and followers with `checkpoint.Noticed`; and a timer that took effect
@@ -17,17 +16,17 @@ from engine.core.policy.contact_policy import Counters
 from engine.core.policy.profile import Profile
 
 EVENTS_MAX: Final = 64
-"""Events of a user whose last time is kept, those that came last: as many may be asked for by the rules of a file. About 100 bytes each."""
+"""Events of a user whose last time is kept, the latest ones: as many as the rules of a file may refer to. About 100 bytes each."""
 
 DELIVERIES_MAX: Final = 8
-"""Events recognised when they come again: a publisher that got no answer sends one again within seconds."""
+"""Latest events that are recognised when repeated: a publisher without an answer repeats within seconds."""
 
 FOLLOWERS_MAX: Final = 16
-"""Inactivity rules that may follow a user: each has a timer of its own for every user."""
+"""Inactivity rules that may follow a user: each has one timer per user."""
 
 
 class TimelineEntry(Struct, array_like=True, frozen=True, gc=False):
-    """What became of a message, for its timeline.
+    """A decision about a message, for its timeline.
 
     Args:
         id: the message's.
@@ -48,12 +47,12 @@ class UserState(Struct, array_like=True):
     """See the module's text.
 
     Args:
-        profile: None for who wants nothing in particular.
-        counters: None while nothing counts.
-        timeline: what was decided last, oldest first, at most `decisions_max`.
-        events: when each event last came, ms, of those that some rule asks for; the one that came longest ago first.
+        profile: None for a user without one.
+        counters: None while nothing is counted.
+        timeline: the latest decisions, oldest first, at most `decisions_max`.
+        events: when each event last came, ms, of those that some rule refers to; the one that came longest ago first.
         follows: by inactivity rule, the scheduled id of the timer that follows the user.
-        deliveries: of the events noticed last that did not say when they happened.
+        deliveries: the ids of the latest events that had no time of their own.
     """
 
     profile: Profile | None = None
@@ -65,7 +64,7 @@ class UserState(Struct, array_like=True):
 
     @property
     def empty(self) -> bool:
-        """Is nothing known?"""
+        """Whether there is nothing to keep."""
         nothing = self.profile is None and (self.counters is None or self.counters.empty)
         return nothing and not (self.timeline or self.events or self.follows or self.deliveries)
 
@@ -80,7 +79,7 @@ class UserState(Struct, array_like=True):
         return size + 100 * len(self.events) + 150 * len(self.follows) + 100 * len(self.deliveries)
 
     def note(self, entry: TimelineEntry, entries_max: int) -> None:
-        """One more entry; the oldest makes room. What is decided again just as before (a timer that came twice) is told once."""
+        """Append an entry; the oldest is dropped beyond `entries_max`. The same decision again (a timer that fired twice) is kept once."""
         timeline = self.timeline
         if any((known.id, known.event, known.until_ms) == (entry.id, entry.event, entry.until_ms) for known in timeline if entry.until_ms):
             return
@@ -88,7 +87,7 @@ class UserState(Struct, array_like=True):
         del timeline[:-entries_max]
 
     def is_new(self, delivery: str) -> bool:
-        """Is this delivery of an event none of the last ones? It is one of them from now on."""
+        """Whether this delivery of an event is none of the latest ones, which it belongs to from now on."""
         if delivery in self.deliveries:
             return False
         self.deliveries.append(delivery)
@@ -96,14 +95,14 @@ class UserState(Struct, array_like=True):
         return True
 
     def notice(self, event: str, at_ms: int) -> None:
-        """This event of the user came."""
+        """Keep the time of an event of the user."""
         last_ms = max(at_ms, self.events.pop(event, 0))
         self.events[event] = last_ms
         if len(self.events) > EVENTS_MAX:
             del self.events[next(iter(self.events))]
 
     def follow(self, timers: Mapping[str, str], ended: Container[str]) -> None:
-        """These timers follow the user, each for its rule, unless one does that has not ended."""
+        """Let these timers follow the user, each for its rule, unless one does already that has not `ended`."""
         for rule, sid in timers.items():
             if self.follows.get(rule, "") in ended or rule not in self.follows:
                 self.follows.pop(rule, None)
@@ -112,6 +111,6 @@ class UserState(Struct, array_like=True):
             del self.follows[next(iter(self.follows))]
 
     def took_effect(self, sid: str) -> None:
-        """The timer was sent: if it followed the user, it does no more."""
+        """The timer took effect: it does not follow the user any more."""
         for rule in [rule for rule, follower in self.follows.items() if follower == sid]:
             del self.follows[rule]
