@@ -118,20 +118,6 @@ class Attachment:
             self.flight[seq] = (now_ms, tries + 1)
         return again
 
-    def answered_through(self, seq: int, now_ms: int) -> list[int]:
-        """Milliseconds since each message in flight up to `seq` was first sent on this connection; call before they are settled."""
-        times: list[int] = []
-        for number, (sent_ms, _) in self.flight.items():
-            if number > seq:
-                break
-            times.append(now_ms - (self.first_sent_ms.pop(number, sent_ms) if self.first_sent_ms else sent_ms))
-        return times
-
-    def answered(self, seqs: Iterable[int], now_ms: int) -> list[int]:
-        """As `answered_through`, for exactly these numbers; those that are not in flight are left out."""
-        flight, first_sent_ms = self.flight, self.first_sent_ms
-        return [now_ms - first_sent_ms.pop(seq, flight[seq][0]) for seq in seqs if seq in flight]
-
     def _stall(self, hot: Mapping[int, Message], policy: RetryPolicy) -> None:
         self.stalled = True
         self.rtt_ms = policy.backed_off(self.rtt_ms, policy.tries)

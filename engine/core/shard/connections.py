@@ -208,7 +208,7 @@ class Connections:
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self._output.answered(connection.answered_through(record.seq, now_ms))
+        self._output.answered_through(connection, record.seq, now_ms)
         self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
@@ -219,7 +219,7 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self._output.answered(connection.answered(seqs, now_ms))
+            self._output.answered(connection, seqs, now_ms)
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms)
         else:
             self._unknown(session, record)
