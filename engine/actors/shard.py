@@ -2,7 +2,8 @@
 
 Tasks of one shard, all in one event loop, so that the core is never entered twice:
     commit      one group at a time into the journal; the next is whatever arrived meanwhile
-    fetch       pages and stream ranges the core wants; dead letters and session events it has
+    fetch       pages and stream ranges the core wants; dead letters it has
+    log         session events
     checkpoint  dirty mailboxes every few seconds, users that went offline at once, then the journal is trimmed
     follow      the broadcast log
     pressure    measures it ten times a second, goes on with what was held
@@ -50,8 +51,8 @@ from engine.store.slot_map import placed
 
 log = logging.getLogger(__name__)
 
-_SESSION_EVENTS_MAX = 100_000
-"""Session events held while storage is away; older ones are dropped and counted: they are a log, not a promise."""
+_SESSION_EVENTS_WRITTEN = 1000
+"""Session events of one write: a few milliseconds of Redis."""
 
 _SPILL_MESSAGES = 5000
 """Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
@@ -71,6 +72,7 @@ class Shard(Server):
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
         self._spill_wanted = asyncio.Event()
+        self._session_events_wanted = asyncio.Event()
         self._checkpointing = asyncio.Lock()
         self._acks_scheduled = False
         self._arms_scheduled = False
@@ -100,7 +102,15 @@ class Shard(Server):
     # -- start --------------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
-        loops = (self._commit_loop, self._fetch_loop, self._spill_loop, self._checkpoint_loop, self._sweep_loop, self._pressure_loop)
+        loops = (
+            self._commit_loop,
+            self._fetch_loop,
+            self._session_events_loop,
+            self._spill_loop,
+            self._checkpoint_loop,
+            self._sweep_loop,
+            self._pressure_loop,
+        )
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
         return [
             self._until_data_is_lost([*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush), *schedulers])
@@ -221,6 +231,8 @@ class Shard(Server):
             asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
         if core.wants_fetch:
             self._fetch_wanted.set()
+        if core.output.session_events:
+            self._session_events_wanted.set()
         if core.mailbox_store.wants_spill:
             self._spill_wanted.set()
         if core.delivery.wants_timers and not self._arms_scheduled:
@@ -360,12 +372,20 @@ class Shard(Server):
                 core.mailbox_store.dead_letters_failed(letters)
                 raise
             core.dead_lettered(letters, self._now_ms())
-        if events := core.take_session_events(_SESSION_EVENTS_MAX):
-            try:
-                await write_session_events(self._client, events, self._config.session_stream_max)
-            except StorageUnavailable:
-                core.output.session_events[:0] = events
-                raise
+
+    async def _session_events_loop(self) -> None:
+        """Write the session log, apart from everything that somebody waits for."""
+        output = self._core.output
+        while True:
+            await self._session_events_wanted.wait()
+            self._session_events_wanted.clear()
+            while events := output.take_session_events(_SESSION_EVENTS_WRITTEN):
+                try:
+                    await write_session_events(self._client, events, self._config.session_stream_max)
+                except StorageUnavailable as error:
+                    log.warning("shard %d: %s", self._index, error)
+                    output.return_session_events(events)
+                    await asyncio.sleep(RETRY_S)
 
     async def _spill_loop(self) -> None:
         """Users that went offline: their messages move to the offline stream at once."""

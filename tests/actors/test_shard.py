@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors import shard
 from engine.actors.actor_process import ProcessContext
 from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
@@ -223,3 +224,17 @@ async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, m
         dying.shard._on_scheduler_records([wire.Due([ANN])])
         async with asyncio.timeout(10):
             await dying.ended.wait()
+
+
+async def test_a_page_is_read_while_the_session_log_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = asyncio.Event()
+
+    async def stuck(*_: Any) -> None:
+        writing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shard, "write_session_events", stuck)
+    async with process(config) as running:
+        await running.attach(1, ANN)
+        await writing.wait()
+        await running.attach(2, BOB)

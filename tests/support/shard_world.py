@@ -212,7 +212,7 @@ class World:
         if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
-        self.events.extend(core.take_session_events(1000))
+        self.events.extend(core.output.take_session_events(1000))
         return bool(keys or reads or letters or doubts)
 
     def page(self, key: str) -> MailboxPage | None:

@@ -33,7 +33,7 @@ are adopted (then the journal or the page has moved the cursor) or did not conce
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush, merge
+from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import Final
 
@@ -53,6 +53,10 @@ from engine.core.policy.quiet_hours import quiet_until
 
 _LOOKS_MAX: Final = 4
 """Mailboxes looked at per group, as a multiple of `adopt_max`: a look that finds nothing costs a microsecond."""
+
+
+_WAKES_MIN: Final = 64
+"""Outdated entries that are always tolerated in the heap of wake-ups."""
 
 
 class Adoption(Struct):
@@ -89,7 +93,7 @@ class BroadcastStep:
         self._urgent: dict[str, Mailbox] = {}  # those of them for which an entry of more than low priority came
         self._full: set[str] = set()
         self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
-        self._wakes: list[tuple[int, str]] = []  # a heap of them; entries that count no more may be among them
+        self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
         self._taking: set[str] = set()
         self.expired = 0  # pending messages found to have expired
 
@@ -155,8 +159,12 @@ class BroadcastStep:
             self._behind[mailbox.key] = mailbox
 
     def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
+        """A mailbox may sleep and be woken any number of times a night: when most entries of the heap are outdated, it is built anew."""
         self._asleep[mailbox.key] = (until_ms, mailbox)
         heappush(self._wakes, (until_ms, mailbox.key))
+        if len(self._wakes) > _WAKES_MIN + 2 * len(self._asleep):
+            self._wakes = [(moment_ms, key) for key, (moment_ms, _) in self._asleep.items()]
+            heapify(self._wakes)
 
     def _quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         """When the user's quiet hours end, ms; 0 when there are none now."""

@@ -7,6 +7,7 @@ The shell drains `to_edges` and `to_schedulers` after every event it feeds the c
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -47,6 +48,10 @@ _BUCKET_OF: Final = bytes(bisect_left(LATENCY_BUCKETS_MS, ms) for ms in range(25
 """The bucket of each time below 256 ms: an index costs a third of a bisection, and nearly every message takes two or three."""
 
 
+SESSION_EVENTS_MAX: Final = 100_000
+"""Session events held while storage is unavailable, about 30 MB. Beyond it the oldest are dropped: they are a log, not a promise."""
+
+
 class SessionEvent(Struct):
     """A connection began or ended, for `session:stream`."""
 
@@ -78,9 +83,19 @@ class ShardOutput:
     def __init__(self) -> None:
         self.to_edges: list[tuple[str, Struct]] = []
         self.to_schedulers: list[tuple[int, Struct]] = []
-        self.session_events: list[SessionEvent] = []
+        self.session_events: deque[SessionEvent] = deque(maxlen=SESSION_EVENTS_MAX)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
+
+    def take_session_events(self, count_max: int) -> list[SessionEvent]:
+        """The oldest session events, to be written; give them to `return_session_events` when they could not be."""
+        events = self.session_events
+        return [events.popleft() for _ in range(min(count_max, len(events)))]
+
+    def return_session_events(self, taken: Sequence[SessionEvent]) -> None:
+        """These were not written: they are the oldest again. Those for which there is no room any more are dropped, oldest first."""
+        room = SESSION_EVENTS_MAX - len(self.session_events)
+        self.session_events.extendleft(reversed(taken[max(len(taken) - room, 0) :]))
 
     def acknowledged(self, messages: Sequence[Message], now_ms: int) -> None:
         """Count acknowledged messages, and the time from their acceptance until now."""

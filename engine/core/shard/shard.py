@@ -43,7 +43,7 @@ from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
-from engine.core.shard.output import SessionEvent, ShardOutput
+from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.user_requests import Question, UserRequests
@@ -386,18 +386,11 @@ class ShardCore:
         return any(
             (
                 self.page_wait.wants_pages,
-                self.output.session_events,
                 self.mailbox_store.wants_io,
                 self.broadcast_audience.announcements,
                 self.fired_timers.doubted,
             )
         )
-
-    def take_session_events(self, kept_max: int) -> list[SessionEvent]:
-        """Session events to write, the newest `kept_max` of them."""
-        events = self.output.session_events[-kept_max:]
-        self.output.session_events.clear()
-        return events
 
     def take_pages_wanted(self) -> list[str]:
         """Keys whose page is to be read; answer with `pages_loaded`, or `pages_failed`."""

@@ -158,3 +158,13 @@ def test_who_sleeps_costs_no_group_until_the_morning() -> None:
     assert not world.core.wants_commit
     world.core.tick(world.now_ms + 1000)
     assert not world.core.wants_commit
+
+
+def test_waking_and_sleeping_again_all_night_leaves_no_entries_behind() -> None:
+    world = sleeping()
+    world.broadcast("b1", ttl_ms=LONG)
+    for _ in range(500):
+        put(world, NIGHT)
+        assert heard(world.settle()) == []
+    assert len(world.core.broadcast_step._wakes) < 100
+    assert woken(world, SEVEN_AM) == [1]
