@@ -6,14 +6,13 @@ import asyncio
 import base64
 import json
 import socket
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from engine import Client, SyncClient
+from engine import Client
 from engine.client import Connected, Disconnected, Draining, Gap, Revoked
 from engine.client.frames import Message
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
@@ -339,62 +338,6 @@ async def test_a_message_of_no_client_says_so() -> None:
 def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError):
         Client(url, "tok")
-
-
-async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2)
-        await stay(peer)
-
-    outcome: list[object] = []
-
-    def program(url: str) -> None:
-        with SyncClient(url, "tok") as client:
-            outcome.append([message.seq for _, message in zip(range(2), client, strict=False)])
-            with pytest.raises(TimeoutError):
-                client.receive(timeout_s=0.05)
-            outcome.append(client.cursor)
-
-    async with misbehaving(script) as server:
-        thread = threading.Thread(target=program, args=(server.url,))
-        thread.start()
-        await until(lambda: not thread.is_alive())
-        assert outcome == [[1, 2], "7-2"]
-        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
-
-
-async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2)
-        while (await peer.hear())["type"] != "nack":
-            pass
-        await peer.say("nacked", ids=["m1"])
-        await stay(peer)
-
-    def program(url: str) -> None:
-        with SyncClient(url, "tok", auto_ack=False) as client:
-            first, second = client.receive(5), client.receive(5)
-            second.ack()
-            first.nack("no")
-            while client.cursor != "7-2":
-                time.sleep(0.001)
-
-    async with misbehaving(script) as server:
-        await asyncio.to_thread(program, server.url)
-        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
-        assert {"type": "nack", "ids": ["m1"], "reason": "no"} in server.peers[0].frames
-
-
-async def test_the_synchronous_client_raises_what_the_engine_said() -> None:
-    def program(url: str) -> None:
-        with SyncClient(url, "tok"):
-            pass
-
-    async with misbehaving((403, {}, "")) as server:
-        with pytest.raises(Forbidden):
-            await asyncio.to_thread(program, server.url)
 
 
 async def test_a_refusal_that_the_network_lost_ends_among_the_dead_letters_though_a_later_message_was_handled(

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine import Publisher, SyncPublisher
+from engine import Publisher
 from engine.client import PublishError, Result
-from engine.client.retried_requests import RETRY_CAP_S, retry_delay_s
-from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
+from engine.errors import Forbidden, Refused, Unauthorized
 from tests.support.publish_server import (
     Engine,
     Items,
@@ -74,35 +69,6 @@ async def test_a_failed_try_is_repeated_under_the_same_ids_and_delivers_once(fai
         assert "mine" in engine.accepted
 
 
-async def test_a_hanging_engine_is_given_up_and_asked_again() -> None:
-    async with running(never_answers) as engine, Publisher(engine.url, "tok", timeout_s=0.1) as publisher:
-        assert (await publisher.publish(user="u", type="t")).status == "accepted"
-        assert engine.connections == 2
-
-
-async def test_retry_after_is_respected() -> None:
-    async with running(refuses(429, Retry_After="0.3")) as engine, Publisher(engine.url, "tok") as publisher:
-        begun = time.monotonic()
-        await publisher.publish(user="u", type="t")
-        assert time.monotonic() - begun >= 0.3
-
-
-@given(attempt=st.integers(0, 100), random=st.floats(0, 1, exclude_max=True), asked=st.none() | st.floats(0, 1000))
-def test_the_wait_between_tries_is_bounded_and_never_shorter_than_asked(attempt: int, random: float, asked: float | None) -> None:
-    wait = retry_delay_s(attempt, asked, random)
-    assert 0.069 <= wait <= max(RETRY_CAP_S, asked or 0) * 1.3
-    assert asked is None or wait >= asked
-
-
-async def test_an_engine_that_is_not_there_is_said_after_the_time_allowed() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        async with Publisher(url, "tok", retry_for_s=0.3) as publisher:
-            with pytest.raises(Unreachable, match=r"did not take 1 items within 0.3 s"):
-                await publisher.publish(user="u", type="t")
-
-
 async def test_rejected_items_are_named_with_their_reasons_and_places() -> None:
     items = [{"user": "u", "type": type_, "id": id_} for type_, id_ in [("a", "a"), ("b", "b"), ("c", "c"), ("bad", "x")]]
     async with running(accepts, rejects("bad")) as engine, Publisher(engine.url, "tok", batch_max=2) as publisher:
@@ -130,14 +96,6 @@ async def test_what_is_wrong_with_the_request_itself_is_raised_at_once(status: i
         assert len(engine.requests) == 1
 
 
-async def test_a_rejected_token_is_renewed_once() -> None:
-    tokens = iter(["old", "new"])
-    async with running(refuses(401)) as engine, Publisher(engine.url, lambda: next(tokens)) as publisher:
-        await publisher.publish(user="u", type="t")
-        assert engine.tokens == ["old", "new"]
-
-
-# -- buffered ----------------------------------------------------------------------------------------------------------
 async def test_posted_items_share_requests_and_keep_their_order() -> None:
     results: list[Result] = []
     async with running() as engine:
@@ -236,22 +194,6 @@ async def test_chunked_answers_and_those_that_end_with_the_connection_are_read()
         for _ in range(3):
             assert (await publisher.publish(user="u", type="t")).status == "accepted"
         assert engine.connections == 2
-
-
-async def test_the_synchronous_publisher_publishes_posts_and_raises() -> None:
-    def program(url: str) -> None:
-        with SyncPublisher(url, "tok") as publisher:
-            assert publisher.publish(user="u", type="t").seq == 1
-            assert len(publisher.publish_many([{"user": "u", "type": "t"}] * 2)) == 2
-            publisher.post(user="u", type="bad")
-            publisher.post(user="u", type="t")
-            with pytest.raises(PublishError):
-                publisher.flush()
-        publisher.close()
-
-    async with running(accepts, accepts, rejects("bad")) as engine:
-        await asyncio.to_thread(program, engine.url)
-        assert len(engine.accepted) == 4
 
 
 async def test_what_an_answer_with_results_has_decided_is_not_sent_again() -> None:

@@ -1,0 +1,93 @@
+"""Addresses and tokens of the clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+
+from engine.client.credentials import Credentials, EngineUrl, expires_s, parse_url
+
+
+def jwt(**claims: Any) -> str:
+    part = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{part}.c2ln"
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "http", "websocket"),
+    [
+        ("http://host", EngineUrl(False, "host", 80, ""), "http://host:80", "ws://host:80"),
+        ("wss://host/a/b/", EngineUrl(True, "host", 443, "/a/b"), "https://host:443/a/b", "wss://host:443/a/b"),
+        ("https://[::1]:8443", EngineUrl(True, "::1", 8443, ""), "https://[::1]:8443", "wss://[::1]:8443"),
+        ("ws://127.0.0.1:8000/", EngineUrl(False, "127.0.0.1", 8000, ""), "http://127.0.0.1:8000", "ws://127.0.0.1:8000"),
+    ],
+)
+def test_a_url_of_either_scheme_gives_both(url: str, address: EngineUrl, http: str, websocket: str) -> None:
+    parsed = parse_url(url)
+    assert (parsed, parsed.http, parsed.websocket) == (address, http, websocket)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:99999", "http://host:port"])
+def test_another_url_is_a_value_error(url: str) -> None:
+    with pytest.raises(ValueError):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("chars", range(4))
+def test_the_expiry_of_a_jwt_is_read_whatever_its_length(chars: int) -> None:
+    assert expires_s(jwt(sub="u" * chars, exp=1_700_000_000)) == 1_700_000_000
+
+
+@pytest.mark.parametrize("token", ["", "opaque", "a.b.c", "a.é.c", jwt(), jwt(exp="soon"), jwt(exp=None), "e30.bnVsbA.c"])
+def test_a_token_without_a_readable_expiry_never_expires(token: str) -> None:
+    assert expires_s(token) is None
+
+
+async def test_a_fixed_token_is_never_renewed() -> None:
+    credentials = Credentials(jwt(exp=time.time() - 10))
+    assert not credentials.renewable
+    assert credentials.renew_in_s() is None
+    assert await credentials.get(fresh=True) == await credentials.get()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_source_is_called_at_first_when_fresh_is_wanted_and_after_expiry(asynchronous: bool) -> None:
+    issued: list[str] = []
+
+    def issue() -> str:
+        lifetimes = (100, 100, -1, 100)
+        issued.append(jwt(n=len(issued), exp=time.time() + lifetimes[len(issued)]))
+        return issued[-1]
+
+    async def issue_later() -> str:
+        return issue()
+
+    credentials = Credentials(issue_later if asynchronous else issue)
+    assert credentials.renewable
+    assert credentials.renew_in_s() is None, "there is no token yet"
+    assert await credentials.get() == await credentials.get() == issued[0]
+    assert len(issued) == 1
+    assert await credentials.get(fresh=True) == issued[1]
+    assert await credentials.get(fresh=True) == issued[2]
+    assert await credentials.get() == issued[3], "the third had expired"
+    assert len(issued) == 4
+
+
+async def test_a_token_is_renewed_before_it_expires() -> None:
+    credentials = Credentials(lambda: jwt(exp=time.time() + 100))
+    await credentials.get()
+    due_s = credentials.renew_in_s()
+    assert due_s is not None
+    assert 88 < due_s <= 89
+
+
+async def test_what_the_source_raises_is_raised() -> None:
+    def issue() -> str:
+        raise PermissionError("no")
+
+    with pytest.raises(PermissionError):
+        await Credentials(issue).get()

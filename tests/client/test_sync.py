@@ -1,0 +1,117 @@
+"""The blocking clients, each on a loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from engine import SyncClient, SyncPublisher
+from engine.client import PublishError
+from engine.errors import Forbidden, Unreachable
+from tests.support.misbehaving_server import Peer, misbehaving, stay
+from tests.support.publish_server import accepts, rejects, running
+from tests.support.waiting import until
+
+
+async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        await stay(peer)
+
+    outcome: list[object] = []
+
+    def program(url: str) -> None:
+        with SyncClient(url, "tok") as client:
+            outcome.append([message.seq for _, message in zip(range(2), client, strict=False)])
+            with pytest.raises(TimeoutError):
+                client.receive(timeout_s=0.05)
+            outcome.append(client.cursor)
+
+    async with misbehaving(script) as server:
+        thread = threading.Thread(target=program, args=(server.url,))
+        thread.start()
+        await until(lambda: not thread.is_alive())
+        assert outcome == [[1, 2], "7-2"]
+        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+
+
+async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        await peer.send(1, 2)
+        while (await peer.hear())["type"] != "nack":
+            pass
+        await peer.say("nacked", ids=["m1"])
+        await stay(peer)
+
+    def program(url: str) -> None:
+        with SyncClient(url, "tok", auto_ack=False) as client:
+            first, second = client.receive(5), client.receive(5)
+            second.ack()
+            first.nack("no")
+            while client.cursor != "7-2":
+                time.sleep(0.001)
+
+    async with misbehaving(script) as server:
+        await asyncio.to_thread(program, server.url)
+        await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+        assert {"type": "nack", "ids": ["m1"], "reason": "no"} in server.peers[0].frames
+
+
+async def test_the_synchronous_client_raises_what_the_engine_said() -> None:
+    def program(url: str) -> None:
+        with SyncClient(url, "tok"):
+            pass
+
+    async with misbehaving((403, {}, "")) as server:
+        with pytest.raises(Forbidden):
+            await asyncio.to_thread(program, server.url)
+
+
+async def test_the_synchronous_publisher_publishes_posts_and_raises() -> None:
+    def program(url: str) -> None:
+        with SyncPublisher(url, "tok") as publisher:
+            assert publisher.publish(user="u", type="t").seq == 1
+            assert len(publisher.publish_many([{"user": "u", "type": "t"}] * 2)) == 2
+            publisher.post(user="u", type="bad")
+            publisher.post(user="u", type="t")
+            with pytest.raises(PublishError):
+                publisher.flush()
+        publisher.close()
+
+    async with running(accepts, accepts, rejects("bad")) as engine:
+        await asyncio.to_thread(program, engine.url)
+        assert len(engine.accepted) == 4
+
+
+def test_a_client_that_is_not_entered_or_entered_twice_is_an_error() -> None:
+    client = SyncClient("http://127.0.0.1:9", "tok", last_event_id="7-1", open_timeout_s=0.1)
+    assert client.cursor == "7-1"
+    with pytest.raises(RuntimeError, match="enter"):
+        client.receive()
+    with pytest.raises(Unreachable), client:
+        pass
+    with pytest.raises(RuntimeError, match="once"):
+        client.__enter__()
+
+
+def test_a_closed_publisher_is_an_error_and_its_thread_has_ended() -> None:
+    publisher = SyncPublisher("http://127.0.0.1:9", "tok")
+    assert "engine-publisher" in {thread.name for thread in threading.enumerate()}
+    publisher.close()
+    publisher.close()
+    assert "engine-publisher" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(RuntimeError, match="closed"):
+        publisher.publish(user="u", type="t")
+
+
+async def test_several_threads_share_a_publisher() -> None:
+    async with running() as engine:
+        publisher = SyncPublisher(engine.url, "tok")
+        results = await asyncio.gather(*(asyncio.to_thread(publisher.publish, user=f"u{n}", type="t") for n in range(10)))
+        assert sorted(str(result.user) for result in results) == sorted(f"u{n}" for n in range(10))
+        await asyncio.to_thread(publisher.close)
