@@ -92,7 +92,7 @@ class Engine(System):
         return sum(calls.values())
 
     async def status(self) -> dict[str, object]:
-        """`GET /v1/status`: the engine as its controller last saw it, some seconds ago at most."""
+        """`GET /v1/status`: the engine as its controller saw it within the last second."""
         poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'admin')}\r\n")
         _, _, body = await poster.request("GET", "/v1/status")
         poster.close()
