@@ -1,0 +1,65 @@
+"""Which shard or scheduler gets a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.config import Config
+from engine.core.model.routing import partition_of, scheduler_of, slot_of, spread, timer_id
+from engine.core.wire import records as wire
+from engine.gateway.ports import EdgeContext
+from engine.gateway.record_router import RecordRouter
+
+CONFIG = Config(shards=4, schedulers=3)
+KEYS = [f"t:u{n}" for n in range(40)]
+
+
+class Links:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int, Any]] = []
+
+    def send_shard(self, index: int, record: Any, eager: bool) -> None:
+        assert eager
+        self.sent.append(("shard", index, record))
+
+    def send_scheduler(self, index: int, record: Any) -> None:
+        self.sent.append(("scheduler", index, record))
+
+    def need_slots(self, version: int) -> None: ...
+
+
+def router(links: Links) -> RecordRouter:
+    return RecordRouter(CONFIG, spread(4), EdgeContext("e0", lambda: 0, lambda: 0, str), links)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_concerns_a_user_goes_to_the_owner_of_the_slot_by_the_newest_map(key: str) -> None:
+    links = Links()
+    routes = router(links)
+    record = wire.Probe(1, key, "c", 0)
+    routes.send(routes.route(record), record)
+    assert links.sent == [("shard", spread(4).owners[slot_of(key)], record)]
+    routes.slots = spread(1, version=2)
+    assert routes.route(record) == 0
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_concerns_timers_goes_to_the_scheduler_of_the_partition_also_by_the_id_alone(key: str) -> None:
+    links = Links()
+    routes = router(links)
+    sid = timer_id(key, "01a2016c-2647-7ab9-a075-06aafb696dcf")
+    records = [wire.CancelAll(1, key), wire.ListTimers(2, key, 10), wire.Cancel(3, "t", sid), wire.Inspect(4, "t", sid)]
+    for record in records:
+        routes.send(routes.route(record), record)
+    assert links.sent == [("scheduler", scheduler_of(partition_of(key), 3), record) for record in records]
+
+
+def test_the_lanes_of_a_route_send_on_it() -> None:
+    links = Links()
+    routes = router(links)
+    record = wire.Probe(1, "t:u", "c", 0)
+    routes.lanes(2).send(1, record, 0)
+    routes.lanes(~1).send(1, record, 0)
+    assert links.sent == [("shard", 2, record), ("scheduler", 1, record)]
