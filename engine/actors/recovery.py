@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import redis.asyncio as redis
 
-from engine.core.journal.journal_records import decode_journal, keys_of
+from engine.core.journal.journal_records import keys_of
 from engine.core.journal.salvage import salvage_journal
+from engine.core.journal.stored_formats import decode_journal
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import UNREADABLE
 from engine.store.journal import Journal

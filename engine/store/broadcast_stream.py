@@ -20,7 +20,8 @@ from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.commit.group import parse_idempotency_value
-from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_entry, read_entry
+from engine.core.journal.stored_formats import read_entry
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_entry
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
 from engine.errors import StorageUnavailable

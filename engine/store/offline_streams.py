@@ -12,7 +12,8 @@ from typing import Any
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.journal.journal_records import MailboxPage, StoredMessage, decode_page, decode_stored
+from engine.core.journal.journal_records import MailboxPage, StoredMessage
+from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.shard.mailbox_store import StreamRead
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable

@@ -27,6 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config
 from engine.core.commit.group import NEVER, idempotency_value
+from engine.core.journal.stored_formats import decode_timer, encode_timer
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.scheduler.scheduler_events import ReadTimers, Request, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
@@ -77,9 +78,6 @@ _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("idempotency_release")
 
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(Timer).decode
 
 
 @contextmanager
@@ -277,7 +275,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
     if isinstance(request, Schedule):
         timer = entry.timer
         assert timer is not None
-        return ("S", timer.sid, timer.key, timer.due_ms, _pack(timer), timer.envelope.collapse)
+        return ("S", timer.sid, timer.key, timer.due_ms, encode_timer(timer), timer.envelope.collapse)
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
     if isinstance(request, CancelAll):
@@ -352,7 +350,7 @@ def _read(sid: str, due_ms: bytes | None, packed: bytes | None) -> Timer:
     if packed is None or due_ms is None:
         raise CorruptRecord(f"timer {sid} is incomplete")
     try:
-        timer = _unpack(packed)
+        timer = decode_timer(packed)
     except UNREADABLE as error:
         raise CorruptRecord(f"timer {sid}: {error}") from error
     if timer.sid != sid:

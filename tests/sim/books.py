@@ -43,9 +43,8 @@ from engine.core.journal.journal_records import (
     Record,
     StoredMessage,
     Topics,
-    decode_journal,
-    decode_page,
 )
+from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
 from engine.store.keys import offline_key, page_key

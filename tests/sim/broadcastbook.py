@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast, read_entry
+from engine.core.journal.stored_formats import read_entry
+from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast
 from tests.sim.windowbook import Broken
 
 LOG_KEY: Final = b"{broadcasts}log"

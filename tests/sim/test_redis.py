@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
+from engine.core.journal.stored_formats import encode_timer
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import Timer
 from engine.store import journal, timer_store
@@ -105,8 +106,8 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     on_the_wire(real, ("FLUSHALL",))
     server = MiniRedis(lambda: NOW_MS)
     append, turn = journal._APPEND._text, timer_store._TURN._text
-    packed = timer_store._pack(Timer("3-a", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id", b"\xff" * 8, 1, True, b'"id":"id"')))
-    other = timer_store._pack(Timer("3-b", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id2", b"\xff" * 8, 1, True, b"")))
+    packed = encode_timer(Timer("3-a", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id", b"\xff" * 8, 1, True, b'"id":"id"')))
+    other = encode_timer(Timer("3-b", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id2", b"\xff" * 8, 1, True, b"")))
 
     def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]

@@ -7,7 +7,8 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.journal.journal_records import StoredMessage, decode_journal, spill_of
+from engine.core.journal.journal_records import StoredMessage, spill_of
+from engine.core.journal.stored_formats import decode_journal
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced

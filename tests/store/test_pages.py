@@ -7,7 +7,8 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.journal.journal_records import Spill, decode_page, restore, spill_of
+from engine.core.journal.journal_records import Spill, restore, spill_of
+from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Message
 from engine.core.model.envelope import Envelope, Merge

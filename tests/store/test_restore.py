@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.journal.journal_records import Handled, StoredMessage, decode_journal
+from engine.core.journal.journal_records import Handled, StoredMessage
+from engine.core.journal.stored_formats import decode_journal
 from engine.core.model.routing import spread
 from engine.core.shard.shard import ShardCore
 from engine.errors import DataLost, Fenced, StorageUnavailable

@@ -11,8 +11,9 @@ from typing import Any
 
 from engine.api.time_zones import zone
 from engine.core.commit.group import Group
-from engine.core.journal.journal_records import MailboxPage, decode_journal, decode_page, decode_stored, keys_of
-from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry, read_entry
+from engine.core.journal.journal_records import MailboxPage, keys_of
+from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
+from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW, NORMAL
 from engine.core.model.envelope import Envelope

@@ -27,7 +27,7 @@ from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, judge, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
-from engine.core.model.constants import PRIORITIES
+from engine.core.model.constants import FORMAT_VERSION, PRIORITIES
 from engine.core.model.message import Collapsing, Message, counted, timer_effect_id
 from engine.core.policy.conditions import Drop
 from engine.core.policy.contact_policy import Decision, Reason, Verdict
@@ -227,7 +227,9 @@ class PostQueue:
             return None, at_once + group.answers
         adopted = number(group.adoptions, heads, now_ms)
         topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        group.payload = _encoder.encode([*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled])
+        group.payload = FORMAT_VERSION + _encoder.encode(
+            [*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled]
+        )
         self.group = group
         return group, at_once
 

@@ -27,6 +27,7 @@ from msgspec import Struct
 from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.policy.profile import Profile
@@ -163,9 +164,6 @@ class Checkpoint(Struct):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_page_decoder = msgspec.msgpack.Decoder(MailboxPage)
-_stored_decoder = msgspec.msgpack.Decoder(StoredMessage)
-_journal_decoder = msgspec.msgpack.Decoder(list[Record])
 
 
 def keys_of(records: Iterable[Record]) -> set[str]:
@@ -177,21 +175,6 @@ def keys_of(records: Iterable[Record]) -> set[str]:
         else:
             keys.add(record.key)
     return keys
-
-
-def decode_journal(entry: bytes) -> list[Record]:
-    """The records of one journal entry. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
-    return _journal_decoder.decode(entry)
-
-
-def decode_page(blob: bytes) -> MailboxPage:
-    """A page. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
-    return _page_decoder.decode(blob)
-
-
-def decode_stored(blob: bytes) -> StoredMessage:
-    """One entry of an offline stream. Raises msgspec.DecodeError (ValidationError) when it is corrupt."""
-    return _stored_decoder.decode(blob)
 
 
 def message_of(stored: StoredMessage) -> Message:
@@ -227,10 +210,10 @@ def spill_of(mailbox: Mailbox) -> Spill:
             pos = envelope.body.pos
             envelope = msgspec.structs.replace(envelope, body=b"")
         stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
-        entries.append((seq, _encoder.encode(stored)))
+        entries.append((seq, FORMAT_VERSION + _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
     page = page_of(mailbox)
-    return Spill(mailbox.key, _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms)
+    return Spill(mailbox.key, FORMAT_VERSION + _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms)
 
 
 def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:

@@ -21,6 +21,7 @@ import msgspec
 
 from engine.core.journal.journal_records import Handled, Kept, Record, Remembered, StoredMessage, Topics, settled_numbers
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.message import TIMER_EFFECT
 
 _encoder = msgspec.msgpack.Encoder()
@@ -41,10 +42,10 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
             elif isinstance(record, Kept):
                 size += record.windows.size
             if size >= bytes_max:
-                yield _encoder.encode(entry)
+                yield FORMAT_VERSION + _encoder.encode(entry)
                 entry, size = [], 0
     if entry:
-        yield _encoder.encode(entry)
+        yield FORMAT_VERSION + _encoder.encode(entry)
 
 
 def _records(mailbox: Mailbox) -> Iterator[Record]:

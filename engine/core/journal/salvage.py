@@ -26,7 +26,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage, decode_journal, decode_page
+from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage
+from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record, is_v0
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 
@@ -41,7 +43,6 @@ _TAG_TOPICS: Final = 4
 _TAGS_NOTE: Final = (5, 6, 7, 9)
 _TAGS_WINDOW: Final = (11, 12, 13, 14)
 
-_record: Final = msgspec.msgpack.Decoder(Record)
 _value: Final = msgspec.msgpack.Decoder()
 
 _FIXED: Final = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
@@ -82,8 +83,11 @@ def salvage_journal(entry: bytes) -> Salvaged:
         return Salvaged(records, True)
     except UNREADABLE:
         pass
+    v0 = is_v0(entry)
+    if not v0 and entry[:1] != FORMAT_VERSION:
+        return Salvaged(records, False)
     try:
-        count, position = _array(entry, 0)
+        count, position = _array(entry, 0 if v0 else 1)
     except _Damaged:
         return Salvaged(records, False)
     complete = True
@@ -94,15 +98,15 @@ def salvage_journal(entry: bytes) -> Salvaged:
             # Where this record ends, and so where the others are, is unknown; its beginning may tell the last number.
             _accounted(entry[position:], records)
             return Salvaged(records, False)
-        complete &= _take(entry[position:end], records)
+        complete &= _take(entry[position:end], records, v0=v0)
         position = end
     return Salvaged(records, complete and count <= len(entry) and position == len(entry))
 
 
-def _take(raw: bytes, records: list[Record]) -> bool:
+def _take(raw: bytes, records: list[Record], *, v0: bool) -> bool:
     """Append the record, or what stands for it. Returns whether every number in it is accounted for."""
     try:
-        record = _record.decode(raw)
+        record = decode_record(raw, v0=v0)
     except UNREADABLE:
         return _accounted(raw, records)
     seqs = [record.seq] if isinstance(record, StoredMessage) else [seq for _, seq in record.numbers] if isinstance(record, Adopted) else []
@@ -153,6 +157,10 @@ def read_page(blob: bytes) -> MailboxPage:
 
 def salvage_page(blob: bytes) -> MailboxPage | None:
     """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
+    if not is_v0(blob):
+        if blob[:1] != FORMAT_VERSION:
+            return None
+        blob = blob[1:]
     head, floor = _values(blob, 2)
     if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:
         return None

@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.policy.contact_policy import Facts
@@ -55,15 +56,18 @@ class Broadcast(Struct, gc=False):
     facts: Facts | None = None  # for the contact policy, computed when first needed
 
 
-encode_entry: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(BroadcastEntry).decode
+def encode_entry(entry: BroadcastEntry) -> bytes:
+    """An entry as the log keeps it; `engine.core.journal.stored_formats.read_entry` is the inverse."""
+    return FORMAT_VERSION + _encode(entry)
 
 
-def read_entry(pos: int, blob: bytes) -> Broadcast:
-    """An entry of the log. Raises one of `batch.UNREADABLE` when it is corrupt."""
-    entry = _decode(blob)
+def broadcast_of(pos: int, entry: BroadcastEntry) -> Broadcast:
+    """The entry at a position, as the mirror holds it."""
     envelope = msgspec.structs.replace(entry.envelope, body=SharedBody.at(pos, entry.envelope.body))
     return Broadcast(pos, entry.tenant, entry.topic, envelope, entry.expires_ms, entry.accepted_ms)
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class BroadcastMirror:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.core.commit.policy_step import PolicyLimits
-from engine.core.journal.journal_records import decode_page
+from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import HIGH

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from engine.core.journal import rebuild
-from engine.core.journal.journal_records import decode_page
+from engine.core.journal.stored_formats import decode_page
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Posted, Timer

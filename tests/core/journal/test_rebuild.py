@@ -6,8 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.commit.group import apply_stored
-from engine.core.journal.journal_records import Handled, StoredMessage, decode_journal
+from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.journal.rebuild import payloads
+from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy

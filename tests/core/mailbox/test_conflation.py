@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.journal_records import decode_page
+from engine.core.journal.stored_formats import decode_page
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import SSE, Deliver, GapRange, Post, Revoke

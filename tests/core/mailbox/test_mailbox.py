@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.core.journal.journal_records import decode_page, decode_stored, message_of, restore, spill_of
+from engine.core.journal.journal_records import message_of, restore, spill_of
+from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.journal_records import Adopted, decode_journal, decode_stored
+from engine.core.journal.journal_records import Adopted
 from engine.core.journal.rebuild import payloads
 from engine.core.journal.salvage import salvage_journal
-from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, BroadcastMirror, encode_entry, read_entry
+from engine.core.journal.stored_formats import decode_journal, decode_stored, read_entry
+from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, BroadcastMirror, encode_entry
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody

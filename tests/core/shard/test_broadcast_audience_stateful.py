@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.core.commit.group import Group
-from engine.core.journal.journal_records import Adopted, StoredMessage, decode_journal
-from engine.core.mailbox.broadcast_log import BodyCache, read_entry
+from engine.core.journal.journal_records import Adopted, StoredMessage
+from engine.core.journal.stored_formats import decode_journal, read_entry
+from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.constants import HIGH, LOW
 from engine.core.wire.records import OK, UNAVAILABLE, Deliver, GapRange, Hangup, Subscribed, Welcome
 from tests.support.shard_world import EDGE, Client, World

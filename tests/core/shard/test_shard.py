@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from engine.core.journal.journal_records import decode_stored
+from engine.core.journal.stored_formats import decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope

@@ -21,11 +21,12 @@ local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARG
 -- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
 -- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
 local function owner_of(packed)
-  local header = packed:byte(1)
+  local at = packed:byte(1) == 1 and 2 or 1 -- version 0 of the stored formats has no version byte
+  local header = packed:byte(at)
   if not header or header < 0x92 or header > 0x9f then
     return nil
   end
-  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, 1)
+  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, at)
   return read and type(key) == 'string' and key or nil
 end
 
