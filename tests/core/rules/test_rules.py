@@ -17,7 +17,6 @@ from engine.core.model.category import Category
 from engine.core.model.duration import parse_duration_ms
 from engine.core.model.placeholders import Scope, parse_path, parse_shape, parse_template, render_shape
 from engine.core.policy.contact_policy import TOUCH
-from engine.core.rules.mentions import mentions
 from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id
 from engine.core.rules.toml_loader import parse_rules
 from engine.errors import Invalid, RulesError
@@ -240,51 +239,6 @@ def test_tables_of_templates_leave_out_what_has_no_value() -> None:
 def test_no_payload_makes_a_path_fail(payload: Any) -> None:
     for text in ("a.b", "a[].b", "a.b[].c", "a[]"):
         assert None not in parse_path(text).values(Scope({"a": payload}, {}))
-
-
-# -- mentions ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("@octocat hi", ["octocat"]),
-        ("(@a), @b. @c: @d! @e's", ["a", "b", "c", "d", "e"]),
-        ("@Octocat and @octocat", ["Octocat"]),
-        ("mail me@example.com or x@y", []),
-        ("@org/team", []),
-        ("@dependabot[bot]", []),
-        ("@under_score @-dash @dash- @dou--ble", []),
-        ("@a-b-c", ["a-b-c"]),
-        ("@" + "x" * 39, ["x" * 39]),
-        ("@" + "x" * 40, []),
-        ("code `@a` and ``@b ` @c`` then @d", ["d"]),
-        ("a lone ` @a", ["a"]),
-        ("`open\n\n@a` closed", ["a"]),
-        ("```\n@a\n```\n@b", ["b"]),
-        ("~~~py\n@a\n```\n@b\n~~~\n@c", ["c"]),
-        ("````\n@a\n```\n@b\n````\n@c", ["c"]),
-        ("```\n@never closed", []),
-        ("``` not `a fence @a", ["a"]),
-        ("<!-- @a -->@b<!-- @c", ["b"]),
-        ("> @quoted", ["quoted"]),
-        ("@a\r\n@b", ["a", "b"]),
-        ("", []),
-    ],
-)
-def test_mentions_are_what_github_takes_for_one(text: str, expected: list[str]) -> None:
-    assert mentions(text) == expected
-
-
-@pytest.mark.parametrize("text", ["`" * 100_000, "` `` " * 40_000, "@a" * 100_000, "<!--" * 60_000, "```\n" * 60_000, "@" + "a-" * 100_000])
-def test_no_text_takes_long(text: str) -> None:
-    assert len(mentions(text)) <= 1
-
-
-@given(st.text(alphabet="@ab-`~\n <!>/[]. ", max_size=60))
-def test_whatever_is_found_is_a_login(text: str) -> None:
-    for login in mentions(text):
-        assert 1 <= len(login) <= 39
-        assert login.replace("-", "").isalnum()
-        assert f"@{login}" in text
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------
