@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def test_no_promise_is_broken_in_two_hundred_worlds(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("worlds")
 def test_two_hundred_worlds_meet_every_fault_and_every_situation() -> None:
+    faulthandler.cancel_dump_traceback_later()  # alone it runs all parts: minutes on a busy machine, and it ends by itself
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
     for first in PARTS:
         totals.merge(run_part(first))
