@@ -24,9 +24,6 @@ from tests.support.redis_server import RedisServer, start_redis
 from tests.support.running_engine import RunningEngine, running_engine
 
 QUICK_EXAMPLES = 10  # of each property, in `make check`
-ONE_AT_A_TIME = ("engine", "browser")
-"""With `pytest -n`, all tests of such a marker run on one worker. A whole engine starts once for all who share it, and on two cores two
-engines, or two Chromiums, would each take the time in which the other has to answer. The rest is spread over all workers meanwhile."""
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
 
 for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
@@ -57,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if config.getoption("--quick") else "calm")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.worker_groups import GroupScheduling
+
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if config.getoption("--quick"):
@@ -65,10 +69,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, marker in MARKER_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
-        for marker in ONE_AT_A_TIME:
-            if item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.xdist_group(marker))
-                break
 
 
 def _take_few_examples(owner: Any, name: str) -> None:

@@ -36,7 +36,6 @@ def run_part(first: int) -> Totals:
     return run_here(Options(seed) for seed in range(first, first + PART))
 
 
-@pytest.mark.xdist_group("worlds")  # whose totals the test after it adds up
 @pytest.mark.parametrize("first", [pytest.param(first, marks=() if first == FIRST_SEED else pytest.mark.slow) for first in PARTS])
 def test_no_promise_is_broken_in_two_hundred_worlds(first: int) -> None:
     totals = run_part(first)
@@ -45,7 +44,6 @@ def test_no_promise_is_broken_in_two_hundred_worlds(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("worlds")
 def test_two_hundred_worlds_meet_every_fault_and_every_situation() -> None:
     faulthandler.cancel_dump_traceback_later()  # alone it runs all parts: minutes on a busy machine, and it ends by itself
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
