@@ -30,7 +30,7 @@ from engine.core.controller.health import HealthWatch, LatencyWindow, merge, tot
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, connect, display_url
-from engine.store.slot_map import place
+from engine.store.slot_map import claim_slot_map
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class Controller:
                 await mark_upgrade(self._client, int(time.time() * 1000))
                 await claim_data_epoch(self._client, int(time.time()))
                 if not self._anyone_runs():
-                    await place(self._client, self._config.shards)
+                    await claim_slot_map(self._client, self._config.shards)
                 return
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)

@@ -38,7 +38,7 @@ from engine.routes import app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.redis_client import connect
-from engine.store.slot_map import placed
+from engine.store.slot_map import require_slot_map
 from engine.transports import http_server
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Edge(Process):
         self._links = EdgeLinks(self._config, self._index, self._redis)
         authenticator = Authenticator(self._config)
         await authenticator.prepare()
-        self._gateway = self._make_gateway(await self._retry_storage(lambda: placed(self._redis)))
+        self._gateway = self._make_gateway(await self._retry_storage(lambda: require_slot_map(self._redis)))
         application = self._app(authenticator)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:

@@ -18,7 +18,7 @@ from engine.config import Config
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.gateway.gateway import Gateway
-from engine.store.slot_map import placed
+from engine.store.slot_map import require_slot_map
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class EdgeLinks:
                     await self._slots_wanted.wait()
             self._slots_wanted.clear()
             try:
-                gateway.set_slots(await placed(self._client))
+                gateway.set_slots(await require_slot_map(self._client))
             except StorageUnavailable as error:
                 log.warning("edge %d keeps its slot map: %s", self._index, error)
             await asyncio.sleep(RETRY_S)

@@ -42,7 +42,7 @@ from engine.core.scheduler.scheduler_events import (
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.slot_map import placed
+from engine.store.slot_map import require_slot_map
 from engine.store.timer_store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Scheduler(Server):
         self._failure = asyncio.get_running_loop().create_future()
         self._client = self._context.connect(config)
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
-        slots = await self._retry_storage(lambda: placed(self._client))
+        slots = await self._retry_storage(lambda: require_slot_map(self._client))
         await self._retry_storage(self._store.take_over)
         self._core = SchedulerCore(config, self._index, slots, self._now_ms(), self._store.claimed)
         self._links = LinkServer(
@@ -202,7 +202,7 @@ class Scheduler(Server):
                 pass
             self._slots_wanted.clear()
             try:
-                slots = await placed(self._client)
+                slots = await require_slot_map(self._client)
             except StorageUnavailable as error:
                 log.warning("scheduler %d keeps slot map %d: %s", self._index, self._core.slots_version, error)
                 continue

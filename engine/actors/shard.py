@@ -46,8 +46,8 @@ from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Replicas
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
-from engine.store.restore import put_back
-from engine.store.slot_map import placed
+from engine.store.restore import restore_storage
+from engine.store.slot_map import require_slot_map
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Shard(Server):
             log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
             self._ready.clear()  # nothing new comes in meanwhile
             core, now_s = self._core, self._now_ms() // 1000
-            await self._retry_storage(lambda: put_back(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
+            await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
             raise
         except* RecordFailed as failed:
             for error in _leaves(failed):
@@ -178,7 +178,7 @@ class Shard(Server):
         await self._recovery.replay()
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
-        slot_map = await placed(self._client)
+        slot_map = await require_slot_map(self._client)
         try:
             data_epoch: Any = await self._client.hget(meta_key(), EPOCH_FIELD)
         except (RedisError, OSError) as error:

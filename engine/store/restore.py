@@ -20,10 +20,10 @@ from engine.core.journal.rebuild import payloads
 from engine.core.shard.shard import ShardCore
 from engine.store.journal import Journal
 from engine.store.redis_client import replace_data_epoch
-from engine.store.slot_map import place_again
+from engine.store.slot_map import restore_slot_map
 
 
-async def put_back(client: redis.Redis, journal: Journal, core: ShardCore, entry_bytes_max: int, now_s: int) -> None:
+async def restore_storage(client: redis.Redis, journal: Journal, core: ShardCore, entry_bytes_max: int, now_s: int) -> None:
     """Run all steps. The core must not receive input any more.
 
     Args:
@@ -36,7 +36,7 @@ async def put_back(client: redis.Redis, journal: Journal, core: ShardCore, entry
         StorageUnavailable: no reply; run it again.
     """
     await journal.take_over(core.slot_map.slots_of(core.index))
-    await place_again(client, core.slot_map)
+    await restore_slot_map(client, core.slot_map)
     await replace_data_epoch(client, core.data_epoch, now_s)
     for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max), 1):
         await journal.append(Group(number, payload, [], [], [], [], [], []))

@@ -29,7 +29,7 @@ async def read_slot_map(client: redis.Redis) -> SlotMap | None:
     return None if packed is None else _decoder.decode(packed)
 
 
-async def placed(client: redis.Redis) -> SlotMap:
+async def require_slot_map(client: redis.Redis) -> SlotMap:
     """The slot map of an engine that is starting or running. Raises StorageUnavailable, also when there is none yet."""
     slot_map = await read_slot_map(client)
     if slot_map is None:
@@ -37,7 +37,7 @@ async def placed(client: redis.Redis) -> SlotMap:
     return slot_map
 
 
-async def place(client: redis.Redis, shards: int) -> SlotMap:
+async def claim_slot_map(client: redis.Redis, shards: int) -> SlotMap:
     """The slot map for `shards` shards: the stored one when it has that many, else a new, even one. Call it before any shard runs.
 
     Raises:
@@ -65,10 +65,10 @@ async def place(client: redis.Redis, shards: int) -> SlotMap:
             return slot_map
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"slot map: {error}") from error
-    return await place(client, shards)  # another controller stored one first
+    return await claim_slot_map(client, shards)  # another controller stored one first
 
 
-async def place_again(client: redis.Redis, slot_map: SlotMap) -> None:
+async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:
     """Store the slot map of a running engine again, unless there is one. Raises StorageUnavailable."""
     try:
         await client.set(slots_key(), _encoder.encode(slot_map), nx=True)

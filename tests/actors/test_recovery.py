@@ -25,7 +25,7 @@ from engine.errors import StorageUnavailable
 from engine.store.keys import journal_key, journal_quarantine_key, offline_key, page_key
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, connect
-from engine.store.slot_map import place
+from engine.store.slot_map import claim_slot_map
 from tests.support.link_peers import Nobody
 from tests.support.waiting import until
 
@@ -92,7 +92,7 @@ Start = Callable[[], Process]
 async def start(redis_client: Redis, redis_server_url: str) -> AsyncIterator[Start]:
     """Starts an incarnation; checkpoints come only when a user goes offline."""
     await claim_data_epoch(redis_client, 1_700_000_000)
-    await place(redis_client, 1)
+    await claim_slot_map(redis_client, 1)
     config = Config(redis_url=redis_server_url, shards=1, checkpoint_ms=3_600_000)
     started: list[Process] = []
 

@@ -24,7 +24,7 @@ from engine.core.wire import records as wire
 from engine.core.wire.records import ACCEPTED, DUPLICATE, UNAVAILABLE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
 from engine.store.keys import journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
-from engine.store.slot_map import place
+from engine.store.slot_map import claim_slot_map
 from tests.support.link_peers import Nobody
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
@@ -94,7 +94,7 @@ class Process:
 @pytest.fixture
 async def config(redis_server: RedisServer, redis_client: Redis) -> Config:
     await claim_data_epoch(redis_client, int(time.time()))
-    await place(redis_client, 1)
+    await claim_slot_map(redis_client, 1)
     return Config(redis_url=redis_server.url, shards=1, checkpoint_ms=50, ack_journal_ms=10, log_level="CRITICAL")
 
 

@@ -27,7 +27,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
-from engine.store.slot_map import placed
+from engine.store.slot_map import require_slot_map
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.network import Network
@@ -66,7 +66,7 @@ class EdgeActor(ActorProcess):
         context = self._context
         self.gateway = Gateway(
             self._config,
-            await self._retry_storage(lambda: placed(client)),
+            await self._retry_storage(lambda: require_slot_map(client)),
             EdgeContext(
                 self._incarnation,
                 wall_ms=lambda: context.wall_ns() // 1_000_000,
