@@ -1,4 +1,4 @@
-"""What a shard core hands out: session events stay within their limit, whatever storage does."""
+"""What a shard measures: latencies that say how fast it is, not how long its users were away; and its bounded session events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,102 @@ import pytest
 
 from engine.core.shard import output as module
 from engine.core.shard.output import SessionEvent, ShardOutput
-from tests.support.shard_world import World
+from tests.support.shard_world import EDGE, World
+
+HOUR_MS = 3_600_000
+
+
+def counted(world: World, name: str) -> dict[int, int]:
+    """The buckets of a histogram that are not empty: upper bound in ms -> observations."""
+    return {bound: count for bound, count in world.core.stats(world.now_ms)[name] if count}
+
+
+def test_the_time_to_the_first_send_counts_what_waited_for_the_shard() -> None:
+    world = World(window=2)
+    world.attach(1)
+    world.settle()
+    for _ in range(3):
+        world.post()
+    world.settle()
+    assert counted(world, "send_latency") == {1: 2}
+    world.now_ms += 40
+    world.ack(1, 2)
+    world.settle()
+    assert counted(world, "send_latency") == {1: 2, 50: 1}, "the third waited for room in the window"
+
+
+def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
+    world = World()
+    world.post(ttl_ms=9 * HOUR_MS)
+    world.settle()
+    world.now_ms += HOUR_MS
+    world.attach(1)
+    world.settle()
+    world.now_ms += 8
+    world.ack(1, 1)
+    world.settle()
+    assert counted(world, "send_latency") == {}, "the first send came when the user did"
+    assert counted(world, "ack_latency") == {10: 1}
+    assert counted(world, "latency") == {-1: 1}, "the histogram of the metrics stays what it is"
+
+
+def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post(ttl_ms=9 * HOUR_MS)
+    world.settle()
+    world.detach(1)
+    world.now_ms += HOUR_MS
+    world.attach(2, cursor=0)
+    world.settle()
+    world.now_ms += 8
+    world.ack(2, 1)
+    world.settle()
+    assert counted(world, "send_latency") == {1: 1}
+    assert counted(world, "ack_latency") == {10: 1}
+
+
+def test_the_time_to_the_ack_of_a_message_that_was_sent_again_begins_at_its_first_send() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    world.settle()
+    world.now_ms += 700
+    mailbox = world.core.mailboxes["t:u"]
+    assert mailbox.connections[EDGE, 1].overdue(mailbox.hot, world.now_ms, world.limits.retry)
+    world.now_ms += 100
+    world.ack(1, 1)
+    world.settle()
+    assert counted(world, "ack_latency") == {1000: 1}
+    assert not mailbox.connections[EDGE, 1].first_sent_ms
+
+
+def test_an_ack_by_ids_counts_these_messages_and_one_of_many_counts_all_of_them_once() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    for n in range(4):
+        world.post(id=f"m{n}")
+    world.settle()
+    world.now_ms += 4
+    world.ack_ids(1, "m1")
+    world.now_ms += 4
+    world.ack(1, 4)
+    world.ack(1, 4)
+    world.settle()
+    assert counted(world, "ack_latency") == {4: 1, 10: 3}
+
+
+def test_the_first_send_of_a_broadcast_counts_on_every_connection_that_was_open() -> None:
+    world = World()
+    for conn, user in ((1, "u"), (2, "v")):
+        world.attach(conn, user)
+    world.settle()
+    world.broadcast("b1")
+    world.settle()
+    assert counted(world, "send_latency") == {1: 2}
 
 
 def event(number: int) -> SessionEvent:
