@@ -41,6 +41,7 @@ class Message(Struct, kw_only=True, dict=True):
         ts: when it happened, milliseconds since the epoch.
         attempt: 1 when it is sent first, one more with every repeat.
         actor, target, context: who did it, to what, where; any JSON.
+        url: the link to open: an http(s) URL, or a path on the application's own site.
         count: how many events were merged into this one; None for a message that is not merged.
         actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
         replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
@@ -57,6 +58,7 @@ class Message(Struct, kw_only=True, dict=True):
     actor: Any = None
     target: Any = None
     context: Any = None
+    url: str | None = None
     count: int | None = None
     actors: list[Any] | None = None
     first_ts: int | None = None

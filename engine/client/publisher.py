@@ -49,7 +49,7 @@ class Publisher:
                 await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
 
     Items are the fields of `POST /v1/notifications`: one of `user`, `users`, `topic`, `broadcast=True`; `type`; and `data`, `id`,
-    `priority`, `actor`, `target`, `context`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`.
+    `priority`, `actor`, `target`, `context`, `url`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`.
 
     Args:
         url: the engine's address, `http://host:port` or `https://...`.

@@ -256,6 +256,12 @@ def _options(config: Config) -> dict[str, Schema]:
             "description": "Seconds after which it is not delivered any more; they count from when it is due.",
         },
         "retain": {"type": "boolean", "default": True, "description": "`false`: only for whoever is connected now."},
+        "url": {
+            "type": "string",
+            "maxLength": config.context_bytes_max,
+            "pattern": r"^([Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\\]|/(?!/))[^\s\\]*$",
+            "description": "The link a client opens: an http(s) URL, or a path on the site of the page that shows the message.",
+        },
         "category": {"type": "string", "description": "Whose limits it counts against: one the rules define, or `touch`. For users only."},
     }
 
@@ -383,6 +389,7 @@ def _message() -> Schema:
         actor=_ANY,
         target=_ANY,
         context=_ANY,
+        url={"type": "string", "description": "What the client opens: an http(s) URL, or a path on its own site."},
         count={"type": "integer", "description": "How many were merged into it."},
         data=_ANY,
     )

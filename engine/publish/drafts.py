@@ -42,6 +42,7 @@ TS_MS_MAX: Final = 253_402_300_799_999
 DIGEST_BYTES: Final = 8
 
 _PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
+_LINK: Final = re.compile(r"(?:https?://[^\s\x00-\x20\x7f/?#\\][^\s\x00-\x20\x7f\\]*|/(?!/)[^\s\x00-\x20\x7f\\]*)", re.IGNORECASE)
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -171,7 +172,7 @@ class Drafter:
         idempotent = item.id is not UNSET
         id = self._new_id() if item.id is UNSET else self._publisher_id(item.id)
         context = b""
-        if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET:
+        if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET or item.url is not UNSET:
             context = self._context(item)
         collapse, merge, data_bytes_max = self._collapse(item.collapse)
         data = b"null" if item.data is UNSET else self._json(item.data, "data", data_bytes_max)
@@ -228,12 +229,23 @@ class Drafter:
         return head
 
     def _context(self, item: Item) -> bytes:
-        """The members `actor`, `target` and `context`, those that were given, each with a comma behind it."""
+        """The members `actor`, `target`, `context` and `url`, those that were given, each with a comma behind it."""
         members = b""
         for name, value in (("actor", item.actor), ("target", item.target), ("context", item.context)):
             if value is not UNSET:
                 members += b'"%b":%b,' % (name.encode(), self._json(value, name, self._config.context_bytes_max))
+        if item.url is not UNSET:
+            members += b'"url":%b,' % self._url(item.url)
         return members
+
+    def _url(self, url: str) -> bytes:
+        """The link as JSON. A browser resolves it against its page, so it must not be able to name a script or, as a path, another host."""
+        encoded = _encode(url)
+        if len(encoded) > self._config.context_bytes_max:
+            raise TooLarge(f"at most {self._config.context_bytes_max} bytes as JSON", "$.url")
+        if not _LINK.fullmatch(url):
+            raise Invalid("an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", "$.url")
+        return encoded
 
     def _collapse(self, collapse: media_types.Collapse | UnsetType) -> tuple[str, Merge | None, int]:
         """The collapse key, how messages of it are merged, and how many bytes `data` may have."""

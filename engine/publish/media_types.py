@@ -65,6 +65,7 @@ class Item(Struct, forbid_unknown_fields=True, gc=False):
     actor: Raw | UnsetType = UNSET
     target: Raw | UnsetType = UNSET
     context: Raw | UnsetType = UNSET
+    url: str | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
     ts: int | UnsetType = UNSET
     delay: int | float | UnsetType = UNSET
@@ -95,6 +96,7 @@ class CloudEvent(Struct, gc=False):
     at: int | str | UnsetType = UNSET
     ttl: int | float | UnsetType = UNSET
     retain: bool | UnsetType = UNSET
+    url: str | UnsetType = UNSET
     category: str | UnsetType = UNSET
 
     def item(self) -> Item:
@@ -107,6 +109,7 @@ class CloudEvent(Struct, gc=False):
             id=self.id,
             priority=self.priority,
             context=Raw(msgspec.json.encode({"source": self.source})),
+            url=self.url,
             data=self.data,
             ts=UNSET if self.time is UNSET else rfc3339_ms(self.time, "$.time"),
             delay=self.delay,

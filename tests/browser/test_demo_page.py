@@ -86,6 +86,22 @@ async def test_what_a_message_says_never_becomes_markup(page: Page, scripted: Sc
     assert await page.locator(".message img, .message b").count() == 0
 
 
+async def test_a_message_with_a_url_is_a_link_and_never_a_script(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    scripted.publish(type="a", data={"title": "absolute"}, url="https://example.com/orders/17?a=1#b")
+    scripted.publish(type="a", data={"title": "path"}, url="/orders/17")
+    scripted.publish(type="a", data={"title": "script"}, url="javascript:document.title=1")
+    scripted.publish(type="a", data={"title": "none"})
+    links = page.locator(".message-title a")
+    await expect(links).to_have_text(["path", "absolute"])
+    assert [await link.get_attribute("href") for link in await links.all()] == [
+        f"{scripted.url}/orders/17",
+        "https://example.com/orders/17?a=1#b",
+    ]
+    assert [await link.get_attribute("rel") for link in await links.all()] == ["noopener noreferrer"] * 2
+    await expect(page.locator(".message-title", has_text="script")).to_be_visible()
+
+
 async def test_data_of_any_shape_can_be_shown(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
     for data in (None, 7, "plain", ["a", 1], {"deep": {"er": True}}, {"title": 3, "body": False}):

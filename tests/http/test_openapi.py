@@ -167,6 +167,16 @@ def accepted(item: object, content_type: str) -> bool:
         {"dealy": 1},
         {"ts": 1.5},
         {"data": None, "actor": [1], "target": "t", "context": {}},
+        {"url": "https://example.com/orders/17?tab=1#top"},
+        {"url": "/orders/17"},
+        {"url": "HTTP://h"},
+        {"url": ""},
+        {"url": "orders"},
+        {"url": "//evil.example/"},
+        {"url": "https:///x"},
+        {"url": "javascript:alert(1)"},
+        {"url": "/a b"},
+        {"url": "/\\evil.example"},
     ],
 )
 def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(change: dict[str, object]) -> None:
@@ -176,7 +186,18 @@ def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(chang
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"subject": ...}, {"specversion": "2"}, {"traceparent": "x"}, {"ttl": -1}, {"id": ...}, {"id": "timer:3-a"}, {"source": ...}],
+    [
+        {},
+        {"subject": ...},
+        {"specversion": "2"},
+        {"traceparent": "x"},
+        {"ttl": -1},
+        {"url": "/a"},
+        {"url": "a"},
+        {"id": ...},
+        {"id": "timer:3-a"},
+        {"source": ...},
+    ],
 )
 def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, object]) -> None:
     base = {"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "subject": "u"}

@@ -277,6 +277,16 @@ def test_a_time_out_of_range_or_of_another_kind_is_told(fields: dict[str, Any], 
     assert paths(refused(item(**fields))) == [(0, path)]
 
 
+@pytest.mark.parametrize(
+    "url", ["https://example.com/orders/17?tab=1#top", "HTTP://localhost:8080", "/orders/17", "/", "https://exämple.de/ü"]
+)
+def test_a_link_reaches_the_client_as_it_was_given(url: str) -> None:
+    (draft,) = publish(item(url=url))
+    assert json.loads(b"{%b}" % draft.envelope.body)["url"] == url
+    (event,) = publish({"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "subject": "ann", "url": url}, EVENT)
+    assert json.loads(b"{%b}" % event.envelope.body)["url"] == url
+
+
 def test_a_time_to_live_is_at_least_a_millisecond() -> None:
     assert publish(item(ttl=0.0001))[0].ttl_ms == 1
 
@@ -323,6 +333,17 @@ def test_a_time_to_live_is_at_least_a_millisecond() -> None:
         ({"actor": "x" * 5000}, "$.actor"),
         ({"target": "x" * 5000}, "$.target"),
         ({"context": "x" * 5000}, "$.context"),
+        ({"url": "https://example.com/" + "x" * 5000}, "$.url"),
+        ({"url": ""}, "$.url"),
+        ({"url": 7}, "$.url"),
+        ({"url": "orders/17"}, "$.url"),
+        ({"url": "javascript:alert(1)"}, "$.url"),
+        ({"url": "data:text/html,x"}, "$.url"),
+        ({"url": "//evil.example/"}, "$.url"),
+        ({"url": "/\\evil.example/"}, "$.url"),
+        ({"url": "https:///orders"}, "$.url"),
+        ({"url": "https://example.com/a b"}, "$.url"),
+        ({"url": "https://example.com/\n"}, "$.url"),
     ],
 )
 def test_every_wrong_field_is_told_with_its_path_in_every_form(fields: dict[str, Any], path: str) -> None:
@@ -582,6 +603,8 @@ def test_the_digest_depends_on_everything_the_publisher_chose() -> None:
         {"actor": 1},
         {"target": 1},
         {"context": 1},
+        {"url": "/a"},
+        {"url": "/b"},
         {"data": 1},
         {"data": "1"},
         {"data": 12},

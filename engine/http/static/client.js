@@ -11,7 +11,7 @@
  * @typedef {"connecting" | "open" | "reconnecting" | "offline" | "closed"} State
  * @typedef {"websocket" | "sse" | "poll"} Transport
  * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number,
- *   actor?: any, target?: any, context?: any, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
+ *   actor?: any, target?: any, context?: any, url?: string, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
  * @typedef {object} Options
  * @property {string | URL} [url] Where the engine is; the page's own origin when left out. A path is kept as a prefix.
  * @property {string} [token] A JWT. Neither token nor getToken: the cookie `notify_token` carries it.

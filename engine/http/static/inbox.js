@@ -29,6 +29,14 @@ function nameOf(actor) {
   return String(typeof actor === "object" ? (actor.name ?? actor.login ?? actor.id ?? "") : actor);
 }
 
+/** Where a message leads; empty when a browser would not open a page there. @param {Message} message */
+export function linkOf({ url }) {
+  const base = location.href;
+  if (typeof url !== "string" || !URL.canParse(url, base)) return "";
+  const { protocol, href } = new URL(url, base);
+  return protocol === "http:" || protocol === "https:" ? href : "";
+}
+
 export class Inbox extends EventTarget {
   /** @type {Map<string, Entry & {element: any}>} by id, oldest first */ #entries = new Map();
   #list = byId("messages");
@@ -139,6 +147,7 @@ export class Inbox extends EventTarget {
   #draw({ message, unread, resumed, settled }) {
     const [title, text] = wording(message);
     const actor = nameOf(message.actor);
+    const link = linkOf(message);
     const at = new Date(message.ts);
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
@@ -155,7 +164,7 @@ export class Inbox extends EventTarget {
         make(
           "div",
           { className: "message-head" },
-          make("p", { className: "message-title" }, unread && make("span", { className: "unseen" }, "Unread: "), title),
+          make("p", { className: "message-title" }, unread && make("span", { className: "unseen" }, "Unread: "), link ? make("a", { className: "link", href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title),
           make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(message.ts - Date.now())),
         ),
         text && make("p", { className: "message-body" }, text),

@@ -86,6 +86,14 @@ def test_a_held_window_sends_one_summary_with_count_actors_and_times() -> None:
     assert windows.open == {}
 
 
+def test_a_summary_has_the_link_of_its_newest_message() -> None:
+    windows = Windows()
+    offer(windows, item("m1", 1000, more=b',"url":"/posts/1"'), item("m2", 1001, more=b',"url":"/posts/2"'))
+    told = close(windows)
+    assert told is not None
+    assert told["url"] == "/posts/2"
+
+
 def test_a_window_with_one_message_sends_that_message_as_it_is() -> None:
     windows = Windows()
     only = item("m1", 1000)
