@@ -17,6 +17,8 @@ from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
 from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
+from engine.core.journal.journal_records import StoredMessage
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.wire import records as wire
@@ -116,9 +118,13 @@ async def damage_last_entry(redis_client: Redis, damage: Callable[[bytes], bytes
 
 
 def of_a_wrong_type(entry: bytes) -> bytes:
-    records = msgspec.msgpack.decode(entry)
-    records[0][8] = "a text where bytes belong"
-    return msgspec.msgpack.encode(records)
+    """The entry with a text as the body of its first message, where bytes belong."""
+    version, content = entry[:1], entry[1:]
+    assert version == FORMAT_VERSION
+    records = msgspec.msgpack.decode(content)
+    envelope = records[0][1 + StoredMessage.__struct_fields__.index("envelope")]  # behind the tag
+    envelope[Envelope.__struct_fields__.index("body")] = "a text"
+    return version + msgspec.msgpack.encode(records)
 
 
 async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_and_its_user_is_told(
@@ -141,7 +147,14 @@ async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_an
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda entry: entry[:-20], lambda _: b"", lambda entry: b"\xc1" + entry, lambda _: b"\xdd\xff\xff\xff\xff"]
+    "damage",
+    [
+        lambda entry: entry[:-20],
+        lambda _: b"",
+        lambda entry: b"\xc1" + entry,
+        lambda entry: b"\x7f" + entry[1:],
+        lambda _: b"\xdd\xff\xff\xff\xff",
+    ],
 )
 async def test_an_entry_that_hides_whose_numbers_it_held_changes_the_data_epoch(
     start: Start, redis_client: Redis, damage: Callable[[bytes], bytes]
