@@ -164,7 +164,12 @@ export class Inbox extends EventTarget {
         make(
           "div",
           { className: "message-head" },
-          make("p", { className: "message-title" }, unread && make("span", { className: "unseen" }, "Unread: "), link ? make("a", { className: "link", href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title),
+          make(
+            "p",
+            { className: "message-title" },
+            unread && make("span", { className: "unseen" }, "Unread: "),
+            link ? make("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title,
+          ),
           make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(message.ts - Date.now())),
         ),
         text && make("p", { className: "message-body" }, text),
