@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.core.commit.group import NEVER, idempotency_value
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import TIMER_PARTITIONS, partition_of, partition_of_timer, timer_id
+from engine.core.model.routing import TIMER_PARTITIONS, partition_of, timer_id
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
     ALREADY_FIRED,
@@ -537,9 +537,3 @@ async def test_scripts_unknown_to_the_server_are_sent_again(hold: Hold, redis_cl
     await hold.schedule(timer("a"))
     await redis_client.script_flush()
     assert await hold.one(Cancel(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
-
-
-def test_a_scheduled_id_names_its_partition() -> None:
-    for n in range(100):
-        key = f"default:user{n}"
-        assert partition_of_timer(timer_id(key, "0190-abc")) == partition_of(key)

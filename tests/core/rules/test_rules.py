@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.core.model.category import Category
-from engine.core.model.duration import parse_duration_ms
-from engine.core.model.placeholders import Scope, parse_path, parse_shape, parse_template, render_shape
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id
 from engine.core.rules.toml_loader import parse_rules
-from engine.errors import Invalid, RulesError
+from engine.errors import RulesError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "github"
 GITHUB = parse_rules((EXAMPLE / "rules.toml").read_text(), "rules.toml")
@@ -191,56 +187,6 @@ def test_times_are_read_where_the_event_has_them(ts: object, expected: int | Non
     assert rules.apply("e", {"who": "u", "at": ts}, "d").notifications[0].ts == expected
 
 
-# -- templates -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("plain", "plain"),
-        ("", ""),
-        ("{a.b}", 7),
-        ("n={a.b}", "n=7"),
-        ("{missing}", None),
-        ("<{missing}>", "<>"),
-        ("{missing|name}", "Ann"),
-        ("{empty|name}", "Ann"),
-        ("{empty}", ""),
-        ('{missing|"nobody"}', "nobody"),
-        ("{name:2}", "A…"),
-        ("{name:3}", "Ann"),
-        ("{list[].x}", [1, 2]),
-        ("{list[].x} of {flag}", "1, 2 of true"),
-        ("{{{name}}}", "{Ann}"),
-        ("{a}!", '{"b":7}!'),
-        ("{$event}", "e"),
-    ],
-)
-def test_templates_render(text: str, expected: object) -> None:
-    scope = Scope({"a": {"b": 7}, "name": "Ann", "empty": "", "list": [{"x": 1}, {"x": 2}, {}], "flag": True}, {"$event": "e"})
-    assert parse_template(text).render(scope) == expected
-
-
-@pytest.mark.parametrize("text", ["{", "}", "{}", "{a b}", "{a.}", "{a|}", "a {b", "{a[0]}", "{a:x}"])
-def test_malformed_templates_are_refused(text: str) -> None:
-    with pytest.raises(Invalid):
-        parse_template(text)
-
-
-def test_tables_of_templates_leave_out_what_has_no_value() -> None:
-    shape = parse_shape({"a": "{x}", "b": ["{y}", "{z}"], "c": {"d": "{z}", "n": 1}})
-    assert render_shape(shape, Scope({"x": 1, "y": "Y"}, {})) == {"a": 1, "b": ["Y"], "c": {"n": 1}}
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(max_size=3),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
-    )
-)
-def test_no_payload_makes_a_path_fail(payload: Any) -> None:
-    for text in ("a.b", "a[].b", "a.b[].c", "a[]"):
-        assert None not in parse_path(text).values(Scope({"a": payload}, {}))
-
-
 # -- files ---------------------------------------------------------------------------------------------------------------
 GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
 
@@ -269,30 +215,6 @@ GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
 def test_a_wrong_file_is_refused_with_line_rule_and_reason(text: str, message: str) -> None:
     with pytest.raises(RulesError, match=message):
         parse_rules(text, "x.toml")
-
-
-# -- durations -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("250ms", 250),
-        ("5s", 5000),
-        ("1.5s", 1500),
-        ("15m", 900_000),
-        ("2h", 7_200_000),
-        ("7d", 604_800_000),
-        ("1h30m", 5_400_000),
-        (" 2H ", 7_200_000),
-    ],
-)
-def test_durations_are_read(text: str, ms: int) -> None:
-    assert parse_duration_ms(text) == ms
-
-
-@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5w", "1e3s", "٣s", "5s!", "1" * 70 + "s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(Invalid):
-        parse_duration_ms(text)
 
 
 # -- Categories. ---------------------------------------------------------------------------------------------------------

@@ -6,14 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.core.journal.journal_records import Adopted
 from engine.core.journal.rebuild import payloads
 from engine.core.journal.salvage import salvage_journal
-from engine.core.journal.stored_formats import decode_journal, decode_stored, read_entry
-from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, BroadcastMirror, encode_entry
+from engine.core.journal.stored_formats import decode_journal, decode_stored
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
@@ -532,47 +529,6 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
     assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]
     world.core.fire([timer_of(world)], world.now_ms)
     assert ids(world.settle()) == ["b1"]
-
-
-# -- The mirror and the shelf. -----------------------------------------------------------------------------------------
-def entry(tenant: str = "t", topic: str = "", expires_ms: int = 100) -> bytes:
-    return encode_entry(BroadcastEntry(tenant, topic, Envelope("id", b"", LOW, True, b"{}"), expires_ms, 0))
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["t", "u"]), st.sampled_from(["", "x", "y"]), st.integers(0, 9)), max_size=30),
-    st.integers(0, 320),
-    st.sets(st.integers(0, 40)),
-    st.integers(0, 320),
-)
-def test_the_mirror_finds_what_a_list_finds(entries: list[tuple[str, str, int]], after: int, dropped: set[int], first: int) -> None:
-    log = BroadcastMirror()
-    model = [(number * 10, *fields) for number, fields in enumerate(entries, 1)]
-    read = [read_entry(pos, entry(tenant, topic, expires_ms)) for pos, tenant, topic, expires_ms in model]
-    assert log.add(read) == read
-    assert log.add(read) == []  # what was read before
-    log.drop(pos * 10 for pos in dropped)
-    log.drop_before(first)
-    model = [row for row in model if row[0] // 10 not in dropped and row[0] >= first]
-    assert len(log) == len(model)
-    for tenant in ("t", "u"):
-        for topic in ("", "x", "y", "z"):
-            expected = [row[0] for row in model if row[1:3] == (tenant, topic) and row[0] > after]
-            assert [broadcast.pos for broadcast in log.after(tenant, topic, after)] == expected
-    assert log.expired(5) == [row[0] for row in model if row[3] <= 5]
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40))
-def test_both_ends_of_a_link_agree_on_what_the_edge_has_and_the_newest_is_always_there(puts: list[tuple[int, int]]) -> None:
-    shard, edge = BodyCache(100), BodyCache(100)
-    for pos, size in puts:
-        if pos not in shard:
-            shard.put(pos, b"x" * size)
-            edge.put(pos, b"x" * size)
-        assert edge[pos] == shard[pos]
-        held = [number for number in range(10) if number in shard]
-        assert held == [number for number in range(10) if number in edge]
-        assert sum(len(shard[number]) for number in held) <= 100 or held == [pos]
 
 
 def test_positions_are_sorted_in_every_journal_record() -> None:

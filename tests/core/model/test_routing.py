@@ -1,0 +1,81 @@
+"""Slots, shards, timer partitions, and the keys that name users and audiences."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.model.routing import (
+    SLOTS,
+    TIMER_PARTITIONS,
+    audience_key,
+    mailbox_key,
+    partition_of,
+    partition_of_timer,
+    partitions_of,
+    scheduler_of,
+    slot_of,
+    split_key,
+    spread,
+    timer_id,
+    topic_of,
+)
+from tests.support.key_strategies import AUDIENCES, MAILBOXES, TENANTS, TOPICS, USERS
+
+
+@pytest.mark.parametrize(("key", "slot"), [("123456789", 0xCBF43926 % 1024), ("default:ann", 623), ("t:é:x", 547)])
+def test_the_slot_of_a_key_never_changes_because_stored_keys_hold_it(key: str, slot: int) -> None:
+    assert slot_of(key) == slot
+
+
+@given(TENANTS, USERS)
+def test_a_mailbox_key_splits_into_its_tenant_and_user(tenant: str, user: str) -> None:
+    assert split_key(mailbox_key(tenant, user)) == (tenant, user)
+
+
+@given(TENANTS, TOPICS)
+def test_an_audience_key_gives_its_tenant_and_topic_back(tenant: str, topic: str) -> None:
+    key = audience_key(tenant, topic)
+    assert split_key(key)[0] == tenant
+    assert topic_of(key) == topic
+
+
+@given(MAILBOXES)
+def test_no_mailbox_key_is_taken_for_an_audience(key: str) -> None:
+    assert topic_of(key) is None
+
+
+@given(MAILBOXES | AUDIENCES, st.text(min_size=1))
+def test_a_scheduled_id_routes_to_the_partition_of_its_mailbox(key: str, unique: str) -> None:
+    assert partition_of_timer(timer_id(key, unique)) == partition_of(key) in range(TIMER_PARTITIONS)
+
+
+@pytest.mark.parametrize("sid", ["", "-", "3", "3-", "-x", "16-x", "-1-x", "03-x", " 3-x", "+3-x", "٣-x", "x-3"])
+def test_an_id_that_no_timer_can_have_routes_nowhere(sid: str) -> None:
+    assert partition_of_timer(sid) is None
+
+
+@given(st.integers(1, 200), MAILBOXES)
+def test_every_slot_has_one_owner_and_shards_differ_by_one_slot_at_most(shards: int, key: str) -> None:
+    slots = spread(shards)
+    shares = [slots.slots_of(shard) for shard in range(shards)]
+    assert sorted(slot for share in shares for slot in share) == list(range(SLOTS))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert slot_of(key) in slots.slots_of(slots.owner(key))
+
+
+def test_a_map_over_no_shards_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one shard"):
+        spread(0)
+
+
+@given(st.integers(1, 40))
+def test_every_timer_partition_belongs_to_exactly_one_scheduler(schedulers: int) -> None:
+    owners = Counter(partition for scheduler in range(schedulers) for partition in partitions_of(scheduler, schedulers))
+    assert owners == Counter(range(TIMER_PARTITIONS))
+    for partition in range(TIMER_PARTITIONS):
+        assert partition in partitions_of(scheduler_of(partition, schedulers), schedulers)
