@@ -17,7 +17,6 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
 from engine.core.policy.conditions import Conditions
-from engine.core.policy.user_state import DELIVERIES_MAX, EVENTS_MAX, FOLLOWERS_MAX, UserState
 from engine.core.wire.records import OK, UNAVAILABLE, Detach, FireAgain, FireDone, Followed, Happened, Timer
 from tests.support.shard_world import World, of
 
@@ -213,17 +212,6 @@ def test_a_repeated_event_that_does_not_say_its_time_is_no_activity() -> None:
     happened(world, armed_ms + 9, "left", delivery="e2")
     assert fire(world, Conditions(armed_ms, unless_active=True), "3-b") == FireDone(["3-b"])
     assert head(world) == 1
-
-
-def test_what_is_kept_of_a_user_is_bounded() -> None:
-    person = UserState()
-    for n in range(3 * EVENTS_MAX):
-        person.notice(f"e{n}", n)
-        person.follow({f"r{n}": f"3-{n}"}, ())
-        assert person.is_new(f"d{n}")
-    assert list(person.events.values()) == list(range(2 * EVENTS_MAX, 3 * EVENTS_MAX))
-    assert (len(person.follows), len(person.deliveries)) == (FOLLOWERS_MAX, DELIVERIES_MAX)
-    assert not person.empty
 
 
 class Conditional(RuleBasedStateMachine):

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from engine.core.model.placeholders import Scope
 from engine.core.policy.conditions import Again, Conditions, Drop, Go, Known, at_fire
-from engine.core.rules.cases import differences, parse_cases
 from engine.core.rules.delay import Rollout
 from engine.core.rules.rules import NOT_ROLLED_OUT, Rules
 from engine.core.rules.toml_loader import parse_rules
-from engine.errors import RulesError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HOUR_MS = 3_600_000
@@ -27,32 +25,6 @@ T3 = 'delay = { by = "$level", vip = "1h", normal = "2h", others = "24h", active
 
 def one_rule(text: str) -> Rules:
     return parse_rules(f'[[rule]]\nname = "r"\nevent = "e"\ntype = "t"\nrecipients = ["user"]\n{text}\n', "x.toml")
-
-
-@pytest.mark.parametrize(
-    ("rules", "case"),
-    [
-        pytest.param(name, case, id=f"{name}: {case.name}")
-        for name in ("touch", "forum")
-        for case in parse_cases((EXAMPLES / name / "cases.toml").read_text(), name)
-    ],
-)
-def test_the_examples_do_what_is_written_beside_them(rules: str, case: Any) -> None:
-    parsed = parse_rules((EXAMPLES / rules / "rules.toml").read_text(), rules)
-    assert differences(parsed, case) == []
-
-
-def test_a_case_that_does_not_hold_says_where() -> None:
-    rules = one_rule('delay = "1h"')
-    text = '[[case]]\nname = "n"\nevent = "e"\npayload = { user = "u" }\n'
-    for expected, difference in (
-        ("", "0 notifications expected, there are 1: r for u"),
-        ('expect = [{ rule = "r", delay = "2h" }]', "notification 1: delay: expected '2h', found 3600000"),
-        ('expect = [{ rule = "r", data.x = 1 }]', "notification 1: data.x: expected 1, found None"),
-        ('expect = [{}]\ncancels = [{}]', "1 cancellations expected, there are 0: none"),
-    ):  # fmt: skip
-        (case,) = parse_cases(text + expected, "cases")
-        assert differences(rules, case) == [difference]
 
 
 @pytest.mark.parametrize(
@@ -73,31 +45,6 @@ def test_the_delay_follows_level_and_activity(level: str | None, active_ago_ms: 
     active_ms = 0 if active_ago_ms is None else NOW - active_ago_ms
     scope = Scope({}, {"$level": level, "$active_ms": active_ms})
     assert one_rule(T3).rules[0].delay.of(scope, NOW) == delay_ms
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('delay = "soon"', "x.toml:1: rule 'r': delay: a duration looks like"),
-        ('delay = { by = "$level", vip = "1h" }', "delay: by, others and at least one level"),
-        ('delay = { by = "$level", others = "1h" }', "delay: by, others and at least one level"),
-        ('delay = { by = "a b", vip = "1h", others = "1h" }', "delay.by: a path"),
-        ('delay = { by = "$level", vip = "1 hour", others = "1h" }', "delay.vip: a duration"),
-        ('delay = { by = "$level", vip = "1h", others = "1h", factor = 0.5 }', "factor and active_within need each other"),
-        ('delay = { by = "$level", vip = "1h", others = "1h", factor = 2, active_within = "1h" }', "delay.factor"),
-        ('rollout = { share = 1.5 }', "rollout.share"),
-        ('rollout = { percent = 5 }', "percent"),
-        ('inactive = "x"', "inactive: a duration"),
-        ('fire = { if_raining = true }', "if_raining"),
-        ('template = { text = "{{ a" }', "template.text: line 1 of the text"),
-        ('collapse = "{a"', "collapse: a brace without its partner"),
-    ],
-)  # fmt: skip
-def test_a_wrong_timing_is_refused_with_its_reason(text: str, reason: str) -> None:
-    with pytest.raises(RulesError) as refused:
-        one_rule(text)
-    assert reason in str(refused.value)
-    assert str(refused.value).startswith("x.toml:1: rule 'r': ")
 
 
 # -- Conditions when the time has come. -----------------------------------------------------------------------------------

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.core.model.category import Category
-from engine.core.policy.contact_policy import TOUCH
 from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id
 from engine.core.rules.toml_loader import parse_rules
-from engine.errors import RulesError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "github"
 GITHUB = parse_rules((EXAMPLE / "rules.toml").read_text(), "rules.toml")
@@ -185,75 +181,3 @@ def test_ids_are_what_the_template_says_and_always_short_enough() -> None:
 def test_times_are_read_where_the_event_has_them(ts: object, expected: int | None) -> None:
     rules = one_rule('recipients = ["who"]\nts = "{at}"')
     assert rules.apply("e", {"who": "u", "at": ts}, "d").notifications[0].ts == expected
-
-
-# -- files ---------------------------------------------------------------------------------------------------------------
-GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"x.toml: at least one rule or category"),
-        ("rule = []", r"x.toml: at least one rule or category"),
-        ("[[rule]\n", r"x.toml: .*line 1"),
-        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\n', r"x.toml:1: rule 'a': recipients: .*notifies nobody"),
-        ('# one\n\n[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["u"]\n', r"x.toml:3: rule 'a': .*`type`"),
-        (GOOD + 'priority = "urgent"\n', r"x.toml:1: rule 'a': priority: .*urgent"),
-        (GOOD + 'colour = 1\n', r"x.toml:1: rule 'a': .*colour"),
-        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "a b"\nrecipients = ["u"]\n', r"x.toml:1: rule 'a': type: words"),
-        ('[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u u"]\n', r"x.toml:1: rule 'a': recipients: a path looks like"),
-        (GOOD + 'title = "{"\n', r"x.toml:1: rule 'a': data.title: a brace"),
-        (GOOD + 'when = [{ path = "x" }]\n', r"when\[0\]: exactly one"),
-        (GOOD * 2, r"x.toml:6: rule 'a': another rule has this name"),
-        ('[[rule]]\nname = "A b"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'A b': name"),
-        ('[[rule]]\nname = "a"\nevent = []\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'a': event"),
-        (GOOD + 'target = 2020-01-01\n', r"x.toml:1: rule 'a': target: text, number"),
-        ("[defaults]\nnotify_self = 1\n[[rule]]\n", r"x.toml: "),
-    ],
-)  # fmt: skip
-def test_a_wrong_file_is_refused_with_line_rule_and_reason(text: str, message: str) -> None:
-    with pytest.raises(RulesError, match=message):
-        parse_rules(text, "x.toml")
-
-
-# -- Categories. ---------------------------------------------------------------------------------------------------------
-def test_categories_are_defined_beside_the_rules_and_touch_is_there_without() -> None:
-    text = """
-[category.social]
-cap = 5
-per = "12h"
-same_type = "10m"
-quiet = false
-[category.law]
-mandatory = true
-"""
-    categories = parse_rules(text, "rules.toml").categories
-    assert categories == {
-        "touch": TOUCH,
-        "social": Category(cap=5, cap_ms=12 * 3_600_000, same_type_ms=600_000, quiet=False),
-        "law": Category(mandatory=True),
-    }
-    assert parse_rules("[category.touch]\ncap = 1", "r").categories == {"touch": Category(cap=1)}
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "at least one rule or category"),
-        ("[category.x]\ncap = -1", "category"),
-        ("[category.x]\ncap = 101", "category"),
-        ('[category.x]\nper = "0s"', "rules.toml: category 'x': per: more than nothing"),
-        ('[category.x]\nsame_type = "400d"', "rules.toml: category 'x': same_type: more than nothing, at most 365d"),
-        ('[category.x]\nper = "soon"', "rules.toml: category 'x': per: a duration"),
-        ("[category.x]\nlimit = 3", "unknown field `limit`"),
-        ('[category."A B"]\ncap = 3', "category"),
-        (
-            '[[rule]]\nname = "a"\nevent = "e"\nrecipients = ["user"]\ntype = "t"\ncategory = "x"',
-            "rules.toml:1: rule 'a': category: no category is named so; defined are touch",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_category_is_said(text: str, reason: str) -> None:
-    with pytest.raises(RulesError, match=re.escape(reason)):
-        parse_rules(text, "rules.toml")
