@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, number
-from engine.core.commit.policy_step import PERSON_LIMITS, PolicyLimits, PolicyStep, ZoneOf, count, decided, facts_of, said, utc
+from engine.core.commit.policy_step import DEFAULT_POLICY_LIMITS, PolicyLimits, PolicyStep, ZoneOf, count, decided, facts_of, said, utc
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
@@ -78,31 +78,178 @@ class Group(Struct):
     notes: Sequence[UserChange] = ()  # to be written down about users
     posts: list[Pending] = []  # whose effect the records are
 
-    def take(self, pending: Pending, seq: int, reason: str = "") -> None:
-        """The group has the effect of this post, and with it the number `seq`: 0 for none, `NEVER` and why for what is suppressed."""
-        if pending.post.idempotent or pending.timer:
-            self.ids.append((pending.post.key, pending.dedupe_id))
-            self.values.append(idempotency_value(pending.post.envelope.digest, seq, reason or pending.timer))
-            self.owners.append(len(self.posts))
-        self.posts.append(pending)
-
 
 NEVER: Final = -1
 """As a sequence number: the message was suppressed, and so is every repeat of it."""
 
-Given = dict[tuple[str, str], tuple[int, bytes] | tuple[int, bytes, str]]
-"""What a group has for a (mailbox key, id): the sequence number and the digest, and why for `NEVER`."""
+Outcome = tuple[int, bytes] | tuple[int, bytes, str]
+"""What became of a post in its group: the sequence number and the digest of its payload, and the reason for `NEVER`."""
 
 
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
     """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`, where `seq` is `NEVER` the reason instead of the last."""
-    return b"%b|%d|%b" % (digest.hex().encode(), seq, timer.encode())
+    return f"{digest.hex()}|{seq}|{timer}".encode()
 
 
 def parse_idempotency_value(value: bytes) -> tuple[bytes, int, str]:
     """The inverse of `idempotency_value`. Raises ValueError when malformed."""
     digest, seq, timer = value.split(b"|", 2)
     return bytes.fromhex(digest.decode()), int(seq), timer.decode()
+
+
+class GroupRules(Struct, frozen=True):
+    """The settings by which a shard builds all its groups."""
+
+    conflation: ConflationLimits
+    windows_max: int
+    policy_limits: PolicyLimits
+    zone_of: ZoneOf
+
+
+class GroupBuilder:
+    """Builds one group, and is discarded with it: call `close_windows`, `add`, `finish`, each once.
+
+    Reads the mailboxes and changes none of them; what the group changes is applied when it is committed. Writes to `group` alone. Its
+    working state (numbers given, ids taken, copies of counters and windows) ends with it, so a group that is rolled back leaves no trace.
+
+    Args:
+        group: holds everything but the effect of posts; gets their records, ids and answers, and the payload.
+        mailboxes: must hold the key of every post.
+        now_ms: when the group is built.
+
+    Attributes:
+        immediate: answers that need no commit.
+    """
+
+    def __init__(self, group: Group, mailboxes: Mapping[str, Mailbox], rules: GroupRules, now_ms: int) -> None:
+        self.immediate: list[Answer] = []
+        self._group = group
+        self._mailboxes = mailboxes
+        self._conflation = rules.conflation
+        self._digest_ms = rules.policy_limits.digest_ms
+        self._now_ms = now_ms
+        self._heads: dict[str, int] = {}  # mailbox key -> newest number given
+        self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self._newest: dict[tuple[str, str], Collapsing] = {}  # by (mailbox key, collapse key)
+        self._policy = PolicyStep(rules.zone_of, rules.policy_limits.counted_max, now_ms)
+        self._windows = WindowStep(group.records, self._heads, rules.windows_max, now_ms, self._policy)
+
+    def close_windows(self) -> None:
+        """Close the windows that are due. Before any post is added, so that what they send is numbered first."""
+        for mailbox in self._group.closing:
+            self._windows.close_due(mailbox)
+
+    def add(self, posts: Iterable[Pending]) -> None:
+        """Decide about each post, in this order, and number those that are delivered."""
+        mailboxes, heads, outcomes, now_ms = self._mailboxes, self._heads, self._outcomes, self._now_ms
+        records, answers = self._group.records, self._group.answers
+        for pending in posts:
+            post = pending.post
+            key, envelope, timer = post.key, post.envelope, pending.timer
+            mailbox = mailboxes[key]
+            dedupe_id = timer_effect_id(timer) if timer else envelope.id
+            known = mailbox.recent.get(dedupe_id)
+            if known is not None:
+                self.immediate.append(repeated(pending, known[0], known[1]))
+                continue
+            identity = (key, dedupe_id)
+            outcome = outcomes.get(identity)
+            if outcome is not None:
+                answers.append(repeated(pending, *outcome))
+                continue
+            if not envelope.retain and not mailbox.connections:
+                self.immediate.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
+                continue
+            if envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None:
+                # The common path: nothing decides about the post but its own fields.
+                seq = heads[key] = heads.get(key, mailbox.head) + 1
+            else:
+                seq = self._decide(pending, identity, mailbox)
+                if not seq:
+                    continue
+            self._take_effect(pending, identity, seq)
+            stored = StoredMessage(key, seq, envelope, post.expires_ms, now_ms, 0, timer)
+            if envelope.collapse and envelope.merge is None:
+                self._collapse(stored, mailbox)
+            records.append(stored)
+            answers.append(Answer(pending, ACCEPTED, seq))
+
+    def finish(self) -> bool:
+        """Number the adopted broadcasts and encode the payload. False when there is nothing to write."""
+        group = self._group
+        if not (group.records or group.handled or group.adoptions or group.changes or group.notes):
+            return False
+        adopted = number(group.adoptions, self._heads, self._now_ms)
+        topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
+        group.payload = FORMAT_VERSION + _encoder.encode(
+            [*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled]
+        )
+        return True
+
+    def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:
+        """The group has the effect of this post. `seq`: its number, 0 for none, `NEVER` when it is suppressed, with the reason."""
+        post, group = pending.post, self._group
+        digest = post.envelope.digest
+        self._outcomes[identity] = (seq, digest, reason) if reason else (seq, digest)
+        if post.idempotent or pending.timer:
+            group.ids.append(identity)
+            group.values.append(idempotency_value(digest, seq, reason or pending.timer))
+            group.owners.append(len(group.posts))
+        group.posts.append(pending)
+
+    def _decide(self, pending: Pending, identity: tuple[str, str], mailbox: Mailbox) -> int:
+        """Decide about a post with conditions, with policy terms, for a user with state, or with a window.
+
+        Returns the number under which it is delivered; 0 when it is not, and then its answer and records are collected.
+        """
+        post = pending.post
+        envelope, facts, digested = post.envelope, None, None
+        if pending.unmet is not None:
+            self._reject(pending, identity, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
+            return 0
+        if envelope.policy_terms is not None or mailbox.user_state is not None:
+            facts = facts_of(envelope)
+            verdict = self._policy.message(mailbox, facts, held=self._windows.holds(mailbox, envelope))
+            if verdict is not None and verdict.decision is Decision.DIGEST:
+                digested, envelope = verdict, in_digest(envelope, self._digest_ms)
+            elif verdict is not None and verdict.decision is not Decision.DELIVER:
+                self._reject(pending, identity, verdict)
+                return 0
+        merged = ALONE if envelope.merge is None else self._windows.offer(mailbox, envelope, post.expires_ms, pending.timer)
+        if merged.status == DUPLICATE:
+            self.immediate.append(Answer(pending, DUPLICATE, merged.seq))
+            return 0
+        if merged.status == MERGED:
+            self._take_effect(pending, identity, 0)
+            if digested is not None:
+                self._group.records.append(decided(post.key, envelope.id, digested, self._now_ms, merged.until_ms))
+            self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
+            return 0
+        if facts is not None:
+            self._policy.delivered(mailbox, facts)
+        seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
+        return seq
+
+    def _reject(self, pending: Pending, identity: tuple[str, str], verdict: Verdict) -> None:
+        """Suppress or defer a post: the verdict is journalled with the group, and answered once that is committed."""
+        post, reason, answers = pending.post, said(verdict), self._group.answers
+        self._group.records.append(decided(post.key, post.envelope.id, verdict, self._now_ms))
+        if verdict.decision is Decision.DEFER:
+            answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
+            return
+        self._take_effect(pending, identity, NEVER, reason)
+        answers.append(Answer(pending, SUPPRESSED, 0, reason))
+
+    def _collapse(self, stored: StoredMessage, mailbox: Mailbox) -> None:
+        """Set in the record which older message it supersedes."""
+        envelope = stored.envelope
+        collapse = envelope.collapse
+        older = self._newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
+        verdict = judge(mailbox, older, envelope.priority, envelope.retain, self._conflation)
+        stored.supersedes, stored.count = verdict.supersedes, verdict.count
+        if verdict.count > 1:
+            stored.envelope = msgspec.structs.replace(envelope, body=counted(envelope.body, verdict.count))
+        self._newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, envelope.priority, envelope.retain)
 
 
 class PostQueue:
@@ -117,15 +264,14 @@ class PostQueue:
         recent_max: int,
         conflation: ConflationLimits = DEFAULTS,
         windows_max: int = 16,
-        judging: PolicyLimits = PERSON_LIMITS,
+        policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
         zone_of: ZoneOf = utc,
     ) -> None:
         self._mailboxes = mailboxes
         self._recent_max = recent_max
-        self._windows_max = windows_max
         self._conflation = conflation
-        self._judging = judging
-        self._zone_of = zone_of
+        self._policy_limits = policy_limits
+        self._rules = GroupRules(conflation, windows_max, policy_limits, zone_of)
         self._lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
@@ -137,8 +283,9 @@ class PostQueue:
 
     def add(self, pending: Pending, now_ms: int) -> None:
         """A post whose mailbox is in memory."""
-        self._lanes[pending.post.envelope.priority].append((pending, now_ms))
-        self.bytes += len(pending.post.envelope.body) + MESSAGE_BYTES
+        envelope = pending.post.envelope
+        self._lanes[envelope.priority].append((pending, now_ms))
+        self.bytes += len(envelope.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes that posts are on their way to, and decisions about posts."""
@@ -182,67 +329,16 @@ class PostQueue:
             taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing, notes), now_ms
         )
 
-    def _assemble(self, taken: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
-        """Number these posts and put them into a group that so far has what rides along."""
-        at_once: list[Answer] = []
-        heads: dict[str, int] = {}
-        given: Given = {}
-        newest: dict[tuple[str, str], Collapsing] = {}
-        judge = PolicyStep(self._zone_of, self._judging.counted_max, now_ms)
-        merging = WindowStep(group.records, heads, self._windows_max, now_ms, judge)
-        particular = _Particular(group, at_once, heads, merging, judge, self._judging.digest_ms, now_ms)
-        for mailbox in group.closing:
-            merging.close_due(mailbox)
-        for pending in taken:
-            post = pending.post
-            key, envelope = post.key, post.envelope
-            mailbox = self._mailboxes[key]
-            dedupe_id = pending.dedupe_id
-            known = mailbox.recent.get(dedupe_id)
-            if known is not None:
-                at_once.append(repeated(pending, known[0], known[1]))
-                continue
-            if given and (before := given.get((key, dedupe_id))) is not None:
-                group.answers.append(repeated(pending, *before))
-                continue
-            if not envelope.retain and not mailbox.connections:
-                at_once.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
-                continue
-            if envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None:
-                # Nearly always: nothing decides about the post but its own fields.
-                seq = heads[key] = heads.get(key, mailbox.head) + 1
-            else:
-                seq = particular.take(pending, mailbox, given)
-                if not seq:
-                    continue
-            given[(key, dedupe_id)] = (seq, envelope.digest)
-            group.take(pending, seq)
-            stored = StoredMessage(key, seq, envelope, post.expires_ms, now_ms, 0, pending.timer)
-            if envelope.collapse and envelope.merge is None:
-                self._collapse(stored, mailbox, newest)
-            group.records.append(stored)
-            group.answers.append(Answer(pending, ACCEPTED, seq))
-        if not (group.records or group.handled or group.adoptions or group.changes or group.notes):
-            self._settle_bytes()
-            return None, at_once + group.answers
-        adopted = number(group.adoptions, heads, now_ms)
-        topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        group.payload = FORMAT_VERSION + _encoder.encode(
-            [*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled]
-        )
-        self.group = group
-        return group, at_once
-
-    def _collapse(self, stored: StoredMessage, mailbox: Mailbox, newest: dict[tuple[str, str], Collapsing]) -> None:
-        """Set in the record which older message it stands for. `newest` are the ones of the group so far."""
-        envelope = stored.envelope
-        collapse = envelope.collapse
-        older = newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
-        verdict = judge(mailbox, older, envelope.priority, envelope.retain, self._conflation)
-        stored.supersedes, stored.count = verdict.supersedes, verdict.count
-        if verdict.count > 1:
-            stored.envelope = msgspec.structs.replace(envelope, body=counted(envelope.body, verdict.count))
-        newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, envelope.priority, envelope.retain)
+    def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
+        """Add the posts to a group that already holds everything else that is to be written."""
+        builder = GroupBuilder(group, self._mailboxes, self._rules, now_ms)
+        builder.close_windows()
+        builder.add(posts)
+        if builder.finish():
+            self.group = group
+            return group, builder.immediate
+        self._settle_bytes()
+        return None, builder.immediate + group.answers
 
     def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Storage took nothing, because it remembers some of the group's ids: {index into `ids`: value}. Builds it again."""
@@ -280,11 +376,11 @@ class PostQueue:
         for record in group.records:
             mailbox = touched[record.key] = self._mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max, self._judging.counted_max)
+                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max, self._policy_limits.counted_max)
                 if older is not None:
                     superseded.append((mailbox, older))
             elif isinstance(record, Decided):
-                apply_note(mailbox, record, self._judging.decisions_max)
+                apply_note(mailbox, record, self._policy_limits.decisions_max)
             else:
                 apply_window(mailbox, record, self._recent_max)
         return group, list(touched.values()), superseded
@@ -314,76 +410,12 @@ class PostQueue:
         self._group_bytes = 0
 
 
-class _Particular:
-    """Posts of a group that somebody limits, of users with wishes, and those that name a window."""
-
-    def __init__(
-        self,
-        group: Group,
-        at_once: list[Answer],
-        heads: dict[str, int],
-        merging: WindowStep,
-        judge: PolicyStep,
-        digest_ms: int,
-        now_ms: int,
-    ) -> None:
-        self._group = group
-        self._at_once = at_once
-        self._heads = heads
-        self._merging = merging
-        self._judge = judge
-        self._digest_ms = digest_ms
-        self._now_ms = now_ms
-
-    def take(self, pending: Pending, mailbox: Mailbox, given: Given) -> int:
-        """The number under which the post is delivered; 0 when it is not: then its answer, and what is to be written, is in the group."""
-        post, facts, digested = pending.post, None, None
-        envelope = post.envelope
-        if pending.unmet is not None:
-            self._turn_away(pending, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)), given)
-            return 0
-        if envelope.policy_terms is not None or mailbox.user_state is not None:
-            facts = facts_of(envelope)
-            verdict = self._judge.message(mailbox, facts, held=self._merging.holds(mailbox, envelope))
-            if verdict is not None and verdict.decision is Decision.DIGEST:
-                digested, envelope = verdict, in_digest(envelope, self._digest_ms)
-            elif verdict is not None and verdict.decision is not Decision.DELIVER:
-                self._turn_away(pending, verdict, given)
-                return 0
-        merged = ALONE if envelope.merge is None else self._merging.offer(mailbox, envelope, post.expires_ms, pending.timer)
-        if merged.status == DUPLICATE:
-            self._at_once.append(Answer(pending, DUPLICATE, merged.seq))
-            return 0
-        if merged.status == MERGED:
-            given[(post.key, pending.dedupe_id)] = (0, envelope.digest)
-            self._group.take(pending, 0)
-            if digested is not None:
-                self._group.records.append(decided(post.key, envelope.id, digested, self._now_ms, merged.until_ms))
-            self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
-            return 0
-        if facts is not None:
-            self._judge.delivered(mailbox, facts)
-        seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
-        return seq
-
-    def _turn_away(self, pending: Pending, verdict: Verdict, given: Given) -> None:
-        """A message that is not taken now, or never: why is written down with the group, and then answered."""
-        post, reason = pending.post, said(verdict)
-        self._group.records.append(decided(post.key, post.envelope.id, verdict, self._now_ms))
-        if verdict.decision is Decision.DEFER:
-            self._group.answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
-            return
-        given[(post.key, pending.dedupe_id)] = (NEVER, post.envelope.digest, reason)
-        self._group.take(pending, NEVER, reason)
-        self._group.answers.append(Answer(pending, SUPPRESSED, 0, reason))
-
-
 def apply_stored(
     mailbox: Mailbox,
     stored: StoredMessage,
     recent_max: int,
     keys_max: int = DEFAULTS.keys_max,
-    counted_max: int = PERSON_LIMITS.counted_max,
+    counted_max: int = DEFAULT_POLICY_LIMITS.counted_max,
 ) -> Message | None:
     """A journalled message joins its mailbox, at commit or replay; nothing when the mailbox is past it already.
 

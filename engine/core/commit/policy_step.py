@@ -52,7 +52,7 @@ class PolicyLimits(Struct, frozen=True):
     digest_ms: int = 3_600_000
 
 
-PERSON_LIMITS: Final = PolicyLimits()
+DEFAULT_POLICY_LIMITS: Final = PolicyLimits()
 
 
 def utc(_name: str) -> tzinfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.commit.policy_step import PERSON_LIMITS, PolicyLimits
+from engine.core.commit.policy_step import DEFAULT_POLICY_LIMITS, PolicyLimits
 from engine.core.mailbox.retry import RetryPolicy
 
 
@@ -39,7 +39,7 @@ class ShardLimits(Struct, frozen=True):
     windows_max: int = 16
     windows_close_max: int = 250
     postponed_max: int = 5000
-    judging: PolicyLimits = PERSON_LIMITS
+    judging: PolicyLimits = DEFAULT_POLICY_LIMITS
 
     @staticmethod
     def wanted(config: Config) -> ShardLimits:
