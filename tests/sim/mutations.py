@@ -557,6 +557,6 @@ def a_refusal_is_confirmed_before_the_dead_letters_have_it() -> Any:
 
     def nack(self: Connections, session: str, record: Any, now_ms: int) -> None:
         original(self, session, record, now_ms)
-        self.refused((session, record.conn), record.ids)
+        self.confirm_nacks((session, record.conn), record.ids)
 
     return patched(Connections, "nack", nack)

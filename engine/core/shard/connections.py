@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 
-from msgspec import Struct
-
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.journal.journal_records import Handled, settled_numbers
 from engine.core.mailbox.attachment import Attachment, Conn
@@ -28,8 +26,8 @@ from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
+from engine.core.shard.nack_queue import NackQueue
 from engine.core.shard.output import SessionEvent, ShardOutput
-from engine.core.shard.page_wait import BEHIND_MAX
 from engine.core.wire.records import (
     POLL,
     Ack,
@@ -47,13 +45,6 @@ from engine.core.wire.records import (
     Written,
 )
 from engine.core.wire.records import Settled as SettledRecord
-
-
-class _Unread(Struct):
-    """Refusals that wait until storage was read from number `first` on, and what their connections said after them."""
-
-    first: int
-    records: list[tuple[str, Ack | AckIds | Nack]]
 
 
 class Connections:
@@ -79,7 +70,7 @@ class Connections:
         self._paths: dict[str, EdgeRoundTrip] = {}  # of the same link sessions
         self._acked: dict[str, Mailbox] = {}  # settled since the last group
         self._acked_since_ms = 0
-        self._unread: dict[str, _Unread] = {}  # by mailbox
+        self._nack_queue = NackQueue(mailbox_store, limits.window)
         self._unknown = unknown  # gets what comes for a connection that is not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -179,7 +170,7 @@ class Connections:
         mailbox, connection = found
         mailbox.detach(connection.conn)
         if not mailbox.connections:
-            self._unread.pop(mailbox.key, None)
+            self._nack_queue.discard(mailbox)
         self._broadcast_step.detached(mailbox)
         mailbox.active_ms = now_ms
         self._session_event("disconnect", mailbox, connection, now_ms, record.code)
@@ -201,7 +192,7 @@ class Connections:
             self._unknown(session, record)
             return
         mailbox, connection = found
-        if self._unread and self._waits(mailbox, session, record):
+        if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
             return
         if not 0 <= record.seq <= mailbox.head:
             detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
@@ -215,7 +206,7 @@ class Connections:
         found = self._sessions.get(session, {}).get(record.conn)
         if found is not None:
             mailbox, connection = found
-            if self._unread and self._waits(mailbox, session, record):
+            if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
@@ -250,63 +241,44 @@ class Connections:
             self._unknown(session, record)
             return
         mailbox, connection = found
-        if self._unread and self._waits(mailbox, session, record):
+        if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
             return
-        self._refuse(mailbox, session, record, again=False)
+        self._nack(mailbox, session, record)
         if connection.stalled:
             mailbox.rewind(connection)
         self._delivery.send(mailbox, connection, now_ms)
 
-    def _refuse(self, mailbox: Mailbox, session: str, record: Nack, *, again: bool) -> None:
-        """`again`: a read has brought what was in flight; an id that is still unknown is nobody's."""
-        over, unread = self._mailbox_store.refuse(mailbox, record.ids, record.reason, (session, record.conn))
-        if again:
-            known = oldest_of(mailbox, unread)
-            over += [id for id in unread if id not in known]
-            unread = [id for id in unread if id not in over]
+    def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> None:
+        over = self._nack_queue.nack(mailbox, session, record, read=read)
         if over:
-            self.refused((session, record.conn), over)
-        if unread:
-            assert mailbox.cold is not None, "what is not in memory is cold"
-            first = min(oldest_of(mailbox, unread).values(), default=mailbox.cold[0])
-            waiting = self._unread.setdefault(mailbox.key, _Unread(first, []))
-            waiting.records.append((session, Nack(record.conn, unread, record.reason)))
-            self._mailbox_store.want_read(mailbox, waiting.first, self._limits.window)
+            self.confirm_nacks((session, record.conn), over)
 
-    def _waits(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
-        """Is the record behind a refusal of its connection that waits? Beyond the limit it is dropped, as when a link is lost."""
-        waiting = self._unread.get(mailbox.key)
-        if waiting is None or all(before != session or one.conn != record.conn for before, one in waiting.records):
-            return False
-        if len(waiting.records) < BEHIND_MAX:
-            waiting.records.append((session, record))
-        return True
-
-    def refuse_read(self, mailbox: Mailbox, first: int, last: int, now_ms: int) -> None:
-        """The cold messages `first`..`last` were read: what waited for them goes on."""
-        waiting = self._unread.pop(mailbox.key, None)
-        if waiting is None:
+    def read_done(self, mailbox: Mailbox, first: int, last: int, now_ms: int) -> None:
+        """The cold messages `first`..`last` are in memory: apply the records that waited for them."""
+        if not self._nack_queue.waiting:
             return
-        found = first <= waiting.first <= last or mailbox.cold is None
-        for session, record in waiting.records:
+        records, read = self._nack_queue.take(mailbox, first, last)
+        for session, record in records:
             if record.conn not in self._sessions.get(session, ()):
-                continue  # whoever said it says it again, or has gone
-            if not isinstance(record, Nack):
-                (self.ack if isinstance(record, Ack) else self.ack_ids)(session, record, now_ms)  # type: ignore[arg-type]
-            elif not (self._unread and self._waits(mailbox, session, record)):
-                self._refuse(mailbox, session, record, again=found)
+                continue  # its edge repeats it on the next link session, unless the client has left
+            if isinstance(record, Ack):
+                self.ack(session, record, now_ms)
+            elif isinstance(record, AckIds):
+                self.ack_ids(session, record, now_ms)
+            elif not self._nack_queue.holds_back(mailbox, session, record):
+                self._nack(mailbox, session, record, read=read)
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """The dead-letter stream has these: now they are settled."""
         self._mailbox_store.dead_lettered(letters)
         for letter in letters:
             for conn in letter.by:
-                self.refused(conn, [letter.message.envelope.id])
+                self.confirm_nacks(conn, [letter.message.envelope.id])
             mailbox = self._mailbox_store.mailboxes[letter.key]
             self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._limits.retry), None, now_ms)
 
-    def refused(self, conn: Conn, ids: list[str]) -> None:
-        """Nothing of these refusals can get lost any more: tell the connection's edge, unless its session is over."""
+    def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
+        """The nacks are durable, or have no pending message: notify the connection's edge, unless its session is over."""
         session, number = conn
         if number in self._sessions.get(session, ()):
             self._output.to_edges.append((session, NacksStored(number, ids)))

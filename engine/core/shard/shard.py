@@ -429,7 +429,7 @@ class ShardCore:
         mailbox.loading = False
         messages = [message for stored in entries if (message := recalled(stored, self.mailbox_store.log)) is not None]
         mailbox.loaded(read.first, read.last, messages)
-        self.connections.refuse_read(mailbox, read.first, read.last, now_ms)
+        self.connections.read_done(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
             self.delivery.send(mailbox, connection, now_ms)
         if mailbox.hot_bytes > self.limits.hot_bytes_max:

@@ -98,6 +98,16 @@ def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_
     assert (mailbox.floor, mailbox.dying, mailbox.hot) == (3, {}, {})
 
 
+def test_a_refusal_of_two_of_which_only_the_newer_id_is_known_takes_both() -> None:
+    world = announced_after_a_crash()
+    world.nack(1, "c", "a")
+    world.ack(1, 3)
+    said = world.settle()
+    assert sorted(dead(world)) == ["a", "c"], "the acknowledgement behind it settles only what was not refused"
+    assert of(said, NacksStored) == [NacksStored(1, ["c"]), NacksStored(1, ["a"])]
+    assert world.core.mailboxes["t:u"].floor == 3
+
+
 def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothing_behind() -> None:
     world = announced_after_a_crash()
     world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)

@@ -1,0 +1,104 @@
+"""Nacks of cold messages: they take effect when the offline stream was read, since a dead letter needs the body.
+
+The states of one nacked id of a mailbox:
+
+    hot                -> dead letter queued (`MailboxStore.refuse`)
+    cold, or unknown   -> waits here; a read is wanted. When a read is done:
+                            now hot                       -> dead letter queued
+                            still cold, known by number   -> waits here for the next read
+                            still unknown, range was read -> over
+    settled, or gone   -> over: confirmed at once, nothing is left to nack
+
+A connection's records keep their order: behind a nack that waits, its later acknowledgements and nacks wait too, or a cumulative
+acknowledgement would settle the nacked message as handled. Records of other connections do not wait.
+
+Crash, or the end of the link session: the queue is lost. None of its nacks was confirmed, so the edge repeats them on its next link
+session, before the acknowledgements that followed them. A read that fails is wanted again; the queue stays.
+
+Limits: `BEHIND_MAX` records behind the waiting nacks of one mailbox; further ones are dropped, as when a link is lost: a dropped
+acknowledgement causes a repeat, a dropped nack is never confirmed. Waiting nacks themselves are at most one per connection attached.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from engine.core.mailbox.id_lookup import oldest_of
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.page_wait import BEHIND_MAX
+from engine.core.wire.records import Ack, AckIds, Nack
+
+Queued = tuple[str, Ack | AckIds | Nack]  # link session, record
+
+
+class _Waiting(Struct):
+    """One mailbox's queue; the stream has to be read from number `first` on."""
+
+    first: int
+    records: list[Queued]
+
+
+class NackQueue:
+    """The nacks of one shard that wait for a read, and the records that wait behind them.
+
+    `waiting` is by mailbox key, and nearly always empty: test it before calling `holds_back` on a hot path.
+
+    Args:
+        mailbox_store: queues the dead letters and the reads.
+        window: messages per read. A client can nack only what is in flight, which is no more.
+    """
+
+    def __init__(self, mailbox_store: MailboxStore, window: int) -> None:
+        self.waiting: dict[str, _Waiting] = {}
+        self._mailbox_store = mailbox_store
+        self._window = window
+
+    def holds_back(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
+        """Queue the record if a nack of its connection waits. False: there is none, apply the record now."""
+        waiting = self.waiting.get(mailbox.key)
+        if waiting is None or all(before != session or queued.conn != record.conn for before, queued in waiting.records):
+            return False
+        if len(waiting.records) < BEHIND_MAX:
+            waiting.records.append((session, record))
+        return True
+
+    def nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> list[str]:
+        """Queue dead letters of the hot messages, and the nack of the cold ones until they are read.
+
+        Args:
+            read: the range that the nack waited for was read, so an id that is still unknown has no pending message.
+
+        Returns:
+            The ids that are over: to be confirmed at once.
+        """
+        over, cold = self._mailbox_store.refuse(mailbox, record.ids, record.reason, (session, record.conn))
+        if not cold:
+            return over
+        known = oldest_of(mailbox, cold)
+        if read:
+            over += [id for id in cold if id not in known]
+            cold = [id for id in cold if id in known]
+        if cold:
+            assert mailbox.cold is not None, "what is not in memory is cold"
+            first = min(known.values()) if all(id in known for id in cold) else mailbox.cold[0]
+            waiting = self.waiting.setdefault(mailbox.key, _Waiting(first, []))
+            waiting.records.append((session, Nack(record.conn, cold, record.reason)))
+            self._mailbox_store.want_read(mailbox, waiting.first, self._window)
+        return over
+
+    def take(self, mailbox: Mailbox, first: int, last: int) -> tuple[list[Queued], bool]:
+        """Empty the mailbox's queue, since the numbers `first`..`last` of its stream were read.
+
+        Returns:
+            The records in order, to be applied again (each goes back if a nack of its connection waits again), and the `read` to call
+            `nack` with: whether it was the range that they waited for, and not one that was under way before.
+        """
+        waiting = self.waiting.pop(mailbox.key, None)
+        if waiting is None:
+            return [], False
+        return waiting.records, first <= waiting.first <= last or mailbox.cold is None
+
+    def discard(self, mailbox: Mailbox) -> None:
+        """The mailbox's last connection ended: nobody is left to be confirmed to."""
+        self.waiting.pop(mailbox.key, None)
