@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from engine.core.journal.stored_formats import decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
-from engine.core.shard.fired_timers import FiredTimers
-from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import (
     ACCEPTED,
     CONFLICT,
@@ -25,7 +22,6 @@ from engine.core.wire.records import (
     Attach,
     Deliver,
     Fault,
-    FireAgain,
     FireDone,
     GapRange,
     Hangup,
@@ -229,56 +225,6 @@ def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
     world.detach(1)
     world.attach(2)
     assert delivered(world.settle(), 2) == [(3, 2)]
-
-
-def _given_twice(*, window: int = 8, between: int = 0) -> World:
-    """Two messages under one id, which storage had forgotten by the second, with others between them."""
-    world = World(window=window, recent_ids=1)
-    world.post("u", "daily", idempotent=False)
-    world.settle()
-    for _ in range(max(between, 1)):
-        world.post("u")
-    world.settle()
-    world.post("u", "daily", idempotent=False)
-    world.settle()
-    return world
-
-
-def test_an_id_that_is_pending_twice_is_acknowledged_where_it_was_shown_and_the_other_still_comes() -> None:
-    world = _given_twice(window=2, between=2)
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1)]
-    world.ack_ids(1, "daily")
-    world.ack_ids(1, "m2")
-    assert delivered(world.settle()) == [(3, 1), (4, 1)]
-    world.ack_ids(1, "daily", "m3")
-    assert delivered(world.wait(10_000)) == []
-
-
-def test_an_id_that_was_shown_twice_is_acknowledged_for_both() -> None:
-    world = _given_twice()
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
-    world.ack_ids(1, "daily")
-    assert [seq for seq, _ in delivered(world.wait(1000))] == [2]
-
-
-def test_an_acknowledgement_by_id_without_a_connection_is_of_the_oldest_that_is_pending() -> None:
-    world = _given_twice()
-    world.tell(Settle(9, "t:u", -1, ["daily"]))
-    world.attach(1)
-    assert delivered(world.settle()) == [(2, 1), (3, 1)]
-
-
-def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -> None:
-    world = _given_twice()
-    world.attach(1)
-    world.settle()
-    world.nack(1, "daily")
-    world.nack(1, "daily")
-    world.settle()
-    assert [letter.message.seq for letter in world.dead] == [1]
-    assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
 
 
 def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
@@ -619,36 +565,6 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     assert [partition for partition, _ in world.core.output.to_schedulers] == [3]
     assert isinstance(world.core.output.to_schedulers[0][1], FireDone)
     assert world.core.mailboxes["t:u"].head == 3
-
-
-def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_new_time() -> None:
-    world = World()
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
-    world.attach(1)
-    world.settle()
-    world.core.fire([timer], world.now_ms)
-    world.core.post_queue.drop_waiting()
-    world.core.fired_timers.again([("3-abc", world.now_ms + 500)])
-    world.settle()
-    world.core.fire([timer, timer], world.now_ms + 100)  # copies that were under way
-    assert [record for _, record in world.core.output.to_schedulers] == [FireAgain([("3-abc", world.now_ms + 500)])] * 3
-    world.settle()
-    assert world.core.mailboxes["t:u"].head == 0
-    world.core.fire([replace(timer, due_ms=world.now_ms + 500)], world.now_ms + 500)
-    world.settle()
-    assert world.core.mailboxes["t:u"].head == 1
-    assert isinstance(world.core.output.to_schedulers[-1][1], FireDone)
-
-
-def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
-    fired = FiredTimers(3, ShardOutput())
-    timers = [Timer(f"3-{n}", "t:u", 100, 0, 60_000, Envelope("a", b"d" * 8, 1, True, b"")) for n in range(5)]
-    for timer in timers:
-        assert fired.take(timer)
-        fired.again([(timer.sid, 200)])
-        fired.looked_up(fired.take_doubted(), [False])
-    assert [fired.take(timer) for timer in timers] == [True, True, False, False, False]
-    assert fired.take(replace(timers[4], due_ms=150)), "its publisher gave it another time"
 
 
 def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
