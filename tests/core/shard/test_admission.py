@@ -136,7 +136,7 @@ def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_ov
 
 
 def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> None:
-    world = World(memory_bytes_max=60_000, hot_messages_max=1000)
+    world = World(memory_bytes_max=66_000, hot_messages_max=1000)
     world.attach(1)
     world.settle()
     for n in range(60):

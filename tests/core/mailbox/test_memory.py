@@ -1,0 +1,35 @@
+"""The memory that a shard counts for a message is what it takes."""
+
+import tracemalloc
+
+import msgspec
+
+from engine.core.journal.journal_records import StoredMessage, message_of
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import MESSAGE_BYTES
+from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
+
+MESSAGES = 10_000
+BODY_BYTES = 88
+
+
+def test_the_counted_memory_of_a_message_is_what_it_takes() -> None:
+    mailboxes = [Mailbox(f"t:u{number}", 0) for number in range(1000)]
+    decode = msgspec.msgpack.Decoder(StoredMessage).decode
+    blobs = []
+    for number in range(MESSAGES):
+        envelope = Envelope(f"0192f6a0-5b9c-7000-8000-{number:012x}", b"%08d" % number, NORMAL, True, b"x" * BODY_BYTES)
+        blobs.append(msgspec.msgpack.encode(StoredMessage("t:u", 1 + number // len(mailboxes), envelope, (1 << 40) + number, 1)))
+    flights: list[dict[int, tuple[int, int]]] = [{} for _ in mailboxes]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number, blob in enumerate(blobs):
+            stored = decode(blob)
+            mailboxes[number % len(mailboxes)].append(message_of(stored), stored.envelope.digest, recent_max=1)
+            flights[number % len(mailboxes)][stored.seq] = (stored.expires_ms, 1)
+        taken = (tracemalloc.get_traced_memory()[0] - before) / MESSAGES - BODY_BYTES
+    finally:
+        tracemalloc.stop()
+    assert 0.9 * MESSAGE_BYTES < taken < 1.1 * MESSAGE_BYTES
