@@ -32,7 +32,7 @@ def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Decided | Remember
     if isinstance(record, Decided):
         user_state_of(mailbox).note(record.entry, decisions_max)
     elif isinstance(record, Remembered):
-        mailbox.user_state = record.person
+        mailbox.user_state = record.user_state
         mailbox.seen_ms = max(mailbox.seen_ms, record.seen_ms)
     elif isinstance(record, Noticed):
         if not record.delivery or user_state_of(mailbox).is_new(record.delivery):

@@ -121,7 +121,7 @@ class _MailboxPage(Struct, array_like=True, gc=False):
     log_pos: int = 0
     topics: dict[str, int] = {}
     windows: _Windows | None = None
-    person: UserState | None = None
+    user_state: UserState | None = None
     seen_ms: int = 0
 
 

@@ -88,7 +88,7 @@ class Profiled(Struct, array_like=True, tag=5, gc=False):
 
 
 class Decided(Struct, array_like=True, tag=7, gc=False):
-    """What became of a message that was not simply delivered, for its timeline; see `engine.core.policy.user_state.Entry`."""
+    """What became of a message that was not simply delivered, for its timeline; see `engine.core.policy.user_state.TimelineEntry`."""
 
     key: str
     entry: TimelineEntry
@@ -109,7 +109,7 @@ class Remembered(Struct, array_like=True, tag=6, gc=False):
     """What is known of a user, and when they were last active; given by a rescue only (`engine.core.journal.rebuild`)."""
 
     key: str
-    person: UserState | None
+    user_state: UserState | None
     seen_ms: int
 
 
@@ -139,7 +139,7 @@ class MailboxPage(Struct, array_like=True, gc=False):
     log_pos: int = 0
     topics: dict[str, int] = {}
     windows: Windows | None = None  # None: it never had any
-    person: UserState | None = None
+    user_state: UserState | None = None
     seen_ms: int = 0  # when the user was last active
 
 
@@ -277,7 +277,7 @@ def restore(key: str, page: MailboxPage | None, now_ms: int) -> Mailbox:
         mailbox.log_pos = page.log_pos
         mailbox.topics = dict(page.topics)
         mailbox.windows = page.windows
-        mailbox.user_state = page.person
+        mailbox.user_state = page.user_state
         mailbox.seen_ms = page.seen_ms
         mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
         mailbox.collapsing = dict(page.collapsing)

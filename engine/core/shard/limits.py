@@ -39,7 +39,7 @@ class ShardLimits(Struct, frozen=True):
     windows_max: int = 16
     windows_close_max: int = 250
     postponed_max: int = 5000
-    judging: PolicyLimits = DEFAULT_POLICY_LIMITS
+    policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
 
     @staticmethod
     def wanted(config: Config) -> ShardLimits:
@@ -74,5 +74,5 @@ class ShardLimits(Struct, frozen=True):
             windows_max=config.windows_max,
             windows_close_max=config.windows_close_max,
             postponed_max=config.timer_claims_max * config.schedulers,
-            judging=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
+            policy_limits=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
         )

@@ -66,7 +66,7 @@ class MailboxStore:
 
     Args:
         limits: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
-            is remembered of it (`recent_ids`, `collapse_keys_max`, `judging`).
+            is remembered of it (`recent_ids`, `collapse_keys_max`, `policy_limits`).
         log: the broadcasts that mailboxes refer to.
     """
 
@@ -124,12 +124,14 @@ class MailboxStore:
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                apply_stored(mailbox, record, self._limits.recent_ids, self._limits.collapse_keys_max, self._limits.judging.counted_max)
+                apply_stored(
+                    mailbox, record, self._limits.recent_ids, self._limits.collapse_keys_max, self._limits.policy_limits.counted_max
+                )
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
             elif isinstance(record, Profiled | Noticed | Decided | Remembered):
-                apply_note(mailbox, record, self._limits.judging.decisions_max)
+                apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._limits.recent_ids)
                 self.windows_changed(mailbox)

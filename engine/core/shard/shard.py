@@ -80,7 +80,7 @@ class ShardCore:
         self.mailbox_store = store = MailboxStore(limits, BroadcastMirror())
         self.mailboxes = store.mailboxes
         conflation = ConflationLimits(limits.conflate_offline_min, limits.collapse_keys_max, limits.gaps_max)
-        self.post_queue = PostQueue(store.mailboxes, limits.recent_ids, conflation, limits.windows_max, limits.judging, zone_of)
+        self.post_queue = PostQueue(store.mailboxes, limits.recent_ids, conflation, limits.windows_max, limits.policy_limits, zone_of)
         self.page_wait = PageWait()
         self.delivery = Delivery(limits, store, output)
         self.broadcast_step = step = BroadcastStep(store.log, limits.window, limits.adopt_max, limits.recent_ids, zone_of)

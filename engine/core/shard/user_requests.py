@@ -84,7 +84,9 @@ class UserRequests:
             self._output.to_edges.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
         elif isinstance(record, Explain):
             limits = self._limits
-            self._output.to_edges.append((session, explain(mailbox, record, self._zone_of, limits.judging, limits.windows_max, now_ms)))
+            self._output.to_edges.append(
+                (session, explain(mailbox, record, self._zone_of, limits.policy_limits, limits.windows_max, now_ms))
+            )
         elif isinstance(record, Trace):
             self._output.to_edges.append((session, trace(mailbox, record.ref, record.id)))
         else:

@@ -403,7 +403,7 @@ def test_who_has_been_active_since_is_not_touched() -> None:
 
 
 def test_the_timeline_is_bounded_and_survives_a_crash() -> None:
-    world = World(judging=PolicyLimits(decisions_max=3))
+    world = World(policy_limits=PolicyLimits(decisions_max=3))
     wants(world, Profile(muted_types=("a",)))
     for n in range(5):
         told(world, type="a", id=f"m{n}")

@@ -131,7 +131,7 @@ class CapMachine(RuleBasedStateMachine):
             self.work()
             for user in USERS:
                 person = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
-                assert person is None or len(person.timeline) <= self.world.limits.judging.decisions_max
+                assert person is None or len(person.timeline) <= self.world.limits.policy_limits.decisions_max
 
 
 TestCaps = CapMachine.TestCase

@@ -91,7 +91,7 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     assert (mailbox.floor, mailbox.cold) == (2, (3, 4))
     page = read_page(spill_of(mailbox).page)
     assert page.floor == 2
-    assert page.person == mailbox.user_state
+    assert page.user_state == mailbox.user_state
 
 
 @pytest.mark.parametrize(("cold", "read"), [((1, 4), (3, 4)), ((2, 2), None), ((1, 2), None)])
