@@ -8,22 +8,20 @@ import hashlib
 import hmac
 import json
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from jwt.algorithms import RSAAlgorithm
 from starlette.datastructures import Headers
 
 from engine.auth.tokens import Authenticator, Principal, find_token, load_or_create_secret, mint, require
@@ -31,6 +29,8 @@ from engine.config import Config
 from engine.errors import ConfigError, Invalid
 from engine.http.cors import origin_allowed
 from engine.http.problems import Problem
+from tests.support.key_server import KeyServer
+from tests.support.waiting import until
 
 NOW_S = 1_700_000_000.0
 SECRET = "a secret of more than thirty-two bytes"
@@ -287,72 +287,7 @@ def test_a_secret_and_a_public_key_each_verify_their_own_tokens() -> None:
     assert authenticator.token_principal(jwt.encode(claims(sub="b"), RSA_KEY, "RS256"), NOW_S).user == "b"
 
 
-def test_an_engine_without_a_usable_key_does_not_start(tmp_path: Path) -> None:
-    weak = rsa.generate_private_key(65537, 1024)
-    p384 = ec.generate_private_key(ec.SECP384R1())
-    private = RSA_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    for config, said in (
-        (Config(), "one of jwt_secret"),
-        (Config(jwt_public_key=str(tmp_path / "missing.pem")), "neither PEM text nor a readable file"),
-        (Config(jwt_public_key="-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----"), "not a PEM public key"),
-        (Config(jwt_public_key=private), "private key"),
-        (Config(jwt_public_key=pem(weak)), "2048"),
-        (Config(jwt_public_key=pem(p384)), "P-256"),
-        (Config(jwt_jwks_url="file:///etc/passwd"), "https"),
-        (Config(jwt_jwks_url="https://"), "https"),
-        (Config(jwt_jwks_url="keys.example.com"), "https"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            Authenticator(config)
-
-
 # -- Published keys. ---------------------------------------------------------------------------------------------------
-class KeyServer:
-    """An identity provider's list of keys, on a real socket."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[BaseHTTPRequestHandler], None] = lambda _: None
-        self.requests = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.requests += 1
-                outer.answer(self)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/jwks.json"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def say(self, body: bytes, status: int = 200, **headers: str) -> None:
-        def answer(handler: BaseHTTPRequestHandler) -> None:
-            handler.send_response(status)
-            for name, value in headers.items():
-                handler.send_header(name, value)
-            handler.end_headers()
-            with suppress(ConnectionError):
-                handler.wfile.write(body)
-
-        self.answer = answer
-
-    def publish(self, **keys: Any) -> None:
-        self.say(json.dumps({"keys": [{**entry(key), "kid": name} for name, key in keys.items()]}).encode())
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join(DEADLINE_S)
-
-
-def entry(key: Any) -> dict[str, Any]:
-    algorithm = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
-    return json.loads(algorithm.to_jwk(key.public_key()))  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def key_server() -> Iterator[KeyServer]:
     server = KeyServer()
@@ -373,12 +308,6 @@ def status_of(authenticator: Authenticator, token: str) -> int:
     return 200
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_published_keys_verify_by_their_id_and_kind(key_server: KeyServer) -> None:
     key_server.publish(one=RSA_KEY, two=EC_KEY)
     authenticator = Authenticator(Config(jwt_jwks_url=key_server.url))
@@ -392,13 +321,6 @@ async def test_published_keys_verify_by_their_id_and_kind(key_server: KeyServer)
     assert status_of(authenticator, signed(claims(), {"alg": "HS256", "kid": "one"}, pem(RSA_KEY))) == 401
     await authenticator.prepare()
     assert key_server.requests == 1
-
-
-async def test_a_token_without_a_key_id_is_refused_when_several_keys_could_be_meant(key_server: KeyServer) -> None:
-    key_server.publish(one=RSA_KEY, two=OTHER_RSA_KEY)
-    authenticator = Authenticator(Config(jwt_jwks_url=key_server.url))
-    await authenticator.prepare()
-    assert status_of(authenticator, keyed(RSA_KEY, None)) == 401
 
 
 async def test_until_the_keys_are_read_tokens_get_503_and_afterwards_they_are_judged(key_server: KeyServer) -> None:
@@ -434,72 +356,6 @@ async def test_an_unknown_key_id_fetches_the_list_anew_but_not_more_often_than_a
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_the_keys_last_seen_are_used_while_their_list_is_away(key_server: KeyServer) -> None:
-    key_server.publish(one=RSA_KEY)
-    authenticator = Authenticator(Config(jwt_jwks_url=key_server.url, jwks_cache_s=1, jwks_refetch_s=1))
-    running = asyncio.create_task(authenticator.run())
-    try:
-        await until(lambda: status_of(authenticator, keyed(RSA_KEY, "one")) == 200)
-        key_server.say(b"", 500)
-        before = key_server.requests
-        await until(lambda: key_server.requests > before)
-        assert status_of(authenticator, keyed(RSA_KEY, "one", sub="another")) == 200
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "headers"),
-    [
-        (b"", 200, {}),
-        (b"[]", 200, {}),
-        (b'{"keys":5}', 200, {}),
-        (b'{"keys":[]}', 200, {}),
-        (b'{"keys":[5,{"kty":"RSA"},{"kty":"oct","k":"AAAA","kid":"one"}]}', 200, {}),
-        (b"[" * 100_000, 200, {}),
-        (b" " * (300 << 10), 200, {}),
-        (b"", 404, {}),
-        (b"", 302, {"Location": "/elsewhere"}),
-    ],
-)
-async def test_a_list_that_cannot_be_used_leaves_the_engine_without_keys(
-    key_server: KeyServer, body: bytes, status: int, headers: dict[str, str]
-) -> None:
-    key_server.say(body, status, **headers)
-    authenticator = Authenticator(Config(jwt_jwks_url=key_server.url))
-    await authenticator.prepare()
-    assert key_server.requests == 1
-    assert status_of(authenticator, keyed(RSA_KEY, "one")) == 503
-
-
-async def test_a_list_that_trickles_in_is_given_up(key_server: KeyServer) -> None:
-    ended = threading.Event()
-
-    def trickle(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        with suppress(ConnectionError):
-            while not ended.wait(0.02):
-                handler.wfile.write(b" ")
-
-    key_server.answer = trickle
-    authenticator = Authenticator(Config(jwt_jwks_url=key_server.url, jwks_timeout_ms=200))
-    begun = time.monotonic()
-    try:
-        await asyncio.wait_for(authenticator.prepare(), DEADLINE_S)
-    finally:
-        ended.set()
-    assert time.monotonic() - begun < DEADLINE_S / 2
-    assert status_of(authenticator, keyed(RSA_KEY, "one")) == 503
-
-
-async def test_without_published_keys_there_is_nothing_to_keep_fresh() -> None:
-    authenticator = Authenticator(CONFIG)
-    await asyncio.wait_for(authenticator.prepare(), DEADLINE_S)
-    await asyncio.wait_for(authenticator.run(), DEADLINE_S)
 
 
 # -- Where tokens are found. -------------------------------------------------------------------------------------------
