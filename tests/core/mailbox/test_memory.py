@@ -1,4 +1,4 @@
-"""The memory that a shard counts for a message is what it takes."""
+"""What a shard counts of its memory: what a message takes, and totals that agree with sums over the mailboxes."""
 
 import tracemalloc
 
@@ -6,9 +6,10 @@ import msgspec
 
 from engine.core.journal.journal_records import StoredMessage, message_of
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.memory import MESSAGE_BYTES
+from engine.core.mailbox.memory import MESSAGE_BYTES, Memory
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
+from tests.support.mailbox_states import mailboxes_after_two_events
 
 MESSAGES = 10_000
 BODY_BYTES = 88
@@ -33,3 +34,24 @@ def test_the_counted_memory_of_a_message_is_what_it_takes() -> None:
     finally:
         tracemalloc.stop()
     assert 0.9 * MESSAGE_BYTES < taken < 1.1 * MESSAGE_BYTES
+
+
+def test_the_totals_are_what_a_sum_over_the_messages_gives_whatever_happened() -> None:
+    for mailbox in mailboxes_after_two_events():
+        assert mailbox.memory.messages == len(mailbox.hot)
+        assert mailbox.memory.bytes == sum(message.size + MESSAGE_BYTES for message in mailbox.hot.values())
+
+
+def test_a_removal_frees_the_bodies_and_the_overhead_of_each_message() -> None:
+    memory = Memory()
+    memory.messages, memory.bytes = 5, 10_000
+    memory.remove(2, 100)
+    assert (memory.messages, memory.bytes, memory.freed_bytes) == (3, 10_000 - 100 - 2 * MESSAGE_BYTES, 100 + 2 * MESSAGE_BYTES)
+
+
+def test_only_what_a_mailbox_shrinks_by_counts_as_freed() -> None:
+    memory = Memory()
+    memory.resize(500)
+    memory.resize(-200)
+    memory.resize(100)
+    assert (memory.bytes, memory.freed_bytes) == (400, 200)
