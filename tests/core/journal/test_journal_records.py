@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.journal_records import MailboxPage, page_of, spill_of
+from engine.core.journal.journal_records import spill_of
 from engine.core.journal.salvage import read_page
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
@@ -19,7 +17,6 @@ from engine.core.model.message import Message
 from engine.core.policy.contact_policy import Counters
 from engine.core.policy.user_state import UserState
 from engine.core.wire.records import WEBSOCKET
-from engine.errors import CorruptRecord
 
 POLICY = RetryPolicy(100, 1.8, 100, 2000, 3)
 
@@ -92,17 +89,3 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     page = read_page(spill_of(mailbox).page)
     assert page.floor == 2
     assert page.user_state == mailbox.user_state
-
-
-@pytest.mark.parametrize(("cold", "read"), [((1, 4), (3, 4)), ((2, 2), None), ((1, 2), None)])
-def test_a_page_whose_cold_range_begins_below_its_floor_is_whole(cold: tuple[int, int], read: tuple[int, int] | None) -> None:
-    page = msgspec.structs.replace(page_of(_mailbox()), head=4, floor=2, cold=cold, log_pos=7)
-    found = read_page(msgspec.msgpack.encode(page))
-    assert (found.cold, found.log_pos) == (read, 7)
-
-
-@pytest.mark.parametrize("cold", [(5, 9), (4, 3), (0, 1)])
-def test_a_page_whose_cold_range_cannot_be_is_damaged(cold: tuple[int, int]) -> None:
-    page: MailboxPage = msgspec.structs.replace(page_of(_mailbox()), head=8, floor=2, cold=cold)
-    with pytest.raises(CorruptRecord):
-        read_page(msgspec.msgpack.encode(page))

@@ -1,0 +1,117 @@
+"""What is left of damaged entries and pages. Random damage is in `tests/fuzz/test_records.py`; here is one example of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage
+from engine.core.journal.salvage import SEQ_MAX, page_with, read_page, salvage_journal, salvage_page
+from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.envelope import Envelope
+from engine.errors import CorruptRecord
+
+FIRST = StoredMessage("t:ann", 1, Envelope("m1", b"d" * 8, 1, True, b'"id":"m1"'), 9000, 100)
+SECOND = StoredMessage("t:bob", 7, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2"'), 9000, 100)
+SETTLED = Handled("t:ann", 1, [])
+
+
+def entry(*records: Any) -> bytes:
+    return FORMAT_VERSION + msgspec.msgpack.encode(records)
+
+
+def spoiled(record: Any, field: int, value: object) -> list[Any]:
+    """The record with a value of a wrong kind; field 0 is its tag."""
+    fields: list[Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    fields[field] = value
+    return fields
+
+
+def test_a_whole_entry_is_complete() -> None:
+    salvaged = salvage_journal(entry(FIRST, SETTLED, SECOND))
+    assert (salvaged.records, salvaged.complete) == ([FIRST, SETTLED, SECOND], True)
+
+
+def test_a_damaged_message_costs_its_content_and_its_number_stays_used() -> None:
+    salvaged = salvage_journal(entry(FIRST, spoiled(SECOND, 4, "soon"), SETTLED))
+    assert salvaged.records == [FIRST, Handled("t:bob", 0, [], 7), SETTLED]
+    assert salvaged.complete
+
+
+@pytest.mark.parametrize(("field", "value"), [(0, 99), (1, 5), (1, "no colon"), (2, "x"), (2, 0), (2, SEQ_MAX + 1), (2, True)])
+def test_a_damaged_message_whose_owner_or_number_is_unknown_leaves_numbers_unaccounted_for(field: int, value: object) -> None:
+    damaged = spoiled(SECOND, field, value)
+    damaged[4] = "soon"
+    salvaged = salvage_journal(entry(FIRST, damaged, SETTLED))
+    assert (salvaged.records, salvaged.complete) == ([FIRST, SETTLED], False)
+
+
+def test_a_damaged_acknowledgement_has_no_number_and_is_left_out() -> None:
+    salvaged = salvage_journal(entry(FIRST, spoiled(SETTLED, 2, "x"), SECOND))
+    assert (salvaged.records, salvaged.complete) == ([FIRST, SECOND], True)
+
+
+def test_an_entry_cut_off_inside_a_message_keeps_what_is_before_it_and_the_number_it_began_with() -> None:
+    salvaged = salvage_journal(entry(FIRST, SECOND)[:-4])
+    assert (salvaged.records, salvaged.complete) == ([FIRST, Handled("t:bob", 0, [], 7)], False)
+
+
+def test_bytes_behind_an_entry_or_of_another_version_are_not_taken_for_whole() -> None:
+    assert salvage_journal(entry(spoiled(FIRST, 4, "soon")) + b"\x00").complete is False
+    unknown = salvage_journal(b"\x7f" + entry(FIRST)[1:])
+    assert (unknown.records, unknown.complete) == ([], False)
+
+
+def page(**changes: Any) -> bytes:
+    return FORMAT_VERSION + msgspec.msgpack.encode(msgspec.structs.replace(page_with(8, 2), cold=None, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head": 1},
+        {"floor": -1},
+        {"head": SEQ_MAX + 1},
+        {"acked": [2]},
+        {"acked": [9]},
+        {"gone": [(2, 3)]},
+        {"gone": [(5, 4)]},
+        {"gone": [(7, 9)]},
+        {"gone": [(3, 5), (5, 6)]},
+        {"gone": [(6, 7), (3, 4)]},
+    ],
+)
+def test_a_page_that_cannot_be_true_is_damaged(changes: dict[str, Any]) -> None:
+    read_page(page())
+    with pytest.raises(CorruptRecord):
+        read_page(page(**changes))
+
+
+def test_of_a_damaged_page_the_numbers_are_kept_and_everything_above_the_floor_is_looked_for() -> None:
+    found = salvage_page(page(acked=[99]))
+    assert found == page_with(8, 2)
+    assert found is not None
+    assert found.cold == (3, 8)
+    assert page_with(8, 8).cold is None
+
+
+@pytest.mark.parametrize("changes", [{"head": 1}, {"floor": -1}, {"head": "x"}, {"floor": None}, {"head": SEQ_MAX + 1}])
+def test_a_page_whose_numbers_are_damaged_is_not_replaced(changes: dict[str, Any]) -> None:
+    assert salvage_page(page(**changes)) is None
+    assert salvage_page(b"\x7f" + page()[1:]) is None
+
+
+@pytest.mark.parametrize(("cold", "read"), [((1, 4), (3, 4)), ((2, 2), None), ((1, 2), None)])
+def test_a_page_whose_cold_range_begins_below_its_floor_is_whole(cold: tuple[int, int], read: tuple[int, int] | None) -> None:
+    page = msgspec.structs.replace(page_with(4, 2), cold=cold, log_pos=7)
+    found = read_page(msgspec.msgpack.encode(page))
+    assert (found.cold, found.log_pos) == (read, 7)
+
+
+@pytest.mark.parametrize("cold", [(5, 9), (4, 3), (0, 1)])
+def test_a_page_whose_cold_range_cannot_be_is_damaged(cold: tuple[int, int]) -> None:
+    page: MailboxPage = msgspec.structs.replace(page_with(8, 2), cold=cold)
+    with pytest.raises(CorruptRecord):
+        read_page(msgspec.msgpack.encode(page))
