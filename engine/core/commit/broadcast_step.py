@@ -1,6 +1,6 @@
-"""Adoption: how a broadcast gets into the mailboxes it is for, each under the mailbox's own next sequence number.
+"""Adoption: adds a broadcast to the mailboxes that it concerns, each under the mailbox's own next sequence number.
 
-A mailbox has a cursor over the broadcast log (`Mailbox.log_pos`): what is at or before it was taken, or did not concern it. An entry
+A mailbox has a cursor over the broadcast log (`Mailbox.log_pos`): entries up to it were adopted, or did not concern it. An entry
 concerns a mailbox of its tenant when it is for everyone, when the user is subscribed to its topic since before it
 (`Mailbox.topics`), or when the token of a connection names the topic (`Attachment.topics`): such a token makes its bearer a
 member of the topic as every user is one of "everyone".
@@ -9,11 +9,11 @@ States of a mailbox here
     away     nobody is connected. Nothing happens; the entries wait in the log, not in the mailbox
     behind   connected, and entries may concern it: it takes them with one of the next group commits, posts first
     taking   in the group that is under way
-    full     behind, with a window of pending messages already: it goes on when its user has acknowledged some, so who is slow
-             holds broadcasts up in the log, where they cost nothing
-    asleep   behind, and its user has quiet hours: it goes on when they end, or when the profile is another. An entry of high priority
-             passes, with those before it
-    even     connected, and everything up to the log's head was taken or did not concern it; its cursor is not moved along, it
+    full     behind, with a window of pending messages already: it continues when its user has acknowledged some, so that the
+             broadcasts of a slow user stay in the log, where they need no memory of the mailbox
+    asleep   behind, and its user has quiet hours: it continues when they end, or when the profile changes. An entry of high priority
+             is adopted nevertheless, with those before it
+    even     connected, and everything up to the log's head was adopted or did not concern it; its cursor is not updated, it
              counts as the head
 
 A type or target that the user has muted does not concern the mailbox. Caps and the digest are for messages to users: a broadcast counts
@@ -22,12 +22,12 @@ against none, and comes by itself (`engine.core.policy.contact_policy`).
 An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
 mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
 
-What never gets a number, and so leaves no gap: what expired first, what was dropped from the log first, and what is not
-retained and came while nobody was connected.
+An entry gets no number, and so leaves no gap, when it expired or was dropped from the log first, or is not retained and was published
+while the user was not connected.
 
-A crash: a group in the journal is replayed, with the cursor; one that is not there never was, and the successor's mailboxes are behind
-as soon as their connections are announced. A cursor that was not written is older than it was: the entries behind it either
-are adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are looked at once more.
+After a crash a group in the journal is replayed, with the cursor. A group that is not there had no effect, and the successor's mailboxes
+are behind as soon as their connections are announced. A cursor that was not stored is older than the last one in memory: the entries after
+it either were adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are checked once more.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import quiet_until
 
 _LOOKS_MAX: Final = 4
-"""Mailboxes looked at per group, as a multiple of `adopt_max`: a look that finds nothing costs a microsecond."""
+"""Mailboxes checked per group, as a multiple of `adopt_max`; a check without a result takes a microsecond."""
 
 
 _WAKES_MIN: Final = 64
-"""Outdated entries that are always tolerated in the heap of wake-ups."""
+"""Outdated entries that the heap of wake-ups may always hold."""
 
 
 class Adoption(Struct):
-    """What one mailbox takes with one group. `first` is the number of the first entry, the others follow without holes."""
+    """The entries that one mailbox adopts with one group. `first` is the number of the first entry; the numbers are consecutive."""
 
     mailbox: Mailbox
     broadcasts: list[Broadcast]
@@ -70,7 +70,7 @@ class Adoption(Struct):
 
 
 class BroadcastStep:
-    """Which mailboxes of a shard are behind the log.
+    """Tracks which mailboxes of a shard are behind the log, and adopts for them.
 
     Args:
         log: the shard's mirror.
@@ -98,13 +98,13 @@ class BroadcastStep:
         self.expired = 0  # pending messages found to have expired
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
-        """Is a mailbox behind: with `high`, one for which an entry of more than low priority came, with `low`, any?"""
+        """Whether a mailbox is behind: with `low` any, with `high` one that an entry of more than low priority concerns."""
         return bool((high and self._urgent) or (low and self._behind))
 
-    # -- who is connected ---------------------------------------------------------------------------------------------
+    # -- Connections. -------------------------------------------------------------------------------------------------
 
     def attached(self, mailbox: Mailbox, connection: Attachment, now_ms: int, *, resumed: bool) -> bool:
-        """A connection of the mailbox began, or has outlived its link session. Returns whether broadcasts wait for it."""
+        """A connection of the mailbox began, or was announced again on a new link session. Returns whether broadcasts wait for it."""
         key = mailbox.key
         if len(mailbox.connections) == 1:
             mailbox.live_pos = mailbox.log_pos if resumed else self._log.head
@@ -138,13 +138,13 @@ class BroadcastStep:
             self._enlist(mailbox)
 
     def subscribed(self, mailbox: Mailbox) -> None:
-        """The mailbox's topics are others now."""
+        """The mailbox's topics have changed."""
         if mailbox.connections:
             self._enlist(mailbox)
             self._behind[mailbox.key] = mailbox
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: for some the quiet hours are over."""
+        """Wake the mailboxes with quiet hours that have ended by now."""
         wakes = self._wakes
         while wakes and wakes[0][0] <= now_ms:
             until_ms, key = heappop(wakes)
@@ -154,12 +154,12 @@ class BroadcastStep:
                 self._behind[key] = sleeper[1]
 
     def wake(self, mailbox: Mailbox) -> None:
-        """The user wants something else now."""
+        """The user's profile has changed."""
         if self._asleep.pop(mailbox.key, None) is not None:
             self._behind[mailbox.key] = mailbox
 
     def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
-        """A mailbox may sleep and be woken any number of times a night: when most entries of the heap are outdated, it is built anew."""
+        """Mark the mailbox as asleep. It may sleep and wake any number of times: with mostly outdated entries the heap is rebuilt."""
         self._asleep[mailbox.key] = (until_ms, mailbox)
         heappush(self._wakes, (until_ms, mailbox.key))
         if len(self._wakes) > _WAKES_MIN + 2 * len(self._asleep):
@@ -172,7 +172,7 @@ class BroadcastStep:
         return 0 if profile is None or not profile.quiet else quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms)
 
     def settled(self, mailbox: Mailbox) -> None:
-        """Messages of the mailbox were acknowledged: is there room again?"""
+        """Messages of the mailbox were acknowledged: a full one continues when half of its window is free."""
         if mailbox.key in self._full and mailbox.pending_count() <= self._pending_max // 2:
             self._behind[mailbox.key] = mailbox
 
@@ -182,7 +182,7 @@ class BroadcastStep:
             mailbox.log_pos = self._log.head
 
     def _enlist(self, mailbox: Mailbox) -> None:
-        """Put the mailbox where its topics say, as long as somebody is connected."""
+        """Index the mailbox under its topics while it has a connection."""
         key = mailbox.key
         tenant = split_key(key)[0]
         topics: frozenset[str] = frozenset()
@@ -199,10 +199,10 @@ class BroadcastStep:
             if not members:
                 del self._members[(tenant, topic)]
 
-    # -- what there is to take ----------------------------------------------------------------------------------------
+    # -- Adoption. ----------------------------------------------------------------------------------------------------
 
     def read(self, broadcasts: Iterable[Broadcast]) -> None:
-        """Entries of the log, ascending: whoever is connected and concerned is behind now."""
+        """Take in entries of the log, ascending: connected mailboxes that they concern are behind."""
         for broadcast in self._log.add(broadcasts):
             if broadcast.topic == EVERYONE:
                 concerned = self._tenants.get(broadcast.tenant)
@@ -241,7 +241,7 @@ class BroadcastStep:
         return due
 
     def take(self, now_ms: int, *, low: bool = True, high: bool = True) -> list[Adoption]:
-        """What the next group carries; to be answered by `committed` or `refused` before it is called again.
+        """The adoptions of the next group. Call `committed` or `refused` before the next call.
 
         `low` and `high` as in `wants_commit`. A mailbox takes what is before it in the log's order, so an urgent broadcast takes
         the low ones before it along.
@@ -257,7 +257,7 @@ class BroadcastStep:
 
     def _take_from(self, behind: dict[str, Mailbox], taken: list[Adoption], left: int, now_ms: int) -> int:
         """Take at most `left` broadcasts into these mailboxes; returns how many more could be taken."""
-        # The keys in one go: a dictionary skips whatever was taken off its front each time it is asked for its first.
+        # All keys at once: finding a dictionary's first key again skips every entry that was removed from its front.
         for key in list(islice(behind, _LOOKS_MAX * self._adopt_max)):
             if left <= 0:
                 break
@@ -287,19 +287,19 @@ class BroadcastStep:
             if len(due) > room:
                 due = due[:room]
                 cursor = due[-1].pos
-                behind[key] = mailbox  # at the end: others have their turn first
+                behind[key] = mailbox  # at the end, after all others
             taken.append(Adoption(mailbox, due, cursor))
             self._taking.add(key)
             left -= len(due)
         return left
 
     def _make_room(self, mailbox: Mailbox, now_ms: int) -> int:
-        """What has expired in the full mailbox is gone; returns how many broadcasts it may take now."""
+        """Drop expired messages of a full mailbox; returns how many broadcasts it may adopt now."""
         self.expired += mailbox.expire(mailbox.oldest_pending(), now_ms)
         return self._pending_max - mailbox.pending_count()
 
     def committed(self, adoptions: Iterable[Adoption]) -> int:
-        """The group is in the journal: now the broadcasts are in their mailboxes. Returns how many messages that makes."""
+        """The group is in the journal: add the broadcasts to their mailboxes. Returns the number of messages."""
         self._taking.clear()
         count = 0
         for adoption in adoptions:
@@ -311,7 +311,7 @@ class BroadcastStep:
         return count
 
     def refused(self, adoptions: Iterable[Adoption]) -> None:
-        """The group never was."""
+        """The group was rolled back: its mailboxes are behind again."""
         self._taking.clear()
         for adoption in adoptions:
             if adoption.mailbox.connections:
@@ -337,10 +337,10 @@ def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
 
 
 def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[Adopted]:
-    """Give every adopted broadcast its number in every mailbox; returns the journal records.
+    """Assign every adopted broadcast its number in every mailbox; returns the journal records.
 
     Args:
-        heads: the newest numbers that the same group gives to posts, by mailbox key.
+        heads: the newest numbers that the same group assigns to posts, by mailbox key.
     """
     records: dict[int, Adopted] = {}
     for adoption in adoptions:
@@ -359,14 +359,14 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
 
 
 def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int) -> None:
-    """The broadcast is in the mailbox under this number."""
+    """Add the broadcast to the mailbox under this number."""
     message = Message(seq, broadcast.envelope, broadcast.expires_ms, now_ms)
     mailbox.append(message, b"", recent_max)
 
 
 def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int) -> bool:
-    """One number of a journalled adoption, after a restart. False when nothing is pending of it: the mailbox is past it, or the
-    log has dropped the broadcast, and then the number is gone."""
+    """Apply one number of a journalled adoption, after a restart. Returns False when it leaves nothing pending: the mailbox has reached
+    the number, or the log has dropped the broadcast, which leaves a gap at the number."""
     mailbox.log_pos = max(mailbox.log_pos, record.pos)
     if seq <= mailbox.head:
         return False

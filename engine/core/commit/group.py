@@ -1,12 +1,16 @@
-"""Group commit: everything that arrived while the last append was under way becomes one journal entry.
+"""Group commit: the posts that arrive during one append form the next journal entry.
 
-A group is built from pending posts, the highest priority first and each priority in its order of arrival. Each is judged
-(`engine.core.commit.policy_step`), then numbered, in that order too; numbers stay invisible until `PostQueue.committed`. So a high post
-waits for one
-append at most, whatever waits beside it, and no message of its user that is still to be numbered goes before it. At most one group is under
-way, so a number given to a group that storage never took can be given again. States of a group: built -> committed (visible, publishers
-answered), -> rebuilt (storage knew some of the ids), -> refused (storage is away and the group was rolled back: publishers hear
-"unavailable")."""
+`GroupBuilder` takes pending posts by priority, and within a priority in order of arrival. It applies the contact policy
+(`engine.core.commit.policy_step`) and assigns sequence numbers in that order; numbers become visible with `PostQueue.committed`. So a post
+of high priority waits for one append at most, and no message of its user that is not numbered yet is placed before it. At most one group is
+being appended, so the numbers of a group that storage did not store are assigned again.
+
+States of a group:
+
+    built -> committed    visible, publishers are answered
+          -> rebuilt      storage has some of the ids already: built again without those posts
+          -> refused      storage is unavailable and the group was rolled back: publishers are answered "unavailable"
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,17 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, number
-from engine.core.commit.policy_step import DEFAULT_POLICY_LIMITS, PolicyLimits, PolicyStep, ZoneOf, count, decided, facts_of, said, utc
+from engine.core.commit.policy_step import (
+    DEFAULT_POLICY_LIMITS,
+    PolicyLimits,
+    PolicyStep,
+    ZoneOf,
+    count,
+    decided,
+    facts_of,
+    reason_text,
+    utc,
+)
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
@@ -37,21 +51,21 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Pending(Struct, gc=False):
-    """A post waiting for its commit: whom to answer, or the durable timer whose effect it is."""
+    """A post that waits for its commit, with the link session to answer, or the durable timer that caused it."""
 
     session: str
     post: Post
     timer: str = ""
-    unmet: Drop | None = None  # why the timer's own conditions turn it down
+    unmet: Drop | None = None  # the condition of the timer that is not met
 
     @property
     def dedupe_id(self) -> str:
-        """What makes it the same post again: a timer takes effect once whatever message it carries."""
+        """The id under which a repeat is recognised; of a timer its own, since it takes effect once whatever message it carries."""
         return timer_effect_id(self.timer) if self.timer else self.post.envelope.id
 
 
 class Answer(Struct, gc=False):
-    """What became of a pending post."""
+    """The outcome of a pending post."""
 
     pending: Pending
     status: int
@@ -62,32 +76,32 @@ class Answer(Struct, gc=False):
 
 
 class Group(Struct):
-    """One journal entry on its way."""
+    """One journal entry and what depends on its commit."""
 
     number: int
     payload: bytes
-    ids: list[tuple[str, str]]  # (mailbox key, id) to be remembered for 24 h
-    values: list[bytes]  # what is remembered of each
+    ids: list[tuple[str, str]]  # (mailbox key, id) that storage keeps for 24 h
+    values: list[bytes]  # stored with each id
     records: Events
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
     owners: list[int]  # ids[i] belongs to posts[owners[i]]
     adoptions: Sequence[Adoption] = ()
     changes: Sequence[SubscriptionChange] = ()  # of subscriptions
-    closing: Sequence[Mailbox] = ()  # with windows that are over
-    notes: Sequence[UserChange] = ()  # to be written down about users
-    posts: list[Pending] = []  # whose effect the records are
+    closing: Sequence[Mailbox] = ()  # with windows that are due
+    notes: Sequence[UserChange] = ()  # changes of users' state
+    posts: list[Pending] = []  # that the records are the effect of
 
 
 NEVER: Final = -1
-"""As a sequence number: the message was suppressed, and so is every repeat of it."""
+"""In place of a sequence number: the message was suppressed, and so is every repeat of it."""
 
 Outcome = tuple[int, bytes] | tuple[int, bytes, str]
-"""What became of a post in its group: the sequence number and the digest of its payload, and the reason for `NEVER`."""
+"""The outcome of a post in its group: the sequence number, the digest of its payload and, with `NEVER`, the reason."""
 
 
 def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
-    """What storage remembers of an id: `<digest in hex>|<seq>|<scheduled id>`, where `seq` is `NEVER` the reason instead of the last."""
+    """What storage keeps with an id: `<digest in hex>|<seq>|<scheduled id>`; with `NEVER` as `seq`, the reason in place of the last."""
     return f"{digest.hex()}|{seq}|{timer}".encode()
 
 
@@ -232,7 +246,7 @@ class GroupBuilder:
 
     def _reject(self, pending: Pending, identity: tuple[str, str], verdict: Verdict) -> None:
         """Suppress or defer a post: the verdict is journalled with the group, and answered once that is committed."""
-        post, reason, answers = pending.post, said(verdict), self._group.answers
+        post, reason, answers = pending.post, reason_text(verdict), self._group.answers
         self._group.records.append(decided(post.key, post.envelope.id, verdict, self._now_ms))
         if verdict.decision is Decision.DEFER:
             answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
@@ -253,9 +267,9 @@ class GroupBuilder:
 
 
 class PostQueue:
-    """Posts on their way into the journal, a lane for each priority. `mailboxes` must hold every key that is added.
+    """Posts that wait for the journal, in one queue per priority, and the group that is being appended.
 
-    `bytes` is what the posts in it take in memory, those of the group under way included.
+    `mailboxes` must hold the key of every post that is added. `bytes` is the memory of these posts, those of the current group included.
     """
 
     def __init__(
@@ -282,13 +296,13 @@ class PostQueue:
         return sum(map(len, self._lanes))
 
     def add(self, pending: Pending, now_ms: int) -> None:
-        """A post whose mailbox is in memory."""
+        """Append a post; its mailbox is in memory."""
         envelope = pending.post.envelope
         self._lanes[envelope.priority].append((pending, now_ms))
         self.bytes += len(envelope.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes that posts are on their way to, and decisions about posts."""
+        """Keys of the mailboxes with waiting posts or with records in the current group. These must stay in memory."""
         keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(record.key for record in self.group.records)
@@ -330,7 +344,7 @@ class PostQueue:
         )
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
-        """Add the posts to a group that already holds everything else that is to be written."""
+        """Add the posts to a group that already holds all other records."""
         builder = GroupBuilder(group, self._mailboxes, self._rules, now_ms)
         builder.close_windows()
         builder.add(posts)
@@ -341,7 +355,7 @@ class PostQueue:
         return None, builder.immediate + group.answers
 
     def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
-        """Storage took nothing, because it remembers some of the group's ids: {index into `ids`: value}. Builds it again."""
+        """Storage has some of the group's ids, {index into `ids`: value}, and stored nothing. Build the group again without them."""
         group, self.group = self.group, None
         assert group is not None, "no group is under way"
         answers: list[Answer] = []
@@ -355,7 +369,7 @@ class PostQueue:
             try:
                 digest, seq, timer = parse_idempotency_value(value)
             except ValueError:
-                # Nobody can tell what the first payload was; refusing the id is the one answer that repeats nothing.
+                # The first payload is unknown. CONFLICT is the only answer that cannot deliver the message twice.
                 answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
                 continue
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
@@ -366,7 +380,7 @@ class PostQueue:
         return rebuilt, answers + at_once
 
     def committed(self) -> tuple[Group, list[Mailbox], list[tuple[Mailbox, Message]]]:
-        """The group is in the journal: its posts join their mailboxes.
+        """The group is in the journal: add its messages to their mailboxes.
 
         Returns the group, the mailboxes, each once, and the messages in memory that newer ones superseded.
         """
@@ -386,11 +400,11 @@ class PostQueue:
         return group, list(touched.values()), superseded
 
     def refused(self) -> Group:
-        """Storage is away and the group was rolled back."""
+        """Drop the group: storage is unavailable and it was rolled back."""
         return self._end()
 
     def drop_waiting(self) -> list[Pending]:
-        """Everything that waits, to be answered "unavailable"."""
+        """Remove and return all waiting posts, to be answered "unavailable"."""
         dropped = [pending for lane in self._lanes for pending, _ in lane]
         for lane in self._lanes:
             lane.clear()
@@ -405,7 +419,7 @@ class PostQueue:
         return group
 
     def _settle_bytes(self) -> None:
-        """The posts of the last group are on their way no more."""
+        """Stop counting the posts of the last group."""
         self.bytes -= self._group_bytes
         self._group_bytes = 0
 
@@ -417,7 +431,7 @@ def apply_stored(
     keys_max: int = DEFAULTS.keys_max,
     counted_max: int = DEFAULT_POLICY_LIMITS.counted_max,
 ) -> Message | None:
-    """A journalled message joins its mailbox, at commit or replay; nothing when the mailbox is past it already.
+    """Add a journalled message to its mailbox, at commit or replay. No effect when the mailbox has reached its number.
 
     Returns the message it supersedes, when that was in memory.
     """
@@ -441,7 +455,7 @@ def apply_stored(
 
 
 def repeated(pending: Pending, seq: int, digest: bytes, detail: str = "") -> Answer:
-    """The answer to a post whose id was used before, with this number and payload."""
+    """The answer to a post with an id that was used before, with this number and payload."""
     if digest != pending.post.envelope.digest:
         return Answer(pending, CONFLICT, max(seq, 0), "the same id was used with a different payload")
     if seq == NEVER:

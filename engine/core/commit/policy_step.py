@@ -1,19 +1,18 @@
-"""Judging the messages of one journal group, before they are numbered: `engine.core.policy.contact_policy` with what a mailbox knows.
+"""Applies the contact policy (`engine.core.policy.contact_policy`) to the messages of one journal group, before they are numbered.
 
-    post or fired timer --> is it a repeat? --> judged --DELIVER---> numbered, or counted in its window
-                                                       --SUPPRESS--> answered; nothing is stored but why
-                                                       --DEFER-----> answered: until when; the edge schedules a publisher's message, the
-                                                                     scheduler moves its timer. It is judged again when it fires
-                                                       --DIGEST----> counted in the user's digest, a window of its own
+    post or fired timer --> repeat? --> policy --DELIVER---> numbered, or counted in its window
+                                               --SUPPRESS--> answered; only the reason is stored
+                                               --DEFER-----> answered with a time: the edge schedules a publisher's message, the
+                                                             scheduler moves its timer. The policy is applied again when it fires
+                                               --DIGEST----> counted in the user's digest, a window of its own
 
-What waits in a window (`engine.core.mailbox.aggregation_window`) has not reached anybody: when it comes, only the user's wishes are
-asked; quiet hours and
-limits are asked of what the window sends at its end. Quiet hours then hold the window open until they end; a limit ends it with nothing.
+A message that waits in a window (`engine.core.mailbox.aggregation_window`) has not been delivered. When it arrives only the user's profile
+is applied; quiet hours and limits are applied to what the window sends when it closes. Quiet hours then keep the window open until they
+end; a limit closes it without a message.
 
-Counters. A group sees what it already took: `PolicyStep` counts on copies. The mailbox counts when the message joins it, at commit or
-replay, from the journalled message alone (`count`). So a refused group counted nothing, and a crash counts nothing twice.
-
-Not remembered: what was suppressed. The same id published again is judged again.
+Counters. The messages of a group count for those after them: `PolicyStep` counts on copies. The mailbox counts when the message is added to
+it, at commit or replay, from the journalled message alone (`count`). So a refused group has counted nothing, and a crash counts nothing
+twice.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from engine.core.policy.user_state import TimelineEntry
 from engine.core.wire.records import UNREADABLE
 
 ZoneOf = Callable[[str], tzinfo]
-"""The time zone of a name. Never raises: a name that nobody knows here means UTC."""
+"""The time zone of a name. Never raises: an unknown name is UTC."""
 
 NO_TERMS: Final = PolicyTerms()
 
@@ -69,7 +68,7 @@ _named: Final = msgspec.json.Decoder(_Named)
 
 
 def facts_of(envelope: Envelope) -> Facts:
-    """What the contact policy depends on in a message."""
+    """The facts of a message that the contact policy depends on."""
     try:
         named = _named.decode(b"{%b}" % envelope.body)
     except UNREADABLE:  # a number beyond what Python reads, in the target
@@ -86,7 +85,7 @@ def facts_of(envelope: Envelope) -> Facts:
 
 
 class PolicyStep:
-    """Judges for one group.
+    """Applies the policy to the messages of one group.
 
     Args:
         counted_max: categories, and types, that are counted per user.
@@ -100,20 +99,20 @@ class PolicyStep:
         self._counters: dict[str, Counters] = {}  # as they are once the group is committed
 
     def message(self, mailbox: Mailbox, facts: Facts, *, held: bool = False) -> Verdict | None:
-        """What becomes of a message; None: nothing that was asked speaks against it. `held`: it would wait in a window."""
+        """The verdict on a message; None: deliver. `held`: it would wait in a window, so only the user's profile is applied."""
         profile = _profile_of(mailbox)
         if held:
             return wished(facts, profile, mailbox.seen_ms)
         return judge(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms)
 
     def summary(self, mailbox: Mailbox, facts: Facts) -> Verdict:
-        """What becomes of what a window sends: it has waited already, so it does not go into the digest."""
+        """The verdict on what a window sends. It has waited already, so it is not added to the digest."""
         profile = _profile_of(mailbox)
         verdict = wished(facts, profile, mailbox.seen_ms, digest=False)
         return verdict or limited(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms)
 
     def delivered(self, mailbox: Mailbox, facts: Facts) -> None:
-        """The group delivers this message."""
+        """Count a message that the group delivers."""
         if not counts(facts.limits.cap or facts.limits.same_type_ms, facts.priority):
             return
         counters = self._counters.get(mailbox.key)
@@ -133,25 +132,25 @@ class PolicyStep:
 
 
 def counts(limit: int, priority: int) -> bool:
-    """Does a message with this limit, 0 for none, count?"""
+    """Whether a message with this limit, 0 for none, is counted."""
     return limit > 0 and priority != HIGH
 
 
 def decided(key: str, id: str, verdict: Verdict, at_ms: int, until_ms: int = 0) -> Decided:
-    """The record of a verdict that is not simply to deliver."""
-    return Decided(key, TimelineEntry(id, at_ms, _EVENTS[verdict.decision], said(verdict), until_ms or verdict.until_ms))
+    """The record of a verdict other than DELIVER."""
+    return Decided(key, TimelineEntry(id, at_ms, _EVENTS[verdict.decision], reason_text(verdict), until_ms or verdict.until_ms))
 
 
-def said(verdict: Verdict) -> str:
-    """The reason that decided: a word for programs and, behind a colon, a sentence for people."""
+def reason_text(verdict: Verdict) -> str:
+    """The deciding reason as `<code>: <sentence>`."""
     reason = verdict.reasons[-1]
     return f"{reason.code}: {reason.detail}"
 
 
 def count(mailbox: Mailbox, stored: StoredMessage, counted_max: int) -> None:
-    """A journalled message has joined its mailbox: it counts, as it did for the group."""
+    """Count a journalled message that was added to its mailbox, as the group counted it."""
     terms = stored.envelope.policy_terms
-    assert terms is not None, "no terms limit it"
+    assert terms is not None, "the message has no policy terms"
     if counts(terms.limits.cap or terms.limits.same_type_ms, stored.envelope.priority):
         user_state = user_state_of(mailbox)
         if user_state.counters is None:

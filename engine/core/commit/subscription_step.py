@@ -31,7 +31,7 @@ class SubscriptionChange(Struct):
 
 
 class SubscriptionStep:
-    """Requests on their way into the journal.
+    """Subscription requests that wait for the journal.
 
     Args:
         topics_max: topics of one user.
@@ -90,7 +90,7 @@ class SubscriptionStep:
         return [(session, _unavailable(record.ref)) for session, record, _ in waiting]
 
     def rolled_back(self) -> Answers:
-        """The refused group is certainly not in the journal. Returns the answers of the requests it carried."""
+        """It is certain that the refused group is not in the journal. Returns the answers of its requests."""
         undecided, self._undecided = self._undecided, []
         return undecided
 

@@ -1,4 +1,4 @@
-"""Notes: what the journal says about a user and not about messages, applied to the mailbox at commit and at replay alike."""
+"""Changes of a user's state: journal records about users instead of messages, applied in the same way at commit and at replay."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from engine.core.policy.user_state import UserState
 
 
 class UserChange(Struct):
-    """A record on its way (`engine.core.shard.user_requests`): whom to answer, with what once it is durable, and with what when it is
-    not."""
+    """A record for the next group (`engine.core.shard.user_requests`), the link session that asked for it, and the answer for either
+    outcome: `done` once the record is durable, `failed` when storage is unavailable."""
 
     mailbox: Mailbox
     session: str
@@ -21,14 +21,14 @@ class UserChange(Struct):
 
 
 def user_state_of(mailbox: Mailbox) -> UserState:
-    """What is known of the user, to be added to."""
+    """The user's state; creates it when the mailbox has none."""
     if mailbox.user_state is None:
         mailbox.user_state = UserState()
     return mailbox.user_state
 
 
 def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Decided | Remembered, decisions_max: int) -> None:
-    """What a journalled record says is so."""
+    """Apply a journalled record to the mailbox's user state."""
     if isinstance(record, Decided):
         user_state_of(mailbox).note(record.entry, decisions_max)
     elif isinstance(record, Remembered):

@@ -1,15 +1,15 @@
 """The aggregation windows of a shard's users: when they close, and what a journal group does to them.
 
-    opened --its time is over--> due --in the next group--> judged --> closed, with or without what it sends
-                                                                   --> open for longer: the user has quiet hours (`Extended`)
-           --a message of its key comes first--> closed in that message's group, before the message opens the next one
+    opened --its end is reached--> due --in the next group--> policy --> closed, with or without a message
+                                                                     --> kept open: the user has quiet hours (`Extended`)
+           --a message of its key arrives first--> closed in that message's group, before the message opens the next window
 
-`WindowCloser` knows when the windows of mailboxes in memory are over. Its table is made again from the pages and the journal, so nothing of
-it is lost with a process: a shard reads the pages with open windows at its start (`store.pages.Pages.with_windows`), and a mailbox with an
-open window does not leave memory. A window that was over meanwhile is due at the first tick.
+`WindowCloser` tracks when the windows of mailboxes in memory end. It is rebuilt from the pages and the journal: a shard reads the pages
+with open windows at its start (`store.pages.Pages.with_windows`), and a mailbox with an open window stays in memory. A window that ended
+meanwhile is due at the first tick.
 
-`WindowStep` is what one group does. It decides on copies; the mailboxes change when the group is committed (`apply_window`), and a refused
-group leaves nothing but its mailboxes to be looked at again.
+`WindowStep` is the effect of one group. It works on copies; the mailboxes change when the group is committed (`apply_window`). After a
+refused group only `WindowCloser.watch` has to be called for its mailboxes.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from engine.core.policy.contact_policy import Decision
 from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED
 
 Events = list[StoredMessage | Counted | Ended | Extended | Decided]
-"""What a group says of messages and windows, in the order in which it happens."""
+"""The records of a group about messages and windows, in the order in which they apply."""
 
 
 class WindowCloser:
-    """When the windows of these mailboxes are over."""
+    """Tracks when the windows of these mailboxes end."""
 
     def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
         self._mailboxes = mailboxes
         self._heap: list[tuple[int, str]] = []
-        self._armed: dict[str, int] = {}  # key -> its one entry of the heap that counts
+        self._armed: dict[str, int] = {}  # key -> its valid entry in the heap; others are outdated
         self._due: dict[str, Mailbox] = {}
 
     @property
     def wants_commit(self) -> bool:
-        """Is there a window to close?"""
+        """Whether a window is due."""
         return bool(self._due)
 
     def watch(self, mailbox: Mailbox) -> None:
-        """The mailbox's windows are others now, or its mailbox came into memory."""
+        """Track the mailbox: its windows have changed, or it was loaded into memory."""
         closes_ms = mailbox.windows.next_ms if mailbox.windows is not None else 0
         if closes_ms and closes_ms < self._armed.get(mailbox.key, closes_ms + 1):
             self._armed[mailbox.key] = closes_ms
             heappush(self._heap, (closes_ms, mailbox.key))
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
+        """Find the windows that have ended by now."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             closes_ms, key = heappop(heap)
@@ -71,8 +71,8 @@ class WindowCloser:
                 self.watch(mailbox)
 
     def take(self, windows_max: int, bytes_max: int, now_ms: int) -> list[Mailbox]:
-        """Mailboxes whose windows the next group closes, together about so many and with so many bytes; to be given to `watch` afterwards,
-        whatever becomes of the group."""
+        """Mailboxes with windows for the next group to close, about `windows_max` windows and `bytes_max` bytes in total. Call `watch` for
+        each after the group, whatever its outcome."""
         taken: list[Mailbox] = []
         count = size = 0
         while self._due and count < windows_max and size < bytes_max:
@@ -87,8 +87,8 @@ class WindowCloser:
 
 
 class Merged(Struct, frozen=True, gc=False):
-    """What became of a message that came to its window: ACCEPTED, to be delivered; MERGED, it counts in a window that lasts until
-    `until_ms`; DUPLICATE, with the number it got the first time, 0 for none."""
+    """The outcome of a message with a window: ACCEPTED, to be delivered; MERGED, counted in a window that ends at `until_ms`; DUPLICATE,
+    with the number of its first delivery, 0 for none."""
 
     status: int
     until_ms: int = 0
@@ -99,13 +99,13 @@ ALONE: Final = Merged(ACCEPTED)
 
 
 class WindowStep:
-    """What one group does to the windows of its mailboxes.
+    """The effect of one group on the windows of its mailboxes.
 
     Args:
-        records: of the group; what is decided here is appended.
-        heads: the newest numbers that the group gives, by mailbox key; a notification that a window sends takes the next one.
+        records: of the group; the records of windows are appended.
+        heads: the newest numbers that the group assigns, by mailbox key; a message that a window sends is assigned the next one.
         windows_max: open at once, per mailbox; a digest is one more.
-        judge: of the group.
+        judge: the group's policy step.
         now_ms: when the group is built.
     """
 
@@ -124,7 +124,7 @@ class WindowStep:
         return windows
 
     def close_due(self, mailbox: Mailbox) -> None:
-        """Close what is over."""
+        """Close the windows that are due, or extend them."""
         windows = self._of(mailbox)
         for collapse in windows.due(self._now_ms):
             self._close(mailbox, windows, collapse)
@@ -156,7 +156,7 @@ class WindowStep:
         return seq
 
     def holds(self, mailbox: Mailbox, envelope: Envelope) -> bool:
-        """Would the message wait in its window, rather than be delivered now?"""
+        """Whether the message would wait in its window instead of being delivered now."""
         merge = envelope.merge
         if merge is None:
             return False
@@ -169,14 +169,14 @@ class WindowStep:
         )
 
     def closes_ms(self, mailbox: Mailbox, envelope: Envelope) -> int:
-        """When the window ends that the message would wait in."""
+        """When the window ends in which the message would wait, ms."""
         window = None if mailbox.windows is None else mailbox.windows.open.get(envelope.collapse)
         if window is not None and window.closes_ms > self._now_ms:
             return window.closes_ms
         return self._now_ms + merge_of(envelope).window_ms
 
     def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
-        """A message comes to its window. Where it is delivered too, its number is the mailbox's next one of the group."""
+        """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
         windows, collapse = self._of(mailbox), envelope.collapse
         window = windows.open.get(collapse)
         if window is not None and window.closes_ms <= self._now_ms:
@@ -196,7 +196,7 @@ class WindowStep:
 
 
 def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, recent_max: int) -> None:
-    """What a journalled record does to the mailbox's windows, at commit or replay; nothing when it is done already."""
+    """Apply a journalled record to the mailbox's windows, at commit or replay. No effect when it is applied already."""
     if isinstance(record, Kept):
         if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
             mailbox.windows = record.windows
@@ -204,7 +204,7 @@ def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, re
     if mailbox.windows is None:
         mailbox.windows = Windows()
     if mailbox.windows.apply(record) and isinstance(record, Counted) and not record.seq:
-        # A message without a number: its publisher's quick retry is still told at once. One with a number is remembered with that.
+        # Without a number it is not remembered by `apply_stored`; the publisher's quick retry must still be recognised here.
         item = record.item
         mailbox.remember(item.envelope.id, 0, item.envelope.digest, recent_max)
         if item.timer:

@@ -1,7 +1,7 @@
-"""Decodes what version 0 of the stored formats wrote (commit 65fafe9), into the structs of today. Nothing is written in it any more.
+"""Decodes version 0 of the stored formats (commit 65fafe9) into the current structs. Nothing is written in it any more.
 
-Version 0 had no version byte: its records begin with a MessagePack array header. A message's fields stood side by side in every layout,
-where an envelope is nested now. Records that are not listed here are the same in both versions.
+Version 0 had no version byte: its records begin with a MessagePack array header. Every layout held a message's fields themselves, where
+an envelope is nested now. Records that are not listed here are the same in both versions.
 """
 
 from __future__ import annotations

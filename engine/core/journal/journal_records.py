@@ -1,8 +1,8 @@
-"""What the shard writes: journal records, pages, and the copy of pending messages in the offline streams.
+"""What the shard stores: journal records, pages, and the copy of pending messages in the offline streams.
 
 Journal: one entry per group commit, a batch of records: `StoredMessage` messages, `Handled` acknowledgements, `Adopted` broadcasts,
-subscribed `Topics`, `Profiled` users, what was `Noticed` of them or `Decided` against a message, and of aggregation windows `Counted`
-messages and those that `Ended` or were `Extended`. What is written of a broadcast is its position in the log, never its body.
+subscribed `Topics`, `Profiled` users, their `Noticed` events, messages that were `Decided` not to be delivered, and of aggregation windows
+`Counted` messages and those that `Ended` or were `Extended`. A broadcast is stored as its position in the log, never with its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
@@ -12,8 +12,9 @@ windows are numbered, and of `Topics` and `Profiled` the last one counts.
 
 Counters (`engine.core.policy.contact_policy`) are journalled with the messages they count: a page has them up to its head, and replay
 counts those beyond.
-When a user was last active is in the page only. It is exact in memory, and after a crash as old as the page: an acknowledgement makes the
-mailbox dirty, so that is a checkpoint's interval; of who was there and acknowledged nothing, the end of the last connection counts.
+When a user was last active is stored in the page only. It is exact in memory, and after a crash as old as the page. An acknowledgement
+marks the mailbox dirty, so that age is at most a checkpoint's interval; for a user who acknowledged nothing, the end of the last connection
+is stored.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class StoredMessage(Struct, array_like=True, tag=1, gc=False):
     accepted_ms: int
     attempts: int = 0
     timer: str = ""  # scheduled id of the durable timer whose effect this message is
-    supersedes: int = 0  # number of the older message that this one stands for
+    supersedes: int = 0  # number of the older message that this one supersedes
     count: int = 0  # how many messages of its collapse key it stands for; 0: replay does not register it under that key
     pos: int = 0  # of the broadcast whose body this is; the body of the envelope is empty then
 
@@ -55,7 +56,7 @@ class StoredMessage(Struct, array_like=True, tag=1, gc=False):
 class Handled(Struct, array_like=True, tag=2, gc=False):
     """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it.
 
-    `head` is given by a rescue only (`engine.core.journal.rebuild`): numbers up to it were used, whatever became of them.
+    `head` is set by `engine.core.journal.rebuild` only: numbers up to it were used, whatever their outcome.
     """
 
     key: str
@@ -65,7 +66,7 @@ class Handled(Struct, array_like=True, tag=2, gc=False):
 
 
 class Adopted(Struct, array_like=True, tag=3, gc=False):
-    """A broadcast got these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position."""
+    """A broadcast was assigned these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position."""
 
     pos: int
     accepted_ms: int
@@ -73,7 +74,7 @@ class Adopted(Struct, array_like=True, tag=3, gc=False):
 
 
 class Topics(Struct, array_like=True, tag=4, gc=False):
-    """A user's subscriptions from now on, as in `Mailbox.topics`. `log_pos` is given by a rescue only."""
+    """A user's subscriptions from now on, as in `Mailbox.topics`. `log_pos` is set by `engine.core.journal.rebuild` only."""
 
     key: str
     topics: dict[str, int]
@@ -81,14 +82,14 @@ class Topics(Struct, array_like=True, tag=4, gc=False):
 
 
 class Profiled(Struct, array_like=True, tag=5, gc=False):
-    """A user's profile from now on; None: nobody's in particular."""
+    """A user's profile from now on; None: the default."""
 
     key: str
     profile: Profile | None
 
 
 class Decided(Struct, array_like=True, tag=7, gc=False):
-    """What became of a message that was not simply delivered, for its timeline; see `engine.core.policy.user_state.TimelineEntry`."""
+    """The outcome of a message that was not delivered at once, for the timeline; see `engine.core.policy.user_state.TimelineEntry`."""
 
     key: str
     entry: TimelineEntry
@@ -106,7 +107,7 @@ class Noticed(Struct, array_like=True, tag=9, gc=False):
 
 
 class Remembered(Struct, array_like=True, tag=6, gc=False):
-    """What is known of a user, and when they were last active; given by a rescue only (`engine.core.journal.rebuild`)."""
+    """A user's whole state, and when they were last active; written by `engine.core.journal.rebuild` only."""
 
     key: str
     user_state: UserState | None
@@ -114,7 +115,7 @@ class Remembered(Struct, array_like=True, tag=6, gc=False):
 
 
 class Kept(Struct, array_like=True, tag=13, gc=False):
-    """All windows of a user as they are; given by a rescue only (`engine.core.journal.rebuild`)."""
+    """All windows of a user; written by `engine.core.journal.rebuild` only."""
 
     key: str
     windows: Windows
@@ -124,7 +125,7 @@ Record = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Decid
 
 
 class MailboxPage(Struct, array_like=True, gc=False):
-    """A mailbox as storage keeps it."""
+    """A mailbox as storage holds it, without the bodies of its messages."""
 
     head: int
     floor: int
@@ -150,7 +151,7 @@ class Spill(Struct):
     page: bytes
     trim_below: int
     entries: list[tuple[int, bytes]]
-    expires_ms: int  # when the newest-living of the entries expires; 0 without entries
+    expires_ms: int  # when the last of the entries expires; 0 without entries
     closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
 
 
@@ -167,7 +168,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def keys_of(records: Iterable[Record]) -> set[str]:
-    """Whose mailboxes these records are about."""
+    """The keys of the mailboxes that these records concern."""
     keys: set[str] = set()
     for record in records:
         if isinstance(record, Adopted):
@@ -196,7 +197,7 @@ def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
 def spill_of(mailbox: Mailbox) -> Spill:
     """The mailbox's page and every retained pending message that is not in the stream yet.
 
-    A dying message is pending for storage: after a crash its way to the dead letters begins again.
+    Storage holds a dying message as pending: after a crash it is moved to the dead letters again.
     """
     bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
     fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.envelope.retain])
@@ -217,9 +218,9 @@ def spill_of(mailbox: Mailbox) -> Spill:
 
 
 def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
-    """What storage may take for settled: everything up to the first number, and the others, ascending.
+    """The numbers that storage may treat as settled: all up to the first one, and the others, ascending.
 
-    Not what is dying: an acknowledgement of a later number must not be all that is left of a refusal.
+    Dying messages are not among them: until they are in the dead-letter stream, a crash must leave them pending.
     """
     floor, dying = mailbox.floor, mailbox.dying
     if dying and (low := min(dying)) <= floor:
@@ -228,8 +229,8 @@ def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
 
 
 def page_of(mailbox: Mailbox) -> MailboxPage:
-    """The mailbox without bodies, as it will be true once its pending messages are in the stream."""
-    # All that is not settled becomes cold: a read of the stream tells later which of these numbers are gone.
+    """The mailbox without bodies, in its state once its pending messages are in the stream."""
+    # All that is not settled becomes cold: reading the stream shows later which of these numbers are gone.
     unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
     cold = (min(unsettled), max(unsettled)) if unsettled else None
     attempts = dict(mailbox.cold_attempts)

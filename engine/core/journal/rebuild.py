@@ -1,16 +1,16 @@
-"""What a shard still holds when storage has lost data: the records that put it back.
+"""Journal records that restore, from the mailboxes in memory, what storage has lost.
 
-Storage then has a beginning of what was written (see `engine.store.loss_detector`), and the shard has every mailbox in memory as it
-really is. The records are appended to the journal behind what is left of it, and replay does the rest, with its usual rules:
-a message whose number the mailbox has reached is there already, one beyond it is taken, a number between them that nobody
-brings is gone and will be announced as a gap. What had left memory for the lost part of the streams cannot be brought back.
+Storage then holds a prefix of what was written (see `engine.store.loss_detector`), and the shard has the current state of every mailbox in
+memory. The records are appended to what is left of the journal; replay applies them by its usual rules: a message with a number that the
+mailbox has reached is present already, a later one is added, and a number between them without a message is announced as a gap. Messages
+that had left memory for the lost part of the streams cannot be restored.
 
-Aggregation windows are put back as they are, counts and all; so are profiles, and what counts against limits, behind the messages that
+Aggregation windows are restored with their counts, and so are profiles and the counters of limits. The counters follow the messages, which
 replay would count a second time.
 
-A broadcast is put back with its body, like any other message: the log may have lost it too.
+A broadcast is restored with its body, like any other message: the log may have lost it too.
 
-Ids of rescued messages are remembered as long as the mailbox remembers them, not for the full time of idempotency keys.
+Ids of restored messages are kept as long as the mailbox keeps them, not for the full time of idempotency keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
-    """Journal entries of about `bytes_max` bytes with everything pending in memory, then what is settled of each mailbox."""
+    """Journal entries of about `bytes_max` bytes: for each mailbox its pending messages, then its state."""
     entry: list[Record] = []
     size = 0
     for mailbox in mailboxes:
@@ -53,14 +53,14 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
     timers = {seq: id.removeprefix(TIMER_EFFECT) for id, (seq, _) in mailbox.recent.items() if id.startswith(TIMER_EFFECT)}
     pending = mailbox.hot | mailbox.dying
     floor, acked = settled_numbers(mailbox)
-    told, above = floor, frozenset(acked)
+    last, above = floor, frozenset(acked)
     for seq in sorted(pending):
-        # Before the message behind them, or replay would take these numbers for gone.
-        if settled := [number for number in range(told + 1, seq) if number in above]:
+        # Before the next message, or replay would announce these numbers as a gap.
+        if settled := [number for number in range(last + 1, seq) if number in above]:
             yield Handled(mailbox.key, floor, settled, seq - 1)
-        told = seq
+        last = seq
         m = pending[seq]
-        # A spill of version 0 had no digest, and a broadcast counts by its id alone.
+        # A spill of version 0 had no digest, and a broadcast has none.
         digest = known[seq][1] if seq in known else b""
         envelope = msgspec.structs.replace(m.envelope, digest=digest, body=bytes(m.envelope.body))
         yield StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, timers.get(seq, ""))
@@ -68,5 +68,5 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
     yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms)
     if mailbox.windows is not None:
-        yield Kept(mailbox.key, mailbox.windows)  # also with none open: what is left of a page may know of one that was closed
+        yield Kept(mailbox.key, mailbox.windows)  # also with none open: the page that is left may hold one that was closed
     yield Handled(mailbox.key, floor, acked, mailbox.head)

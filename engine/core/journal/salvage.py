@@ -1,22 +1,21 @@
-"""What can still be learned from a stored record that cannot be read: whose numbers it held.
+"""Recovers the sequence numbers that a damaged stored record had assigned.
 
-The content of a damaged record is lost; it is quarantined and reported by whoever read it. What must not be lost with it is which
-sequence numbers were given out: a number given twice would name two messages, and a client that has seen the first would take
-the second for it (invariant 5). So a damaged record is taken apart as far as its bytes go.
+The content of a damaged record is lost; its reader quarantines and reports it. Its sequence numbers must not be lost with it: a number
+assigned twice would name two messages, and a client that has seen the first would take the second for a repeat (invariant 5). So a damaged
+record is parsed as far as possible.
 
 Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
-still holds, behind it are whole. A damaged message whose key and number can still be read becomes a `Handled` with that `head`: the
-number counts as used, and its user is told of a gap. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
-of a profile, or an event that was noticed, has no numbers, nor has what happened to a window: a count is short by one, or a summary comes
-twice. When the owner of a number remains unknown, `complete` is False: somebody's numbers may be given out again, and only another data
-epoch tells them apart.
+is intact, after it are recovered. A damaged message with a readable key and number becomes a `Handled` with that `head`: the number counts
+as used, and a gap is announced to its user. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
+of a profile, or an event, has no numbers, and neither has a change of a window: a count is short by one, or a summary is sent twice. When
+the owner of a number remains unknown, `complete` is False: numbers may be assigned again, and only a new data epoch distinguishes them.
 
-Page: an array that begins with `head` and `floor`. With both readable, the mailbox goes on: everything above `floor` is looked for in
-the offline stream, and what is not there is announced as a gap; acknowledgements out of order are repeated. Without them
-nothing is known, and again only another data epoch helps.
+Page: an array that begins with `head` and `floor`. With both readable the mailbox is restored: everything above `floor` is read from the
+offline stream, and what is missing there is announced as a gap; messages acknowledged out of order are delivered again. Without them a new
+data epoch is needed.
 
-The reader of MessagePack here (https://github.com/msgpack/msgpack/blob/master/spec.md) only finds where values end. It runs after
-damage, never on the way of a message.
+The MessagePack reader here (https://github.com/msgpack/msgpack/blob/master/spec.md) only finds where values end. It runs after damage only,
+never on a message's normal path.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 
 SEQ_MAX: Final = (1 << 53) - 1
-"""Beyond it no number was ever given: clients read them as doubles."""
+"""No larger number is ever assigned: clients read them as doubles."""
 
 _DEPTH_MAX: Final = 32
 _KEY_CHARS_MAX: Final = 4096

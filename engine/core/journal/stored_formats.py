@@ -8,7 +8,7 @@ A new version: raise `FORMAT_VERSION`, keep the old layouts in a module of their
 Links need no version, since both ends of a link are of one engine; to upgrade an engine process by process, it would be exchanged
 when a link's session is opened.
 
-Every function here raises what `engine.core.wire.records.UNREADABLE` lists when the bytes are not what they should be.
+Every function here raises the exceptions of `engine.core.wire.records.UNREADABLE` when the bytes do not match the format.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_entry(pos: int, blob: bytes) -> Broadcast:
 
 
 def is_v0(blob: bytes) -> bool:
-    """Does the value begin like one of version 0?"""
+    """Whether the value begins like one of version 0."""
     return bool(blob) and blob[0] >= 0x80
 
 

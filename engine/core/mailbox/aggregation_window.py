@@ -28,9 +28,8 @@ body, the first actors and the newest marks are kept, whatever the count; a text
 stays open longer because its user has quiet hours (`Extended`) may outlast the memory of storage: of more than `MARKS_MAX` messages, one
 whose id is repeated after a day could count twice.
 
-The shard owns the windows of its users (`engine.core.commit.window_step`): `offer` where a post gets its number, `close` when `next_ms`
-has come
-(after a restart the page tells it, and what is overdue closes at once), records in the group with the messages they cause, `apply` at
+The shard owns the windows of its users (`engine.core.commit.window_step`): `offer` when a post is numbered, `close` at `next_ms` (after a
+restart it is in the page, and overdue windows close at once), records in the group with the messages they cause, `apply` at
 commit and at replay. `copy` before a group is built, kept until it is committed: a refused group never was. `apply` puts a new window in
 the place of the old one, so a copy costs no more than its table.
 """
@@ -314,7 +313,7 @@ def _with_type(types: dict[str, int], envelope: Envelope) -> dict[str, int]:
 
 
 def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What a body says; of one that is no JSON, which no edge sends, nothing: a shard must not die of it again at every replay."""
+    """The decoded body; an empty one when it is not JSON. No edge sends such a body, but an exception would repeat at every replay."""
     try:
         return decoder.decode(b"{%b}" % body)
     except UNREADABLE:
@@ -344,8 +343,8 @@ def _sent(window: AggregationWindow) -> Sent | None:
     members: dict[str, object] = {"id": id_, "ts": window.last_ms, "type": DIGEST_TYPE}
     data: object = {"types": window.types}
     if collapse != DIGEST:
-        said = _read(_members, envelope.body)
-        members = {**said}
+        newest = _read(_members, envelope.body)
+        members = {**newest}
         data = members.pop("data", Raw(b"null"))
     members |= {
         "id": id_,

@@ -1,4 +1,4 @@
-"""The envelope: everything a publisher said of a message that travels with it, as one value.
+"""The envelope: all publisher-given fields of a message that travel with it, as one value.
 
 The edge that accepts a message fills it in once. Every record, table and stored format that holds the message holds this value as it is:
 `Draft`, `Post`, `Timer`, `StoredMessage`, `Message`, `WindowItem`, `AggregationWindow` and `BroadcastEntry`. So an option that only clients

@@ -78,7 +78,7 @@ class _Entry:
 
     def __init__(self, timer: Timer, inherited: bool) -> None:
         self.timer = timer
-        self.inherited = inherited  # claimed by an earlier incarnation, as far as anyone can know
+        self.inherited = inherited  # may have been claimed by an earlier incarnation
         self.claimed = inherited
         self.failures = 0  # since it was last taken over by a session
         self.state = FROZEN
@@ -120,7 +120,7 @@ class Firing:
         self.refired = 0  # handed out again
         self.failed = 0  # hand-outs that failed
         self.compensated = 0  # timers that went to the compensation queue
-        self.postponed = 0  # timers that a shard wants again later
+        self.postponed = 0  # timers that a shard postponed
         self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)  # of each timer when it was first handed out
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class Firing:
         return None if entry is None else entry.timer
 
     def is_claimed(self, sid: str) -> bool:
-        """Is it in memory, and may have taken effect."""
+        """Whether it is in memory and may have taken effect."""
         entry = self._entries.get(sid)
         return entry is not None and entry.claimed
 
@@ -150,13 +150,13 @@ class Firing:
         return sum(len(lane.degraded) for lane in self._lanes.values())
 
     def is_left_to_storage(self, key: str) -> bool:
-        """Does the owning shard have no session, and so many timers waiting that no more are kept in memory."""
+        """Whether the owning shard has no session and so many waiting timers that no more are kept in memory."""
         lane = self._lanes.get(self._slots.owner(key))
         return lane is not None and lane.incomplete
 
-    # -- Coming and going. ---------------------------------------------------------------------------------------------
+    # -- Adding and removing. ------------------------------------------------------------------------------------------
     def add(self, timer: Timer, now_ms: int, *, frozen: bool = False, young: bool = False) -> None:
-        """Keep a timer that is durable and not in memory yet; a young one is no earlier incarnation's."""
+        """Add a timer that is durable and not in memory; no earlier incarnation can have claimed a young one."""
         entry = _Entry(timer, timer.due_ms <= self._horizon.inherited_ms and not young)
         self._entries[timer.sid] = entry
         self._by_key.setdefault(timer.key, set()).add(timer.sid)
@@ -178,7 +178,7 @@ class Firing:
         return entry.timer
 
     def _leave(self, entry: _Entry) -> None:
-        """Take the timer out of wherever its state has it."""
+        """Remove the timer from the table of its state."""
         if entry.state in (FROZEN, MOVING):
             return
         lane, sid = self._lanes[entry.shard], entry.timer.sid
@@ -202,7 +202,7 @@ class Firing:
         return self.forget(sid)
 
     def freeze(self, sid: str) -> None:
-        """Keep an unclaimed timer from firing while a request decides about it; no effect on any other."""
+        """Keep an unclaimed timer from firing while a request on it is pending; no effect on a claimed one."""
         entry = self._entries.get(sid)
         if entry is not None and entry.state == WAITING and not entry.claimed:
             self._lanes[entry.shard].wheel.cancel(sid)
@@ -222,8 +222,8 @@ class Firing:
             self._arm(entry, now_ms)
 
     def postpone(self, sid: str) -> Timer | None:
-        """A shard says that a timer had no effect and is to come again later: it is not claimed any more, and fires no more until storage
-        has its new time and the caller forgets it. Returns None, and does nothing, when it was not claimed or not in memory."""
+        """A shard postponed a timer: it is not claimed any more, and does not fire until storage has its new time and the caller removes it
+        here. Returns None, without an effect, when it was not claimed or not in memory."""
         entry = self._entries.get(sid)
         if entry is None or not entry.claimed:
             return None
@@ -257,14 +257,14 @@ class Firing:
         return incomplete
 
     def close(self, shard: int, now_ms: int) -> None:
-        """A shard's session is over: what it has not confirmed waits for the next one."""
+        """A shard's session ended: timers that it has not confirmed wait for the next session."""
         lane = self._lanes[shard]
         lane.session = None
         lane.compensating.clear()
         for sid in list(lane.handed):
             entry = self._entries[sid]
             self._leave(entry)
-            entry.failures = 0  # the shard's end was no failure of the timer's
+            entry.failures = 0  # the end of the session was not the timer's failure
             self._arm(entry, now_ms)
             self.refired += 1
 
@@ -311,7 +311,7 @@ class Firing:
         return out
 
     def failed_sids(self, sids: Iterable[str], now_ms: int) -> None:
-        """A shard says that these could not take effect now; what is not with a shard any more is ignored."""
+        """A shard reports that these could not take effect now; timers that are not handed out are ignored."""
         for sid in sids:
             entry = self._entries.get(sid)
             if entry is not None and entry.state == HANDED:
@@ -341,7 +341,7 @@ class Firing:
             lane.retries.arm(entry.timer.sid, now_ms + wait_ms)
 
     def _is_loaded(self, lane: _Lane) -> bool:
-        """Has the shard so many unconfirmed timers that what failed before has to wait."""
+        """Whether the shard has so many unconfirmed timers that those that failed before have to wait."""
         share = self._config.timer_degrade_load
         return len(lane.handed) >= share * self._config.timer_claims_max or lane.handed_bytes >= share * self._config.timer_claims_bytes
 
@@ -370,7 +370,7 @@ class Firing:
         return records
 
     def next_at(self) -> int | None:
-        """When `due` has something to do again, ms; None when only a session or a confirmation can change that."""
+        """When to call `due` next, ms; None when only a session or a confirmation can change anything."""
         first: int | None = None
         for lane in self._lanes.values():
             if lane.session is None:
@@ -395,7 +395,7 @@ class Firing:
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:
-        """Leave the timers of shards without a session to storage; `open` says when they are needed again."""
+        """Drop the timers of shards without a session from memory; `open` returns when they must be read again."""
         lanes = [lane for lane in self._lanes.values() if lane.session is None and not lane.incomplete and len(lane.wheel)]
         if not lanes:
             return

@@ -1,4 +1,4 @@
-"""What storage has yet to be told of durable timers that were handed out: which took effect, and which are to come again and when.
+"""Changes that storage does not have yet of timers that were handed out: which took effect, and which fire again and when.
 
 Both gather for `timer_removal_ms`, or ride along with other work. They are given to storage until it confirms; each is safe to repeat.
 """
@@ -24,7 +24,7 @@ class PendingRemovals:
         self._removal_ms = config.timer_removal_ms
         self._fired: dict[str, str] = {}  # scheduled id -> mailbox key, empty where unknown
         self._moves: dict[str, tuple[int, str]] = {}  # scheduled id -> (new due time, mailbox key)
-        self._given_fired: list[str] = []  # under way
+        self._given_fired: list[str] = []  # being written
         self._given_moves: list[str] = []
         self._since_ms = 0  # when the oldest came
 
@@ -39,7 +39,7 @@ class PendingRemovals:
         self._fired[sid] = key
 
     def again(self, sid: str, at_ms: int, key: str, now_ms: int) -> None:
-        """The timer had no effect and is to come again at `at_ms`."""
+        """The timer had no effect and fires again at `at_ms`."""
         if not len(self):
             self._since_ms = now_ms
         self._moves[sid] = (at_ms, key)
@@ -49,20 +49,20 @@ class PendingRemovals:
         return self._fired.get(sid)
 
     def fired_of(self, key: str) -> list[str]:
-        """What of this mailbox took effect, and what may be of this mailbox."""
+        """The timers that took effect and are of this mailbox, or may be."""
         return [sid for sid, owner in self._fired.items() if owner in (key, "")]
 
     def is_moving(self, sid: str) -> bool:
-        """Does the timer wait for its new time."""
+        """Whether the timer waits for its new time."""
         return sid in self._moves
 
     def stay(self, sid: str) -> None:
-        """A request has decided about the timer meanwhile: it is not moved."""
+        """Do not move the timer: a request cancelled or moved it meanwhile."""
         self._moves.pop(sid, None)
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def is_due(self, now_ms: int) -> bool:
-        """Is it time for a turn of their own: it costs about as much for a hundred as for one."""
+        """Whether to write them without waiting for requests; a hundred cost about as much as one."""
         return len(self) > 0 and (now_ms - self._since_ms >= self._removal_ms or len(self) >= SETTLED_MAX)
 
     def next_at(self) -> int | None:
@@ -70,7 +70,7 @@ class PendingRemovals:
         return self._since_ms + self._removal_ms if len(self) else None
 
     def give(self, work_of: Callable[[int], StoreWork]) -> None:
-        """Put the oldest into the work for storage."""
+        """Add the oldest to the work for storage."""
         self._given_fired = list(islice(self._fired, SETTLED_MAX))
         for sid in self._given_fired:
             work_of(_partition(sid)).fired[sid] = self._fired[sid]
@@ -83,12 +83,12 @@ class PendingRemovals:
         outcome: list[tuple[str, int | None]] = []
         for sid, there in done.moved.items():
             move = self._moves.pop(sid, None)
-            if move is not None:  # else it took effect, or was decided about, while this was under way
+            if move is not None:  # else it took effect, was cancelled or was moved in the meantime
                 outcome.append((sid, move[0] if there else None))
         return outcome
 
     def stored_fired(self, now_ms: int) -> bool:
-        """Storage has done all that was given, except moves it refused: were there any?"""
+        """Storage did the work, except moves that it refused. Returns whether there were any."""
         for sid in self._given_fired:
             del self._fired[sid]
         self._since_ms = now_ms

@@ -43,12 +43,12 @@ class ReadAhead:
         return self._frontiers.keys()
 
     def owns(self, partition: int | None) -> bool:
-        """Is this one of the scheduler's partitions."""
+        """Whether this is one of the scheduler's partitions."""
         return partition in self._frontiers
 
     @property
     def caught_up(self) -> bool:
-        """Is everything in memory that was due when the scheduler started."""
+        """Whether everything that was due when the scheduler started is in memory."""
         return all(frontier[0] > self._started_ms for frontier in self._frontiers.values())
 
     def rewind(self, partition: int | None = None) -> None:
@@ -60,7 +60,7 @@ class ReadAhead:
         self._frontiers[partition] = min(self._frontiers[partition], cursor)
 
     def _holds(self, share: float) -> bool:
-        """Does memory hold at least this share of its limit."""
+        """Whether memory holds at least this share of its limit."""
         firing = self._firing
         return len(firing) >= share * self._config.timer_memory_max or firing.bytes >= share * self._config.timer_memory_bytes
 
@@ -88,7 +88,7 @@ class ReadAhead:
         self._reading.clear()
 
     def loaded(self, partition: int, page: TimersRead, now_ms: int, deciding: Container[Timer], young: Container[str] = ()) -> None:
-        """Take a page in, except what is known already. The caller leaves out what it knows to be fired.
+        """Add the timers of a page, except those in memory. The caller leaves out those that have fired.
 
         Args:
             deciding: timers that a request is deciding about: they come in frozen.
@@ -100,16 +100,16 @@ class ReadAhead:
             elif not self._firing.is_left_to_storage(timer.key):
                 self._firing.add(timer, now_ms, frozen=timer in deciding, young=timer.sid in young)
         asked = self._reading.pop(partition)
-        if self._frontiers[partition] == asked.after:  # else it was put back meanwhile, and what is in between may be missing
+        if self._frontiers[partition] == asked.after:  # else it was reset meanwhile, and timers in between may be missing
             self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached
 
     def next_at(self) -> int | None:
-        """When `pages` has something to read again, ms; None while memory is full or pages are being read."""
+        """When to call `pages` next, ms; None while memory is full or pages are being read."""
         if self._paused or self._reading:
             return None
         return min(frontier[0] for frontier in self._frontiers.values()) - self._config.timer_horizon_ms // 2
 
-    # -- Scheduled meanwhile. ------------------------------------------------------------------------------------------
+    # -- New timers. ---------------------------------------------------------------------------------------------------
     def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:
         """A timer is durable: keep it in memory if it has to be, or if it is near and there is room."""
         if self._firing.get(timer.sid) is not None or self._firing.is_left_to_storage(timer.key):
@@ -127,7 +127,7 @@ class ReadAhead:
         self._firing.add(timer, now_ms, frozen=frozen, young=young)
 
     def _make_room(self, now_ms: int) -> None:
-        """Leave to storage what is least urgent: timers nobody can take, then the far ones."""
+        """Drop the least urgent timers from memory: those of shards without a session, then the far ones."""
         self._firing.evict_unreachable()
         cut_ms = max(frontier[0] for frontier in self._frontiers.values())
         while self._holds(_KEEP_SHARE) and cut_ms > now_ms + 1:

@@ -40,7 +40,7 @@ class RequestHolds:
         return isinstance(timer, Timer) and (timer.sid in self._sids or timer.key in self._keys)
 
     def begin(self, request: Request) -> None:
-        """A request was taken; one that only looks holds nothing."""
+        """A request was queued; one that only reads holds nothing."""
         if isinstance(request, CancelAll):
             self._keys[request.key] += 1
             for sid in self._firing.of(request.key):
@@ -50,7 +50,7 @@ class RequestHolds:
             self._firing.freeze(request.sid)
 
     def end(self, request: Request, now_ms: int) -> None:
-        """The request has its outcome, or was given up."""
+        """The request has its outcome, or was abandoned."""
         if isinstance(request, CancelAll):
             if _release(self._keys, request.key):
                 for sid in list(self._firing.of(request.key)):
@@ -59,7 +59,7 @@ class RequestHolds:
             self._thaw(request.sid, now_ms)
 
     def forget(self, request: Request, now_ms: int) -> None:
-        """The request was sent and given up, so nobody knows when its timers are due: storage has to say before they may fire."""
+        """The request was sent and abandoned, so the due times are unknown: they are read from storage before these timers may fire."""
         sids = (
             list(self._firing.of(request.key))
             if isinstance(request, CancelAll)
@@ -79,7 +79,7 @@ class RequestHolds:
 
 
 def _release(holds: Counter[str], name: str) -> bool:
-    """One hold less; was it the last?"""
+    """Release one hold; returns whether it was the last."""
     holds[name] -= 1
     if holds[name]:
         return False

@@ -17,22 +17,21 @@ storage in batches, one batch at a time. Storage applies a partition's requests 
     any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
 
 The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
-handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`), cannot fire, and the
-request
-decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer is read from storage again before it
-may fire, else a successor could find another due time there than the one at which it was handed out.
+handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`), cannot fire, and
+the request decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer is read from storage again
+before it may fire, else a successor could find another due time there than the one at which it was handed out.
 
 Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
 from 404. A hand-out can fail, see the three levels of `engine.core.scheduler.firing`. The shard makes the effect happen once, under the
 scheduled id; here a timer may be handed out any number of times.
 
-Or the shard says `FireAgain`: it has judged, there was no effect, and the timer is to come again at another time. From then on the timer
-is not claimed, so it can be cancelled and moved like any other, also while its new time is on its way to storage: storage moves before it
-looks at requests. What a copy that is still under way to the shard may do is the shard's business (`engine.core.shard.fired_timers`).
+Or the shard answers `FireAgain`: the policy deferred the effect, and the timer must be handed out again at another time. From then on the
+timer is not claimed, so it can be cancelled and moved like any other, also while its new time is being written: storage applies moves
+before requests. A copy that is still in transit to the shard is handled there (`engine.core.shard.fired_timers`).
 
 What a crash, or a lost answer, does at each point:
 
-    before the request is stored       nothing happened; no answer was given, the edge sends the request again or says 503
+    before the request is stored       nothing happened; no answer was given, the edge sends the request again or answers 503
     stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same
     stored, answered, not due          read from storage by the next incarnation
     handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
@@ -41,13 +40,13 @@ What a crash, or a lost answer, does at each point:
     FireDone, not removed              removal is repeated until storage confirms it; after a crash the timer is handed out
                                        once more and confirmed as above
     removed, answer lost               removal is repeated; removing what is gone changes nothing
-    storage away                       requests: UNAVAILABLE; timers fire as far as they are claimed, then wait (they could not be
+    storage unavailable                requests: UNAVAILABLE; timers fire as far as they are claimed, then wait (they could not be
                                        journalled either); removals wait; reading ahead waits
-    shard cannot act now               it says `FireFailed`; handed out again, see `engine.core.scheduler.firing`
-    FireAgain lost, or not stored      handed out again at its old time, as above: the shard judges again
+    shard cannot act now               it answers `FireFailed`; handed out again, see `engine.core.scheduler.firing`
+    FireAgain lost, or not stored      handed out again at its old time, as above: the shard applies the policy again
     moved, answer lost                 the move is repeated; after a crash the timer is read at its new time. Moving what has been
                                        cancelled or removed meanwhile changes nothing
-    an old incarnation still runs      its writes carry an older epoch and are refused; what it hands out the shards take once, and
+    an old incarnation still runs      its writes carry an older epoch and are refused; its hand-outs take effect once at the shards, and
                                        all of it counts as claimed here: it cannot claim more (`engine.core.scheduler.claim_horizon`)
 """
 
@@ -133,24 +132,24 @@ class SchedulerCore:
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
         self._sessions: dict[str, TimerWheel[str] | None] = {}  # a wheel of volatile timers for each shard's
         self._queue: deque[Waiting] = deque()
-        self._batch: list[Waiting] | None = None  # under way
+        self._batch: list[Waiting] | None = None  # sent to storage, not answered
         self._deciding = RequestHolds(self._firing)
         self._settling = PendingRemovals(config)
         self._failures = 0  # of storage in a row
         self._store_after_ms = now_ms
-        self._stored: dict[int, int] = {}  # timers per partition, as storage said last
+        self._stored: dict[int, int] = {}  # timers per partition, by the last answer of storage
         self._effects: list[Effect] = []
         self._due_sent = 0
 
-    # -- What it tells. ------------------------------------------------------------------------------------------------
+    # -- State. --------------------------------------------------------------------------------------------------------
     @property
     def caught_up(self) -> bool:
-        """Has it read everything that was due when it started."""
+        """Whether everything that was due at the start has been read."""
         return self._loading.caught_up
 
     @property
     def idle(self) -> bool:
-        """Is there nothing that storage has yet to be told."""
+        """Whether nothing waits to be written to storage."""
         return not self._queue and not self._settling and self._batch is None
 
     @property
@@ -178,7 +177,7 @@ class SchedulerCore:
         }
 
     def lag_ms(self, now_ms: int) -> int:
-        """How long the oldest timer that is due and could be handed out has waited."""
+        """How long the oldest due timer that can be handed out has waited, ms."""
         at_ms = self._firing.due_at()
         return 0 if at_ms is None else max(now_ms - at_ms, 0)
 
@@ -198,9 +197,9 @@ class SchedulerCore:
                 moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
         return min((moment for moment in moments if moment is not None), default=None)
 
-    # -- What happens. -------------------------------------------------------------------------------------------------
+    # -- Events. -------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event; returns what is to be done, in order.
+        """Handle one event; returns the effects to perform, in order.
 
         Raises:
             CorruptRecord: `Received` holds what this session may not say; nothing of it was taken.
@@ -306,7 +305,7 @@ class SchedulerCore:
         return self._firing.claimed_of(key) + self._settling.fired_of(key)
 
     def _settled(self, request: Request) -> int | None:
-        """The answer that memory alone gives about one timer."""
+        """The answer about one timer from memory alone."""
         if isinstance(request, (Schedule, ListTimers, CancelAll)):
             return None
         timer = self._firing.get(request.sid)
@@ -325,7 +324,7 @@ class SchedulerCore:
         while self._queue and self._queue[0].received_ms <= oldest_ms:
             waiting = self._queue.popleft()
             if waiting.tried and isinstance(waiting.request, Schedule | Cancel | CancelAll | Reschedule):
-                # It may have been applied, to a place that counts as read: read it again.
+                # It may have been applied to a range that counts as read: read that again.
                 self._loading.rewind(waiting.partition)
                 self._deciding.forget(waiting.request, now_ms)
             else:
@@ -334,7 +333,7 @@ class SchedulerCore:
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def _begin_store(self, now_ms: int) -> None:
-        """Send everything that waits to storage, if nothing is under way there."""
+        """Send all waiting work to storage, unless a batch is there already."""
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = self._loading.pages(now_ms)
@@ -347,7 +346,7 @@ class SchedulerCore:
         for waiting in self._batch:
             self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
             waiting.tried = True
-            if isinstance(waiting.request, Schedule):  # what is due soon is claimed with what stores it
+            if isinstance(waiting.request, Schedule):  # a timer that is due soon is claimed in the step that stores it
                 near_ms = waiting.request.timer.due_ms
                 due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
         for partition, page in pages.items():
@@ -409,19 +408,19 @@ class SchedulerCore:
                 self._loading.loaded(part.partition, part.page, now_ms, self._deciding, young)
 
     def _come_again(self, partition: int, sid: str, at_ms: int | None, young: Container[str], now_ms: int) -> None:
-        """Storage has the timer at its new time; None: it has it no more."""
+        """Storage has the timer at its new time; None: it does not have it."""
         timer = self._firing.forget(sid)
         if at_ms is not None and timer is not None:
             self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), young, now_ms)
 
     def _answered(self, waiting: Waiting, answer: TimerAnswer, young: Container[str], now_ms: int) -> None:
-        """Bring memory in line with what storage answered, then pass the answer on."""
+        """Update memory to the answer of storage, then pass the answer on."""
         request = waiting.request
         match request:
             case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
                 for timer in answer.timers:
                     self._admit(waiting.partition, timer, young, now_ms)
-                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # who asked for it knows it
+                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # the requester has it
             case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):

@@ -1,4 +1,4 @@
-"""What goes into the scheduler core and what comes out: events, effects, and the work it gives to timer storage.
+"""The input and output of the scheduler core: events, effects, and the work for timer storage.
 
 Plain records, so that core, store and actor meet nowhere else. One `StoreWork` per partition and turn. Storage applies its
 parts in this order: `fired`, `moved`, `requests` one by one, `page`; all of it is safe to apply again when the answer was lost.
@@ -75,7 +75,7 @@ class ReadTimers(Struct, gc=False):
 
 
 class StoreWork(Struct):
-    """What one partition's storage is to do.
+    """The work of one partition's storage.
 
     Args:
         fired: mailbox keys by scheduled id, empty where unknown.
@@ -129,7 +129,7 @@ class Opened(Struct):
 
 
 class Closed(Struct):
-    """A link session is over."""
+    """A link session ended."""
 
     session: str
 
@@ -179,7 +179,7 @@ class WriteTimers(Struct):
 
 
 class Quarantined(Struct):
-    """Tell the operator: these stored timers could not be read and were moved aside."""
+    """Report to the operator: these stored timers could not be read and were quarantined."""
 
     sids: list[str]
 

@@ -59,7 +59,7 @@ class TimerWheel(Generic[K]):
 
     def __init__(self, now_ms: int) -> None:
         self._now = now_ms
-        self._armed: dict[K, int] = {}  # key -> due time; with `_now` it tells the slot
+        self._armed: dict[K, int] = {}  # key -> due time, from which `_now` gives the slot
         self._slots: tuple[dict[int, dict[K, int]], ...] = tuple({} for _ in _LEVEL_RANGE)  # per level: ring index -> slot
         self._used = [0] * _LEVELS
         self._cascade_at = _NEVER  # no slot has to be pulled down before this; may be too early after a cancel
@@ -91,7 +91,7 @@ class TimerWheel(Generic[K]):
             self._place(key, at_ms)
 
     def cancel(self, key: K) -> bool:
-        """Forget the timer of `key`. Returns whether there was one."""
+        """Remove the timer of `key`. Returns whether there was one."""
         at_ms = self._armed.pop(key, None)
         if at_ms is None:
             return False

@@ -38,21 +38,21 @@ UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
 OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
 
-DEFERRED: Final = 8  # what a shard says to an edge: not before `until_ms`. Nothing is stored of it; the edge schedules it, and says so
+DEFERRED: Final = 8  # from a shard to an edge only: not before `until_ms`. Nothing is stored; the edge schedules it and answers SCHEDULED
 
-# -- Connection kinds: what the shard must know of a transport ---------------------------------------------------------
+# -- Connection kinds: how the shard treats a transport ----------------------------------------------------------------
 WEBSOCKET: Final = 0  # in-flight window and retry timers
 SSE: Final = 1  # a written message is not repeated on the same stream: no window, no retry timer
 SSE_EXPLICIT: Final = 2  # `?ack=explicit`: treated as a WebSocket
 POLL: Final = 3  # one batch, then it detaches
 TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
-# -- Ranges that a decoder checks: outside of them a value would only fail later, where its sender cannot be told. ---------
+# -- Ranges that a decoder checks: an invalid value would fail later only, where its sender cannot be answered. ------------
 ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
 
-# -- What an edge asks a shard about one user, and the answers ----------------------------------------------------------
+# -- Requests of an edge to a shard about one user, and the answers -----------------------------------------------------
 class Settle(Struct, array_like=True, tag=7, gc=False):
     """`POST /v1/ack`: acknowledge without a connection. `seq` -1 when only ids are given. Answered by `Settled`."""
 
@@ -63,7 +63,7 @@ class Settle(Struct, array_like=True, tag=7, gc=False):
 
 
 class Settled(Struct, array_like=True, tag=37, gc=False):
-    """Answer to `Settle`. `error` is empty, or says why nothing was acknowledged."""
+    """Answer to `Settle`. `error` is empty, or the reason why nothing was acknowledged."""
 
     ref: int
     error: str = ""
@@ -79,7 +79,7 @@ class Probe(Struct, array_like=True, tag=8, gc=False):
 
 
 class Probed(Struct, array_like=True, tag=38, gc=False):
-    """Answer to `Probe`: is any connection of the user attached, and its newest sequence."""
+    """Answer to `Probe`: whether a connection of the user is attached, and the user's newest sequence number."""
 
     ref: int
     online: bool
@@ -87,7 +87,7 @@ class Probed(Struct, array_like=True, tag=38, gc=False):
 
 
 class Subscribe(Struct, array_like=True, tag=12, gc=False):
-    """Subscribe a user to these topics and end its subscription to those. With neither: which ones are there? Answered by `Subscribed`."""
+    """Subscribe a user to the topics `add`, unsubscribe from `remove`; with both empty, list them. Answered by `Subscribed`."""
 
     ref: int
     key: str
@@ -104,7 +104,7 @@ class Subscribed(Struct, array_like=True, tag=47, gc=False):
 
 
 class SetProfile(Struct, array_like=True, tag=13, gc=False):
-    """A user's profile is to be this one from now on; None: nobody's in particular. Answered by `ProfileIs`, after it is durable."""
+    """Set a user's profile; None: the default. Answered by `ProfileIs`, after it is durable."""
 
     ref: int
     key: str
@@ -112,21 +112,21 @@ class SetProfile(Struct, array_like=True, tag=13, gc=False):
 
 
 class GetProfile(Struct, array_like=True, tag=14, gc=False):
-    """Which profile has a user, and when were they last active? Answered by `ProfileIs`."""
+    """Get a user's profile and when they were last active. Answered by `ProfileIs`."""
 
     ref: int
     key: str
 
 
 class Happened(Struct, array_like=True, tag=18, gc=False):
-    """An event of a user has come. Answered by `Followed`, after it is durable.
+    """Record an event of a user. Answered by `Followed`, after it is durable.
 
     Args:
-        at_ms: when; 0 when it was not the user's own, and only `follow` is asked.
-        event: its name, when some rule asks for it later; else "".
-        follow: by inactivity rule, the scheduled id of a timer that is to follow the user from now on, unless one does already.
-        ended: scheduled ids of timers that were named as following, and are gone: cancelled, or fired.
-        delivery: identifies an event whose publisher does not say when it happened: a repeat of it is none. "" where `at_ms` tells.
+        at_ms: when it happened; 0 when it was not the user's own and only `follow` is requested.
+        event: its name, when a rule has a condition on it; else "".
+        follow: by inactivity rule, the scheduled id of a timer that follows the user from now on, unless one does already.
+        ended: scheduled ids of timers that followed the user and have been cancelled or have fired.
+        delivery: identifies an event without a time of its publisher, so that a repeat has no effect; "" where `at_ms` does.
     """
 
     ref: int
@@ -156,7 +156,7 @@ class ProfileIs(Struct, array_like=True, tag=48, gc=False):
 
 
 class Trace(Struct, array_like=True, tag=16, gc=False):
-    """What is known of a user's message? Answered by `Traced`."""
+    """Get the state and history of a user's message. Answered by `Traced`."""
 
     ref: int
     key: str
@@ -164,10 +164,10 @@ class Trace(Struct, array_like=True, tag=16, gc=False):
 
 
 class Explained(Struct, array_like=True, tag=49, gc=False):
-    """Answer to `Explain`: deliver, defer, digest, merge, suppress, duplicate or conflict, and why, the deciding reason last but for what
-    follows from it: [(a word for programs, a sentence for people)].
+    """Answer to `Explain`: deliver, defer, digest, merge, suppress, duplicate or conflict, and the reasons as (code, sentence) pairs; the
+    deciding one is last, but for its consequences.
 
-    `until_ms`: when what is deferred, merged or digested comes, or when a delayed message is due; 0 for now. `seq` of a duplicate's first.
+    `until_ms`: when a deferred, merged, digested or delayed message is delivered; 0 for now. `seq`: of a duplicate's first message.
     """
 
     ref: int
@@ -178,7 +178,7 @@ class Explained(Struct, array_like=True, tag=49, gc=False):
 
 
 class Step(Struct, array_like=True, gc=False):
-    """One thing that happened to a message. `at_ms`: 0 where that is not known any more."""
+    """One entry of a message's history. `at_ms`: 0 where the time is no longer known."""
 
     at_ms: int
     event: str
@@ -187,7 +187,7 @@ class Step(Struct, array_like=True, gc=False):
 
 
 class Traced(Struct, array_like=True, tag=50, gc=False):
-    """Answer to `Trace`: where the message is now, "" when nothing is known, its number, 0 for none, and what happened to it."""
+    """Answer to `Trace`: the message's state, "" when it is unknown, its number, 0 for none, and its history."""
 
     ref: int
     state: str
@@ -258,7 +258,7 @@ class Written(Struct, array_like=True, tag=9, gc=False):
 
 
 class Explain(Struct, array_like=True, tag=15, gc=False):
-    """What would become of this post, at `at_ms` or now? Answered by `Explained`; nothing is changed."""
+    """Evaluate this post for `at_ms`, 0 for now, without any effect. Answered by `Explained`."""
 
     ref: int
     key: str
@@ -268,9 +268,9 @@ class Explain(Struct, array_like=True, tag=15, gc=False):
 
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
 class Posted(Struct, array_like=True, tag=31, gc=False):
-    """What became of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
+    """The outcome of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
 
-    `retry_ms` comes with OVERLOADED: when the same post may be taken; `until_ms` with DEFERRED.
+    `retry_ms` comes with OVERLOADED: after how long to send the post again; `until_ms` with DEFERRED.
     """
 
     ref: int
@@ -299,21 +299,21 @@ class Deliver(Struct, array_like=True, tag=33, gc=False):
 
 
 class Revoke(Struct, array_like=True, tag=34, gc=False):
-    """These were handled on another device of the user."""
+    """These messages were acknowledged on another device of the user."""
 
     conn: int
     ids: list[str]
 
 
 class NacksStored(Struct, array_like=True, tag=53, gc=False):
-    """What this connection refused by `Nack` is in the dead-letter stream, or there was nothing left to refuse."""
+    """The messages that this connection refused by `Nack` are in the dead-letter stream, or were settled before."""
 
     conn: int
     ids: list[str]
 
 
 class GapRange(Struct, array_like=True, tag=35, gc=False):
-    """The messages `first`..`last` are gone (expired, trimmed); comes before anything after them."""
+    """The messages `first`..`last` are gone (expired, trimmed); sent before any later message."""
 
     conn: int
     first: int
@@ -354,7 +354,7 @@ class DeliverShared(Struct, array_like=True, tag=46, gc=False):
 
 
 class Fault(Struct, array_like=True, tag=40, gc=False):
-    """What the client sent on this connection cannot be: tell it in an `error` frame with this code and detail."""
+    """The client sent something invalid on this connection: the edge answers it with an `error` frame of this code and detail."""
 
     conn: int
     code: str
@@ -420,7 +420,7 @@ class ListTimers(Struct, array_like=True, tag=65, gc=False):
 
 
 class CancelAll(Struct, array_like=True, tag=66, gc=False):
-    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer says how many."""
+    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer is their number."""
 
     ref: int
     key: str
@@ -452,7 +452,7 @@ class TimerAnswer(Struct, array_like=True, tag=71, gc=False):
 
 # -- Shard <-> Scheduler -----------------------------------------------------------------------------------------------
 class Arm(Struct, array_like=True, tag=81, gc=False):
-    """Volatile timer: say `Due` for this mailbox at `at_ms`. One per (link session, key); arming again replaces it."""
+    """Arm a volatile timer: `Due` for this mailbox at `at_ms`. One per (link session, key); arming again replaces it."""
 
     key: str
     at_ms: Instant
@@ -465,7 +465,7 @@ class FireDone(Struct, array_like=True, tag=82, gc=False):
 
 
 class FireFailed(Struct, array_like=True, tag=83, gc=False):
-    """These durable timers could not take effect now: storage is away, or the user belongs to another shard. To be tried again."""
+    """These durable timers could not take effect now: storage is unavailable, or another shard owns the user. Hand them out again."""
 
     sids: list[str]
 
@@ -483,7 +483,7 @@ class Due(Struct, array_like=True, tag=91, gc=False):
 
 
 class Fire(Struct, array_like=True, tag=92, gc=False):
-    """Durable timers that are due. Sent again until `FireDone`; the shard makes the effect happen once."""
+    """Durable timers that are due. Sent again until `FireDone`; the shard ensures that each takes effect once."""
 
     timers: list[Timer]
 
@@ -531,7 +531,7 @@ ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises on bytes that are not the record they should be: malformed, of a wrong type, no UTF-8, nested without end."""
+"""The exceptions of decoding invalid bytes: malformed, of a wrong type, not UTF-8, nested too deeply."""
 
 _encoder = msgspec.msgpack.Encoder()
 
