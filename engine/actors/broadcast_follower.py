@@ -1,7 +1,7 @@
-"""A shard's eyes on the broadcast log: they fill the core's mirror of it, at the start and ever after.
+"""Tails the broadcast log into the core's mirror of it, and appends delayed broadcasts that are due.
 
-Nothing is fenced: an old incarnation that follows on does no harm, and what a delayed broadcast appends when it is due takes effect once
-by its id, whoever appends it. What was read is in the core at once; when storage is away the next read goes on where the last one ended.
+Nothing here is fenced: reads of an old incarnation are harmless, and appending a delayed broadcast is idempotent by its id. After a storage
+failure the next read continues at the head of the mirror.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BroadcastFollower:
     """Reads for one core.
 
     Args:
-        broadcasts: over a client of its own: a read that waits must not take a connection from the others.
+        broadcasts: on a Redis client of its own, since a blocking read occupies a connection.
     """
 
     def __init__(self, broadcasts: BroadcastLog, core: ShardCore) -> None:
@@ -32,7 +32,11 @@ class BroadcastFollower:
         self._broadcast_audience = core.broadcast_audience
 
     async def catch_up(self, *, wait: bool = False) -> None:
-        """Read all there is behind the mirror's head; with `wait`, wait a while for something. Raises StorageUnavailable."""
+        """Read everything after the mirror's head; with `wait`, the first read blocks until there is something or it times out.
+
+        Raises:
+            StorageUnavailable
+        """
         more = True
         while more:
             broadcasts, reached = await self._broadcasts.read(self._broadcast_audience.log.head, wait=wait)
@@ -43,7 +47,7 @@ class BroadcastFollower:
         """Follow the log until cancelled.
 
         Args:
-            on_read: something may have been read.
+            on_read: called after every read, also a failed or empty one.
         """
         while True:
             try:
@@ -54,7 +58,11 @@ class BroadcastFollower:
             on_read()
 
     async def announce(self) -> None:
-        """Append the broadcasts that timers made due, each once however often it is tried. Raises StorageUnavailable."""
+        """Append the broadcasts whose timers fired; idempotent for each.
+
+        Raises:
+            StorageUnavailable: all of them are tried again when their timers fire again.
+        """
         announcements = self._broadcast_audience.take_announcements()
         if not announcements:
             return
@@ -67,7 +75,7 @@ class BroadcastFollower:
         self._core.announced(sids, done=True)
 
     async def sweep(self, now_ms: int) -> None:
-        """Take what has expired out of the log and the mirror, as every shard does. Raises StorageUnavailable."""
+        """Drop expired broadcasts from the log and the mirror. Every shard does; dropping twice is harmless. Raises StorageUnavailable."""
         expired = self._broadcast_audience.log.expired(now_ms)
         await self._broadcasts.drop(expired)
         self._broadcast_audience.log.drop(expired)

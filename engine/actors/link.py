@@ -1,12 +1,10 @@
-"""The core's link between two actors: timers, awaiting replies, opening a new session when one ends. `engine.actors.socket_carrier` has
-the way.
+"""Runs the links between actors: timers, calls and replies, and a new session when one ends.
 
-Both classes are loops around the state machines of `engine.core.wire.link`: feed, take what is to be sent, re-arm one timer.
-They must be used from one event loop.
+Both classes are loops around the state machines of `engine.core.wire.link`: feed, send what is due, re-arm one timer. Batches travel
+over `engine.actors.socket_carrier`. Not thread-safe: each object is used from one event loop.
 
-A batch is applied whole or not at all: it is decoded first, all of it. One that cannot be read, or that its receiver cannot
-take, ends the session at both ends, with nothing of a later batch applied; the next session announces everything again. The actor
-lives on: what one peer sends must not take the others' service away.
+A batch is decoded completely before any of it is applied. If it cannot be decoded, or applying it fails, the session ends at both ends
+and no later batch is applied; the next session announces all state again. The actor goes on: one peer's fault must not affect the others.
 """
 
 from __future__ import annotations
@@ -34,18 +32,19 @@ _GONE = (RayError, ConnectionError)
 
 _PACING_MAX_MS = 4.0  # under load the interval grows to this: larger groups, 5 % less CPU per message than with 1 ms
 _PACING_RECORDS = 64  # a batch of this many records doubles the interval behind it
-_INFLIGHT_MAX = 8  # calls of one link under way at once: up to three are parked, the rest in transit
+_INFLIGHT_MAX = 8  # concurrent calls of one link: up to three are parked, the rest in transit
 _BATCH_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 256 << 20  # waiting at one end of one link; beyond it the session is reset
 
 _REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
-"""Waits between attempts to open a session: a restarted peer takes a second or two, and each attempt costs a call."""
+"""Delays between attempts to open a session: a peer restarts in a second or two, and each attempt costs a call."""
 
 
 def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None, call_ms: float = RAY_CALL_MS) -> LinkLimits:
-    """The limits of one of `peers` links of an actor; pacing grows so that all of them stay within their share of a core.
+    """The limits of one of `peers` links of an actor; pacing grows so that all of them together use at most `link_calls_share` of a CPU.
 
-    `call_ms` is what an exchange costs.
+    Args:
+        call_ms: CPU time of one exchange.
     """
     floor_ms = peers * call_ms / config.link_calls_share
     return LinkLimits(
@@ -62,7 +61,7 @@ def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None, 
 
 
 class _Alarm:
-    """One timer of an end of a session. It is only ever brought forward: ringing too early costs less than arming anew each time."""
+    """The timer of one end of a session. It is only moved to an earlier time: firing too early costs less than arming it each time."""
 
     __slots__ = ("_at_ms", "_handle", "_ring")
 
@@ -72,7 +71,7 @@ class _Alarm:
         self._at_ms = float("inf")
 
     def arm(self, at_ms: float, now_ms: float) -> None:
-        """Ring at this moment, or before."""
+        """Fire at `at_ms` or earlier."""
         if self._handle is not None:
             if now_ms < self._at_ms <= at_ms:
                 return
@@ -85,20 +84,20 @@ class _Alarm:
         self._ring()
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Disarm the timer."""
         if self._handle is not None:
             self._handle.cancel()
 
 
 def _taken(session: str, sender: str, batches: Iterable[bytes], decoder: Decoder[Any], take: Callable[[list[Any]], None]) -> bool:
-    """Decode batches and hand them over; False when the session must end, with nothing of a later batch applied."""
+    """Decode and apply batches in order; False if one failed and the session must end, with no later batch applied."""
     try:
         for received in batches:
             records = decoder.decode(received)
             if records:
                 take(records)
     except (*UNREADABLE, CorruptRecord) as error:
-        log.error("link %s: the %s sent what cannot be read: %s", session, sender, error)
+        log.error("link %s: a batch of the %s cannot be decoded: %s", session, sender, error)
         return False
     except Exception:
         log.exception("link %s: a batch could not be applied", session)
@@ -111,13 +110,13 @@ class LinkCaller:
 
     Args:
         peer: the actor.
-        name: who calls, such as `edge-0`; session ids start with it.
+        name: of the calling actor, such as `edge-0`; session ids start with it.
         decoder: of the callee's records.
-        on_records: gets the callee's records, in order.
-        on_reset: a new session begins (the first one too): announce everything again, in `send` calls.
-        peers: how many such links its actor has.
-        pacing_ms: in place of `link_pacing_ms`.
-        context: the clock, and names for sessions.
+        on_records: called with the callee's records, in order.
+        on_reset: called when a session begins, also the first: announce all state in `send` calls.
+        peers: number of such links of the calling actor.
+        pacing_ms: overrides the setting `link_pacing_ms`.
+        context: supplies the clock and session names.
     """
 
     def __init__(
@@ -152,10 +151,9 @@ class LinkCaller:
         self.calls = 0
 
     def send(self, record: Struct, *, eager: bool = True) -> None:
-        """Queue a record for the callee; dropped when no session is open, `on_reset` will ask for what matters.
+        """Queue a record for the callee. Without a session it is dropped, since `on_reset` announces all state.
 
-        An eager record of a connection leaves after that connection's lazy one; of lazy records (`Ack`) only the latest
-        per connection is sent.
+        Of lazy records (`Ack`) only the latest per connection is sent. An eager record is sent after its connection's lazy one.
         """
         caller = self._caller
         if caller is None:
@@ -174,7 +172,7 @@ class LinkCaller:
             self._end(caller)
             return
         if not self._scheduled:
-            # Everything that is sent in this turn of the loop leaves in one call.
+            # One call carries everything queued in this iteration of the event loop.
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump)
 
@@ -213,7 +211,7 @@ class LinkCaller:
             self._ended.set()
 
     def _pump(self) -> None:
-        """Make the calls that are due, arm the timer for the next."""
+        """Make the calls that are due and arm the timer for the next."""
         self._scheduled = False
         caller = self._caller
         if caller is None:
@@ -236,7 +234,7 @@ class LinkCaller:
             return
         error = reply.exception()
         if error is not None:
-            # The peer died, restarts, is out of reach, or failed on what it got. Anything else is a bug, and ends the session all the same.
+            # _GONE: the peer died, restarts or is unreachable. Any other error is a defect, logged with its traceback.
             if not caller.over:
                 log.warning("link %s: %s", caller.session, type(error).__name__, exc_info=None if isinstance(error, _GONE) else error)
             self._end(caller)
@@ -271,9 +269,9 @@ class LinkServer:
     Args:
         decoder: of the callers' records.
         on_open: a session began. A new session of the same caller comes after `on_close` of its old one.
-        on_records: records of a session, in order.
-        on_close: the session is over: the caller went silent, was replaced, or could not keep up.
-        pacing_ms: in place of `link_pacing_ms`.
+        on_records: called with the records of a session, in order.
+        on_close: a session ended: the caller timed out, was replaced, or could not keep up.
+        pacing_ms: overrides the setting `link_pacing_ms`.
         context: the clock.
     """
 
@@ -302,13 +300,13 @@ class LinkServer:
         return list(self._sessions)
 
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """The body of the actor's `exchange` method: returns when the core says so."""
+        """The body of the actor's `exchange` method: returns when the reply is due."""
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.request(session, seq, batch, partial(_resolve, reply))
         return await reply
 
     def request(self, session: str, seq: int, batch: bytes, answer: Callable[[bytes], object], call_ms: float = RAY_CALL_MS) -> None:
-        """A request came; `answer` gets the reply, once, as soon as the core says so. `call_ms` is what an exchange costs."""
+        """Handle a request; `answer` is called once, with the reply, when it is due. `call_ms` is the CPU time of an exchange."""
         now_ms = self._clock_ms()
         state = self._sessions.get(session)
         if state is None:
@@ -322,13 +320,13 @@ class LinkServer:
         self._pump(state)
 
     def lost(self, session: str) -> None:
-        """The caller's connection is gone, and so is the caller, or it begins anew."""
+        """The caller's connection is lost: end its session. A caller that is alive opens a new one."""
         state = self._sessions.get(session)
         if state is not None:
             self._close(state)
 
     def send(self, session: str, record: Struct) -> None:
-        """Queue a record for one caller; dropped when its session is over."""
+        """Queue a record for one caller; dropped if its session ended."""
         self._queue(session, (record,))
 
     def _queue(self, session: str, records: Sequence[Struct]) -> None:
@@ -380,7 +378,7 @@ class LinkServer:
         self._on_close(session)
 
     def _pump(self, state: _Session) -> None:
-        """Send the replies that are due, arm the session's timer for the next; end the session of a caller that went silent."""
+        """Send the replies that are due and arm the timer for the next; end the session if its caller timed out."""
         state.scheduled = False
         if self._sessions.get(state.callee.session) is not state:
             return

@@ -1,7 +1,7 @@
-"""What a shard reads back: pages and journal when it starts, pages later; and what becomes of that which cannot be read.
+"""Loads a shard's state from storage: pages and journal at the start, further pages on demand; quarantines what cannot be read.
 
-A damaged record is moved to quarantine, which operators look at, and what can still be read of it is used. Where it is not known for sure
-which numbers were given out, the data epoch is replaced: a cursor of the old one is not taken for one of the new.
+A damaged record is moved to quarantine for operators to examine, and what can be decoded of it is applied. If it is uncertain which
+sequence numbers were given out, the data epoch is replaced, so that no cursor of the old epoch is compared with numbers of the new one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from engine.store.redis_client import replace_data_epoch
 log = logging.getLogger(__name__)
 
 _PAGES_READ = 500
-"""Pages read at once at the start: some megabytes when they are full of windows."""
+"""Pages per read at the start: some megabytes if they are full of windows."""
 
 
 class Recovery:
-    """Reads for one core. All of it raises DataLost and StorageUnavailable.
+    """Reads for one core. Every method raises DataLost and StorageUnavailable.
 
     Args:
-        now_ms: the wall clock.
-        quarantine_max: records kept there, the newest.
+        now_ms: the wall clock, in milliseconds.
+        quarantine_max: records kept in quarantine; the oldest are dropped.
     """
 
     def __init__(
@@ -52,10 +52,13 @@ class Recovery:
         self._offline = offline
         self._now_ms = now_ms
         self._quarantine_max = quarantine_max
-        self.quarantined = 0  # records that nobody has looked at yet
+        self.quarantined = 0  # records in quarantine
 
     async def replay(self) -> None:
-        """Pages of everyone in the journal, then the journal; and who has open windows. Once: what failed takes another core."""
+        """Read the journal and the pages of all users in it, apply both, and load mailboxes with open windows.
+
+        To be called once per core: after an exception the core is in part replayed and must be discarded.
+        """
         core = self._core
         entries = groups = 0
         async for entry_id, payload in self._journal.entries():
@@ -78,21 +81,21 @@ class Recovery:
         await self._open_windows()
         if groups:
             log.info("shard %d replayed %d records of %d groups", core.index, entries, groups)
-        await self.put_aside()
+        await self.quarantine_damaged()
         self.quarantined = await self._journal.quarantined()
 
     async def _open_windows(self) -> None:
-        """Mailboxes with open windows come into memory: nothing else would close them."""
+        """Load mailboxes with open windows: windows are closed in memory only."""
         keys = await self._pages.with_windows(self._core.slot_map.slots_of(self._core.index))
         absent = [key for key in keys if key not in self._core.mailboxes]
         for start in range(0, len(absent), _PAGES_READ):
             await self.read_pages(absent[start : start + _PAGES_READ])
 
     async def read_pages(self, keys: list[str]) -> None:
-        """Pages into the core; those that were damaged are written anew by the next checkpoint."""
+        """Load these pages into the core. The next checkpoint writes damaged ones anew."""
         pages = await self._pages.read(keys)
         if self._pages.lost:
-            log.critical("shard %d: nothing is known any more of %s", self._core.index, ", ".join(self._pages.lost))
+            log.critical("shard %d: the state of these users is lost: %s", self._core.index, ", ".join(self._pages.lost))
             await self._numbers_lost()
         self._core.pages_loaded(pages, self._now_ms())
         for key in self._pages.damaged:
@@ -102,8 +105,8 @@ class Recovery:
         data_epoch = await replace_data_epoch(self._client, self._core.data_epoch, self._now_ms() // 1000)
         self._core.data_epoch_changed(data_epoch, self._now_ms())
 
-    async def put_aside(self) -> None:
-        """Move what was found damaged to quarantine."""
+    async def quarantine_damaged(self) -> None:
+        """Move damaged pages and stream entries found so far to quarantine."""
         for corrupt in (self._pages.corrupt, self._offline.corrupt):
             while corrupt:
                 await self._journal.quarantine(*corrupt[-1], self._quarantine_max)

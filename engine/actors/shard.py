@@ -364,7 +364,7 @@ class Shard(Server):
             self._flush()
         await self._journal.look_up(core.fired_timers)
         await self._follower.announce()
-        await self._recovery.put_aside()
+        await self._recovery.quarantine_damaged()
         if letters := core.mailbox_store.take_dead_letters():
             try:
                 await write_dead_letters(self._client, letters, self._config.dead_letters_max)

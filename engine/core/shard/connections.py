@@ -1,16 +1,14 @@
-"""The connections attached to one shard, and what their clients acknowledge, refuse and ask.
+"""The connections attached to one shard, and the ACKs and nacks of their clients.
 
-An edge announces its connections under its link session; when the session ends they are no more, until the edge's next session announces
-them again (`Attach.resume`), with what they were sent. Their mailboxes are in memory: `engine.core.shard.shard` sees to that first.
+An edge attaches its connections under its link session. When the session ends they are detached, and the edge attaches them again under its
+next session (`Attach.resume`), with the last number each was sent. The mailboxes of attached connections are in memory.
 
-Whatever is settled here, by ACK, cursor or dead letter, waits in `_acked` for a journal group to carry it (`take_handled`). A crash before
-that loses it, and the message comes again.
+Messages settled by ACK, cursor or dead letter are journalled by the next group (`take_handled`). A crash before that loses the settlement,
+and the messages are delivered again.
 
-A refusal takes effect when the dead-letter stream has the message; then the edge is told (`NacksStored`), which repeats it under the next
-link
-session until it is. Before that neither journal nor page takes the message for settled, whatever is acknowledged after it
-(`checkpoint.settled_numbers`). Of a refused message that only storage has, the refusal waits for the read, and what the
-same connection acknowledges after it waits behind it.
+A nack takes effect when the dead-letter stream has the message. The edge is sent `NacksStored` then, and repeats the nack under each new
+link session until it is. Before that neither journal nor page has the message as settled, whatever the client acknowledges after it
+(`journal_records.settled_numbers`). The nack of a message that is not in memory waits for a read (`engine.core.shard.nack_queue`).
 """
 
 from __future__ import annotations
@@ -67,11 +65,11 @@ class Connections:
         self._limits = limits
         self._data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
-        self._paths: dict[str, EdgeRoundTrip] = {}  # of the same link sessions
-        self._acked: dict[str, Mailbox] = {}  # settled since the last group
+        self._paths: dict[str, EdgeRoundTrip] = {}  # by link session
+        self._acked: dict[str, Mailbox] = {}  # with settlements that no group carries yet
         self._acked_since_ms = 0
         self._nack_queue = NackQueue(mailbox_store, limits.window)
-        self._unknown = unknown  # gets what comes for a connection that is not attached, or not yet
+        self._unknown = unknown  # called with records of connections that are not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -82,7 +80,7 @@ class Connections:
         self._delivery.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
-        """An edge's link session is over."""
+        """An edge's link session ended: detach its connections."""
         for conn in list(self._sessions.get(session, ())):
             self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
@@ -90,7 +88,7 @@ class Connections:
         self._delivery.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
-        """Storage has lost data: every connection ends, so that its client comes back with its cursor and is told of the gap."""
+        """Storage has lost data: end all connections, so that clients reconnect with their cursors and are sent the gap."""
         self._data_epoch = data_epoch
         for session, connections in self._sessions.items():
             for conn in list(connections):
@@ -103,12 +101,12 @@ class Connections:
         return sum(map(len, self._sessions.values()))
 
     def attach(self, mailbox: Mailbox, session: str, record: Attach, now_ms: int) -> None:
-        """A connection begins, or has outlived its link session."""
+        """Attach a new connection, or one that outlived its link session (`record.resume`)."""
         connections = self._sessions.get(session)
         if connections is None:
             return  # the link session ended while the page was read
         if record.resume and record.cursor_epoch != self._data_epoch:
-            # Storage has lost data: a new connection with the old cursor is told of the gap.
+            # Storage has lost data: the client reconnects with the old cursor, and is sent the gap.
             self._output.to_edges.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
@@ -133,16 +131,16 @@ class Connections:
             self._readopt(mailbox, connection, record.sent, now_ms)
         else:
             self._session_event("connect", mailbox, connection, now_ms, 0)
-            # A poll that expects nothing ends at once: it is told of the broadcasts that it is about to get.
+            # A poll ends at once if `head` is its cursor: count the broadcasts that are about to be adopted.
             head = mailbox.head + (waits and record.kind == POLL)
             welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
             self._output.to_edges.append((session, welcome))
         self._delivery.send(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Attachment, sent: int, now_ms: int) -> None:
-        """A connection that outlived the link: what it was sent is in flight again, as far as it is in memory.
+        """Put the messages up to `sent` in flight again, as far as they are in memory.
 
-        What is not in memory is sent again, where messages are repeated at all.
+        Cold ones are sent again, on connections with retries.
         """
         sent = min(sent, mailbox.head)
         if mailbox.cold and connection.retries:
@@ -154,16 +152,16 @@ class Connections:
             self._delivery.watch(mailbox, now_ms)
 
     def detach(self, session: str, record: Detach, now_ms: int) -> bool:
-        """A connection ended. False when it never was attached."""
+        """Detach a connection; returns whether it was attached."""
         mailbox = self._end(session, record, now_ms)
         if mailbox is None:
             return False
         if not mailbox.connections and (mailbox.head or mailbox.user_state is not None):
-            self._mailbox_store.mark(mailbox)  # its page says when the user was here; of who never got anything there is none
+            self._mailbox_store.mark(mailbox)  # the page keeps when the user was last seen; users without messages or state have no page
         return True
 
     def _end(self, session: str, record: Detach, now_ms: int) -> Mailbox | None:
-        """The connection is no more. Returns whose it was."""
+        """Remove the connection; returns its mailbox, None if it was not attached."""
         found = self._sessions.get(session, {}).pop(record.conn, None)
         if found is None:
             return None
@@ -216,7 +214,7 @@ class Connections:
             self._unknown(session, record)
 
     def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
-        """An acknowledgement without a connection."""
+        """An acknowledgement by HTTP, without a connection."""
         if record.seq > mailbox.head:
             self._output.to_edges.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
             return
@@ -269,7 +267,7 @@ class Connections:
                 self._nack(mailbox, session, record, read=read)
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
-        """The dead-letter stream has these: now they are settled."""
+        """The dead-letter stream has these messages: confirm their nacks and settle them."""
         self._mailbox_store.dead_lettered(letters)
         for letter in letters:
             for conn in letter.by:
@@ -293,28 +291,28 @@ class Connections:
             self._unknown(session, record)
 
     def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
-        """Is the user online?"""
+        """Answer whether the user is online."""
         self._output.to_edges.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
 
-    # -- to be journalled ---------------------------------------------------------------------------------------------
+    # -- for the journal ---------------------------------------------------------------------------------------------
 
     def handled_due(self, now_ms: int) -> bool:
-        """Have acknowledgements waited long enough to be worth a group of their own?"""
+        """Whether the oldest settlement has waited `ack_journal_ms`, and is due for a group of its own."""
         return bool(self._acked) and now_ms - self._acked_since_ms >= self._limits.ack_journal_ms
 
     @property
     def acked_keys(self) -> Set[str]:
-        """Keys of the mailboxes with acknowledgements that no group carries yet."""
+        """Keys of the mailboxes with settlements that no group carries yet."""
         return self._acked.keys()
 
     def take_handled(self) -> list[Handled]:
-        """What the next group carries; give it back with `handled_again` when the group is refused."""
+        """Removes and returns the settlements, for the next group; to be given back by `handled_again` if it is refused."""
         handled = [Handled(key, *settled_numbers(mailbox)) for key, mailbox in self._acked.items()]
         self._acked.clear()
         self._acked_since_ms = 0
         return handled
 
     def handled_again(self, handled: Sequence[Handled]) -> None:
-        """The group that carried these was refused."""
+        """The group with these settlements was refused: the next group carries them."""
         mailboxes = self._mailbox_store.mailboxes
         self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)

@@ -1,11 +1,11 @@
-"""What goes out to connections, and when it goes out again.
+"""Delivery to attached connections: first sends, revocations, and retries.
 
-The courier pumps mailboxes into connections, hears what was settled, and watches over the retry timers. A mailbox with
-messages in flight and no armed timer is `_unarmed`; its timer is armed shortly before it would fire, because nearly
-everything is acknowledged before that.
+A mailbox with messages in flight and no armed retry timer is in `_unarmed`. Its timer is armed only `ARM_AHEAD_MS` before it would fire,
+because nearly every message is acknowledged before that.
 
-While `hold_low`, connections whose next message is of low priority wait in `held`; `release` goes on with them, a few at a time, so that
-the end of a pressure is not the beginning of the next one."""
+While `hold_low` is set, mailboxes whose next message is of low priority are held back in `held`. `release` sends them a few at a time, so
+that the end of overload does not cause the next one.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import Deliver, DeliverShared, GapRange, Revoke, Shared
 
 ARM_AHEAD_MS: Final = 60
-"""A retry timer goes to its scheduler this long before it fires: a few pacing intervals and a call's way."""
+"""How long before it fires a retry timer is sent to its scheduler: a few pacing intervals and the latency of one call."""
 
 
 class Delivery:
-    """Sends for one shard. `output` holds (link session, record) for the edges until the shell carries it away."""
+    """Sends for one shard. Records for the edges are appended to `output.to_edges` as (link session, record)."""
 
     def __init__(self, limits: ShardLimits, mailbox_store: MailboxStore, output: ShardOutput) -> None:
         self._output = output
@@ -39,26 +39,26 @@ class Delivery:
         self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
-        self._bodies: dict[str, BodyCache] = {}  # by link session: which bodies its edge keeps
+        self._bodies: dict[str, BodyCache] = {}  # by link session: the bodies that its edge caches
 
     def opened(self, session: str) -> None:
-        """An edge's link session began: the edge keeps no body yet."""
+        """An edge's link session began. Its body cache is empty."""
         self._bodies[session] = BodyCache(self._limits.shared_bytes_max)
 
     def closed(self, session: str) -> None:
-        """An edge's link session is over."""
+        """An edge's link session ended."""
         self._bodies.pop(session, None)
 
     def watch(self, mailbox: Mailbox, now_ms: int) -> None:
-        """The mailbox has messages in flight."""
+        """Arm a retry timer for the mailbox, which has messages in flight, when the time comes."""
         if not mailbox.timer_ms:
             self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
-        """An acknowledgement was applied: revoke its messages on the other connections, and send what there is room for now.
+        """After an acknowledgement: revoke its messages on other connections, and send what the windows have room for now.
 
         Args:
-            by: the connection that acknowledged; `None` when it came another way.
+            by: the connection that acknowledged; `None` if it was none: an HTTP request, a cursor or a dead letter.
         """
         self._mailbox_store.mark(mailbox)
         self._output.acknowledged(settled.messages, now_ms)
@@ -74,7 +74,7 @@ class Delivery:
                 self.send(mailbox, connection, now_ms)
 
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
-        """Send what these mailboxes have just adopted. What is the same on many connections of an edge leaves as one record."""
+        """Send newly adopted broadcasts: one record per broadcast and link session, for all connections of that edge."""
         together: dict[tuple[int, str], DeliverShared] = {}
         bodies: dict[int, SharedBody] = {}
 
@@ -88,7 +88,7 @@ class Delivery:
                     self._send(mailbox, connection, sendable, now_ms)
                     continue
                 session, conn = connection.conn
-                # Each connection sends once here, and positions grow with its numbers: sorted by position, all is in order.
+                # At most one message per connection, and positions grow with its numbers: sorting by position keeps its order.
                 for seq, attempt, body in parts[0]:
                     self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
                     record = together.get((body.pos, session))
@@ -103,9 +103,9 @@ class Delivery:
             self._to_edges.append((session, record))
 
     def send(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
-        """Send what the connection has not been sent and has room for.
+        """Send the connection's next messages, as far as its window has room.
 
-        A stall ends here when the messages that caused it were settled elsewhere, or have expired.
+        Ends the connection's stall if the messages that caused it were settled elsewhere or have expired.
         """
         sendable = self._next(mailbox, connection, now_ms)
         if sendable is not None:
@@ -140,13 +140,13 @@ class Delivery:
             self.held[mailbox.key] = mailbox
 
     def superseded(self, mailbox: Mailbox, message: Message) -> None:
-        """A newer message stands for this one: who was sent it since that was decided is told that it is no more."""
+        """A newer message replaced this one: revoke it on the connections that were sent it after that was decided."""
         for connection in mailbox.connections.values():
             if connection.sent >= message.seq:
                 self._to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.envelope.id])))
 
     def release(self, now_ms: int, messages_max: int) -> None:
-        """The pressure is over: go on with what was held, until about `messages_max` messages are sent."""
+        """Overload is over: resume held mailboxes until about `messages_max` messages are sent."""
         until = self._counters["delivered"] + messages_max
         while self.held and self._counters["delivered"] < until:
             mailbox = self.held.pop(next(iter(self.held)))
@@ -154,7 +154,7 @@ class Delivery:
                 self.send(mailbox, connection, now_ms)
 
     def _deliver(self, session: str, conn: int, messages: list[tuple[int, int, bytes]]) -> None:
-        """Messages for one connection, bodies of broadcasts by reference."""
+        """Send messages to one connection, in order; broadcasts by reference to their body."""
         run: list[tuple[int, int, bytes]] = []
         for message in messages:
             body = message[2]
@@ -170,26 +170,26 @@ class Delivery:
             self._to_edges.append((session, Deliver(conn, run)))
 
     def _share(self, session: str, body: SharedBody) -> None:
-        """See that the edge has the body."""
+        """Send the body to the edge unless the edge caches it."""
         cache = self._bodies[session]
         if body.pos not in cache:
             cache.put(body.pos, body)
             self._to_edges.append((session, Shared(body.pos, bytes(body))))
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
-        """Retry timers to arm now: (key, at ms). Call it every pacing interval while `wants_timers`.
+        """Returns the retry timers to arm now, as (mailbox key, wall-clock ms). To be called every pacing interval while `wants_timers`.
 
-        A timer is armed shortly before it would fire: what is acknowledged until then, nearly everything, costs none.
+        A timer is armed at most `ARM_AHEAD_MS` before it fires, so messages acknowledged before that cost none.
         """
         retry = self._limits.retry
-        due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # no timer can be near for what is younger
+        due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # a mailbox watched since later cannot be that close to its retry
         arms = []
-        looked: list[tuple[str, Mailbox]] = []
+        candidates: list[tuple[str, Mailbox]] = []
         for key, (mailbox, since_ms) in self._unarmed.items():
             if since_ms > due_since_ms:
                 break
-            looked.append((key, mailbox))
-        for key, mailbox in looked:
+            candidates.append((key, mailbox))
+        for key, mailbox in candidates:
             del self._unarmed[key]
             at_ms = mailbox.next_retry_ms(now_ms, retry)
             if at_ms > now_ms + ARM_AHEAD_MS:
@@ -201,18 +201,18 @@ class Delivery:
 
     @property
     def wants_timers(self) -> bool:
-        """Would `arms` look at anything?"""
+        """Whether a mailbox waits for its retry timer to be armed."""
         return bool(self._unarmed)
 
     def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
-        """A scheduler forgot the volatile timers of the keys it holds: arm them again."""
+        """A scheduler restarted and lost its volatile timers, those of the keys for which `holds` is true: arm them again."""
         for key, mailbox in self._mailbox_store.mailboxes.items():
             if mailbox.timer_ms and holds(key):
                 mailbox.timer_ms = 0
                 self._unarmed[key] = (mailbox, 0)
 
     def due(self, keys: Iterable[str], now_ms: int) -> None:
-        """Retry timers that are due."""
+        """Retry timers of these mailboxes fired: send overdue messages again, or stall connections that used up their tries."""
         for key in keys:
             mailbox = self._mailbox_store.mailboxes.get(key)
             if mailbox is None:

@@ -1,12 +1,11 @@
-"""The mailboxes in memory, and what of them is not in storage yet.
+"""The mailboxes in memory, which of them storage does not have yet, and the checkpoints that write them.
 
-A mailbox is dirty from the moment it differs from its page until a checkpoint that carries it is written. It is urgent when
-its user went offline or stalled, so that its messages move to the offline stream without waiting for the next full
-checkpoint. It may leave memory when it is idle, clean and empty.
+A mailbox is dirty while it differs from its page. It is also urgent when its user went offline or stalled, or memory is short: its messages
+are then moved to the offline stream before the next full checkpoint. It may be evicted when it is idle, clean and empty.
 
-One checkpoint is under way at a time: taken -> filled, some mailboxes at a time -> done, or failed, and then all in it is dirty again.
-Between two fillings groups are committed and messages delivered: a page may be newer than the journal's part that the checkpoint covers,
-which replay does not mind, and never older.
+At most one checkpoint is under way: taken -> filled, some mailboxes at a time -> done; or failed, and all its mailboxes are dirty again.
+Groups are committed and messages delivered between two fillings, so a page may be newer than the journal entries that the checkpoint
+covers, which replay tolerates, and never older.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from engine.core.shard.limits import ShardLimits
 
 
 class DeadLetter(Struct):
-    """A message that connections refused, on its way to the dead-letter stream."""
+    """A nacked message on its way to the dead-letter stream; `by` are the connections to be sent the confirmation."""
 
     key: str
     message: Message
@@ -66,7 +65,7 @@ class MailboxStore:
 
     Args:
         limits: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
-            is remembered of it (`recent_ids`, `collapse_keys_max`, `policy_limits`).
+            is kept of it (`recent_ids`, `collapse_keys_max`, `policy_limits`).
         log: the broadcasts that mailboxes refer to.
     """
 
@@ -79,7 +78,7 @@ class MailboxStore:
         self.window_closer = WindowCloser(self.mailboxes)
         self.log = log
         self.memory = Memory()
-        self.tight = False  # memory is short: whatever is in storage too leaves it
+        self.tight = False  # memory is short: evict everything that storage has
         self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}
@@ -88,22 +87,22 @@ class MailboxStore:
         self._letters: dict[tuple[str, int], DeadLetter] = {}  # those and the ones being written, by mailbox and number
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
-        self._trimmed = -1  # below 0: what earlier incarnations left is to be trimmed too
+        self._trimmed = -1  # below 0: entries of earlier incarnations are to be trimmed too
 
     def mark(self, mailbox: Mailbox) -> None:
-        """The mailbox differs from its page."""
+        """Mark the mailbox dirty: it differs from its page."""
         self._dirty[mailbox.key] = mailbox
 
     def mark_urgent(self, mailbox: Mailbox) -> None:
-        """And its messages are to be moved to the offline stream at once."""
+        """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""
         self._urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
 
     def committed(self, number: int) -> None:
-        """The journal has the group of this number."""
+        """The group of this number is durable."""
         self._committed = number
 
     def restore(self, key: str, page: MailboxPage | None, now_ms: int) -> None:
-        """A page was read; a mailbox already in memory is newer."""
+        """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms)
             mailbox.count_in(self.memory)
@@ -115,7 +114,7 @@ class MailboxStore:
         self.window_closer.watch(mailbox)
 
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
-        """Journal records of a predecessor, oldest first; the pages of all their keys are loaded, and the broadcast log is."""
+        """Apply a predecessor's journal records, oldest first. The pages of all their keys and the broadcast log must be loaded."""
         for record in records:
             if isinstance(record, Adopted):
                 for key, seq in record.numbers:
@@ -145,18 +144,18 @@ class MailboxStore:
 
     @property
     def wants_io(self) -> bool:
-        """Is there a range to read, or a dead letter to write?"""
+        """Whether there is a range to read, or a dead letter to write."""
         return bool(self._reads or self._dead)
 
     def want_read(self, mailbox: Mailbox, first: int, count_max: int) -> None:
-        """Cold messages from number `first` on are needed; one read per mailbox at a time."""
+        """Request a read of up to `count_max` cold messages from number `first` on. Does nothing while the mailbox has a read under way."""
         if mailbox.loading or mailbox.cold is None:
             return
         mailbox.loading = True
         self._reads[mailbox.key] = StreamRead(mailbox.key, first, min(mailbox.cold[1], first + count_max - 1))
 
     def take_reads_wanted(self) -> list[StreamRead]:
-        """Stream ranges to read; answer each with `read_done` or `read_failed`."""
+        """Removes and returns the stream ranges to read; answer each with `ShardCore.read_done` or `read_failed`."""
         wanted = list(self._reads.values())
         self._reads.clear()
         return wanted
@@ -168,9 +167,10 @@ class MailboxStore:
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def refuse(self, mailbox: Mailbox, ids: Collection[str], reason: str, by: Conn) -> tuple[list[str], list[str]]:
-        """A client cannot handle these: on their way to the dead-letter stream.
+        """Queue the messages of these ids for the dead-letter stream, as far as they are in memory.
 
-        Returns the ids of which nothing is left to refuse, and those that may be among the cold messages: to be read first.
+        Returns:
+            The ids that have no pending message, and those that may be of cold messages, which have to be read first.
         """
         over, unread = [], []
         oldest = oldest_of(mailbox, ids)
@@ -189,7 +189,7 @@ class MailboxStore:
         return over, unread
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
+        """Removes and returns the messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
         letters, self._dead = self._dead, []
         return letters
 
@@ -206,13 +206,13 @@ class MailboxStore:
 
     @property
     def wants_spill(self) -> bool:
-        """Has a user gone offline, or stalled, whose messages are to be moved to the offline stream at once?"""
+        """Whether a mailbox is urgent."""
         return bool(self._urgent)
 
     def take_checkpoint(self, full: bool, messages_max: int) -> Checkpoint | None:
-        """Which mailboxes to write: all dirty ones and the journal's end (`full`), or those that went offline; then to be filled.
+        """Begin a checkpoint, to be filled: of all dirty mailboxes and the journal (`full`), or of the urgent mailboxes only.
 
-        A partial one carries at most about `messages_max` messages. At most one checkpoint is under way.
+        A partial one has at most about `messages_max` messages. Returns None while one is under way, or if there is nothing to write.
         """
         if self._checkpoint is not None:
             return None
@@ -233,7 +233,7 @@ class MailboxStore:
         return self._checkpoint
 
     def fill_checkpoint(self, mailboxes_max: int) -> bool:
-        """Put the next so many mailboxes, as they are now, into the checkpoint under way. Returns whether that was not all."""
+        """Add the next `mailboxes_max` mailboxes, in their present state, to the checkpoint. Returns whether more are left."""
         checkpoint = self._checkpoint
         assert checkpoint is not None, "no checkpoint is under way"
         waiting = checkpoint.waiting
@@ -247,7 +247,7 @@ class MailboxStore:
         return bool(waiting)
 
     def checkpoint_done(self) -> None:
-        """It is written: what is offline leaves memory."""
+        """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it."""
         checkpoint, self._checkpoint = self._checkpoint, None
         assert checkpoint is not None, "no checkpoint is under way"
         if checkpoint.through_commit is not None:
@@ -263,13 +263,13 @@ class MailboxStore:
                 mailbox.active_ms = 0  # the next eviction takes it
 
     def _may_cool(self, mailbox: Mailbox) -> bool:
-        """Is it not worth its memory? Nobody is there to be sent it, or the client is too far behind."""
+        """Whether its bodies should leave memory: no connection takes them now, or they exceed the limits."""
         if len(mailbox.hot) > self._limits.hot_messages_max or mailbox.hot_bytes > self._limits.hot_bytes_max:
             return True
         return all(connection.stalled for connection in mailbox.connections.values())
 
     def cool(self, mailbox: Mailbox) -> None:
-        """What the offline stream has leaves memory."""
+        """Drop bodies from memory that the offline stream has."""
         cooled = mailbox.cool()
         self.memory.low_spilled += sum(message.envelope.priority == LOW for message in cooled)
         oldest = min((message.expires_ms for message in cooled if message.envelope.retain), default=0)
@@ -277,7 +277,7 @@ class MailboxStore:
             mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
 
     def spill_idle(self, held: Iterable[Mailbox]) -> None:
-        """Memory is short from now on: what nobody is sent soon is written at once, mailboxes with held low messages first."""
+        """Memory is short: mark mailboxes urgent that no connection takes soon, those with held low-priority messages first."""
         for mailbox in held:
             self.mark_urgent(mailbox)
         for mailbox in list(self._dirty.values()):
@@ -285,7 +285,7 @@ class MailboxStore:
                 self.mark_urgent(mailbox)
 
     def checkpoint_failed(self) -> None:
-        """It could not be written, or only in part: everything in it is dirty again."""
+        """The checkpoint could not be written, or only in part: all its mailboxes are dirty again."""
         checkpoint, self._checkpoint = self._checkpoint, None
         assert checkpoint is not None, "no checkpoint is under way"
         for key in checkpoint.upto:
@@ -293,7 +293,7 @@ class MailboxStore:
                 self._dirty[key] = self.mailboxes[key]
 
     def evict(self, busy: Container[str], now_ms: int) -> int:
-        """Idle mailboxes leave memory, except those of `busy` keys. Returns how many did."""
+        """Evict idle, clean, empty mailboxes, except those of `busy` keys; returns how many."""
         idle = [
             key
             for key, mailbox in self.mailboxes.items()
@@ -304,7 +304,7 @@ class MailboxStore:
             and not mailbox.hot
             and not mailbox.dying
             and not mailbox.loading
-            and not (mailbox.windows and mailbox.windows.open)  # nobody would close them
+            and not (mailbox.windows and mailbox.windows.open)  # their windows would never be closed
             and (self._checkpoint is None or key not in self._checkpoint.upto)
         ]
         for key in idle:

@@ -1,21 +1,24 @@
-"""ShardCore: every decision of a shard, as one state machine without clock, sockets or storage.
+"""ShardCore: all decisions of a shard, as one state machine without clock, sockets or storage.
 
-The shell (engine/actors/shard.py) feeds it records of edges and schedulers and the answers of storage, and carries away
-what it wants: `output` for the edges, `to_scheduler`, pages and stream ranges to read, one journal group at a time,
-checkpoints, dead letters, session events.
+The shell (engine/actors/shard.py) passes in records of edges and schedulers and results of storage, and carries out what the core wants:
+`output` to the edges and schedulers, pages and stream ranges to read, one journal group at a time, checkpoints, dead letters, session
+events.
 
-`engine.core.shard.connections` has the connections, `engine.core.shard.user_requests` what is asked without one,
-`engine.core.shard.delivery` what is sent on them,
-`engine.core.commit.group` the journal groups, `engine.core.shard.broadcast_audience` the broadcasts on their way into mailboxes,
-`engine.core.shard.fired_timers` the durable
-timers that are due, `engine.core.shard.admission` what is refused and held under load beyond capacity.
+Its parts:
+    engine.core.shard.connections         attached connections and their acknowledgements
+    engine.core.shard.delivery            sending to them, retries
+    engine.core.shard.user_requests       requests made without a connection
+    engine.core.shard.page_wait           records and posts that wait for a user's page
+    engine.core.commit.group              journal groups
+    engine.core.shard.broadcast_audience  broadcasts on their way into mailboxes
+    engine.core.shard.fired_timers        durable timers that fired
+    engine.core.shard.admission           rejecting and holding back under overload
 
-A mailbox comes into memory when something concerns its user: the page is wanted, whatever concerns the user is `parked`
-in order, and goes on when the page is there. It leaves memory when nobody is connected, nothing of it is
-unwritten, and it has been idle.
+A mailbox is loaded on the first record that concerns its user: the page is read, and the user's records wait for it in order
+(`PageWait`). It is evicted when it has no connection, is written completely, and has been idle for `mailbox_idle_ms`.
 
-What a crash does: everything here is lost. The successor takes a new epoch, reads pages and journal, and is fed by the
-edges, which announce their connections and repeat unanswered posts, and by the schedulers, which fire again.
+Crash: everything here is lost. The successor takes a new epoch and reads pages and journal; the edges announce their connections and
+repeat unanswered posts, and the schedulers fire unconfirmed timers again.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
 
 class ShardCore:
-    """See the module's text. Not reentrant: one caller, one event at a time; `now_ms` is wall-clock milliseconds."""
+    """See the module's docstring. Not reentrant: one caller, one event at a time. `now_ms` is wall-clock milliseconds."""
 
     def __init__(self, index: int, limits: ShardLimits, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
         self.index = index
@@ -89,7 +92,7 @@ class ShardCore:
         self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
         self.fired_timers = FiredTimers(limits.postponed_max, output)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, output)
-        self.failed = False  # a record raised: nothing may be journalled any more
+        self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
@@ -110,16 +113,20 @@ class ShardCore:
         self.connections.opened(session)
 
     def closed(self, session: str, now_ms: int) -> None:
-        """An edge's link session is over: its connections are no more, until it announces them again."""
+        """An edge's link session ended: detach its connections. The edge attaches them again under its next session."""
         self.connections.closed(session, now_ms)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
-        """Storage has lost data, of this shard or of another."""
+        """Storage has lost data, of this shard or another: end all connections (`Connections.data_epoch_changed`)."""
         self.data_epoch = data_epoch
         self.connections.data_epoch_changed(data_epoch, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
-        """Records of an edge, in order. Raises RecordFailed; the core must not be used after it."""
+        """Apply an edge's records, in order.
+
+        Raises:
+            RecordFailed: a record could not be applied; the core must not be used any more.
+        """
         handlers, refused = self._handlers, self.refused_records
         self.admission.look()
         for record in records:
@@ -136,7 +143,7 @@ class ShardCore:
         return RecordFailed(record)
 
     def _refuse(self, session: str, record: Struct) -> None:
-        """Answer a record that has ended shards before; what has no answer is dropped."""
+        """Reject a record that has crashed shards before; records without an answer are dropped."""
         if isinstance(record, Post):
             self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE, 0, POISONED)))
         elif isinstance(record, Attach):
@@ -178,7 +185,7 @@ class ShardCore:
             self.page_wait.forget(session, record.conn)
 
     def _ask(self, session: str, record: Question, now_ms: int) -> None:
-        """What needs a mailbox and no connection."""
+        """A request that needs a mailbox and no connection."""
         if not self._owns(record.key):
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
@@ -189,7 +196,11 @@ class ShardCore:
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def fire(self, timers: Iterable[Timer], now_ms: int) -> None:
-        """Durable timers that are due; the same one may come again until `FireDone`."""
+        """Apply durable timers that fired; a timer may fire again until `FireDone`.
+
+        Raises:
+            RecordFailed: a timer could not be applied; the core must not be used any more.
+        """
         self.admission.look()
         failed: list[str] = []
         for timer in timers:
@@ -223,7 +234,10 @@ class ShardCore:
         self._enqueue(Pending("", post, timer.sid), now_ms)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
-        """Is it time for a fired timer, by its own conditions? What they turn down goes its way too: the journal says why."""
+        """Whether the conditions of a fired timer let its post go to the journal now, and not later.
+
+        A post that they drop goes there too, as a record of the decision.
+        """
         verdict = self.fired_timers.verdict(pending.timer, mailbox, now_ms)
         if isinstance(verdict, Again):
             self.output.counters["postponed"] += 1
@@ -234,7 +248,7 @@ class ShardCore:
         return True
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:
-        """Of the broadcasts that `broadcast_audience.take_announcements` gave: these are in the log, or could not be put there now."""
+        """Broadcasts returned by `broadcast_audience.take_announcements` were appended to the log (`done`), or could not be."""
         if done:
             self.fired_timers.done(sids)
         else:
@@ -243,7 +257,7 @@ class ShardCore:
     # -- journal ------------------------------------------------------------------------------------------------------
 
     def take_group(self, now_ms: int) -> Group | None:
-        """The next group to append, if none is under way and there is something to write."""
+        """Returns the next group to append; None while one is under way, storage is away, or nothing is to be written."""
         if self.post_queue.group is not None or self.storage_away or self.failed:
             return None
         if not self.wants_commit and not self.connections.handled_due(now_ms):
@@ -271,14 +285,14 @@ class ShardCore:
 
     @property
     def wants_commit(self) -> bool:
-        """Is there something that should not wait for a group of its own?"""
+        """Whether something waits for a group and is urgent: anything but acknowledgements."""
         admission = self.admission
         if len(self.post_queue) or self.mailbox_store.window_closer.wants_commit or len(self.user_requests):
             return True
         return self.broadcast_audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
     def group_known(self, hits: Mapping[int, bytes], now_ms: int) -> Group | None:
-        """Storage remembers some ids of the group and took nothing: the group without them, or `None`."""
+        """Storage appended nothing, because it has these ids of the group already: returns the group without them, or None."""
         before = self.post_queue.group
         group, answers = self.post_queue.known(hits, now_ms)
         self._answer(answers)
@@ -287,7 +301,7 @@ class ShardCore:
         return group
 
     def group_committed(self, now_ms: int) -> None:
-        """The group is durable: publishers are answered, clients are sent the messages."""
+        """The group is durable: answer its publishers and deliver its messages."""
         group, touched, superseded = self.post_queue.committed()
         self.mailbox_store.committed(group.number)
         self.output.counters["commits"] += 1
@@ -324,15 +338,15 @@ class ShardCore:
                 counters["windows_closed"] += isinstance(record, Ended)
 
     def replayed(self) -> None:
-        """The journal of a predecessor is replayed: what its groups pushed out of full mailboxes is gone, its gap may have been told."""
+        """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""
         for mailbox in self.mailboxes.values():
             self.output.counters["trimmed"] += len(mailbox.trim(self.limits.offline_max))
 
     def group_refused(self) -> None:
-        """Storage is away. All posts are refused until `storage_back`.
+        """Storage is unavailable: reject all posts until `storage_back`.
 
-        Those of the group wait until then for their answer: storage may have taken it, and if the shard dies before the
-        rollback a successor delivers it.
+        Posts of the refused group are answered only then: storage may have appended it, and if this shard dies before the rollback, its
+        successor delivers it.
         """
         group = self.post_queue.refused()
         self.storage_away = True
@@ -345,7 +359,7 @@ class ShardCore:
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
 
     def storage_back(self) -> None:
-        """Storage answers again, and the refused group is rolled back: it never was."""
+        """Storage is available again and the refused group is rolled back: answer its posts "unavailable"."""
         self.storage_away = False
         undecided, self._undecided = self._undecided, []
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
@@ -367,22 +381,22 @@ class ShardCore:
                 continue
             if answer.status == DUPLICATE:
                 self.output.counters["duplicates"] += 1
-            told = Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms, answer.until_ms)
-            output.append((pending.session, told))
+            posted = Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms, answer.until_ms)
+            output.append((pending.session, posted))
         self.fired_timers.done(fired)
         self.fired_timers.failed(failed)
         self.fired_timers.again(again)
 
     @property
     def wants_ack_commit(self) -> bool:
-        """Are there acknowledgements that no group carries yet?"""
+        """Whether acknowledgements wait for a group."""
         return bool(self.connections.acked_keys)
 
     # -- pages and streams --------------------------------------------------------------------------------------------
 
     @property
     def wants_fetch(self) -> bool:
-        """Is there anything to read, or to write beside journal and checkpoints?"""
+        """Whether there is anything to read, or to write other than the journal and checkpoints."""
         return any(
             (
                 self.page_wait.wants_pages,
@@ -393,17 +407,21 @@ class ShardCore:
         )
 
     def take_pages_wanted(self) -> list[str]:
-        """Keys whose page is to be read; answer with `pages_loaded`, or `pages_failed`."""
+        """Removes and returns the keys whose page is to be read; answer with `pages_loaded` or `pages_failed`."""
         return self.page_wait.take_pages_wanted()
 
     def pages_failed(self, keys: Iterable[str]) -> None:
-        """The pages could not be read: they are wanted again. Posts that wait are answered "unavailable"."""
+        """The pages could not be read: they are wanted again, and the posts that wait for them are answered "unavailable"."""
         keys = list(keys)
         self._answer([Answer(pending, UNAVAILABLE) for pending in self.page_wait.take_posts(keys)])
         self.page_wait.want_again(keys)
 
     def pages_loaded(self, pages: Mapping[str, MailboxPage | None], now_ms: int) -> None:
-        """Pages as storage has them, `None` for users never seen; what waited for them goes on."""
+        """Pages were read, None for users without one: restore the mailboxes and apply what waited for them.
+
+        Raises:
+            RecordFailed: a record that waited could not be applied; the core must not be used any more.
+        """
         for key, page in pages.items():
             self.mailbox_store.restore(key, page, now_ms)
             for session, what in self.page_wait.take(key):
@@ -416,13 +434,13 @@ class ShardCore:
                     raise self._failed(self._record_of(what)) from error
 
     def _record_of(self, waiting: Struct | Pending) -> Struct:
-        """What an edge or scheduler sends again when it gets no answer for this."""
+        """The record that an edge or scheduler repeats when this is not answered."""
         if not isinstance(waiting, Pending):
             return waiting
         return self.fired_timers.taken(waiting.timer) if waiting.timer else waiting.post
 
     def read_done(self, read: StreamRead, entries: Iterable[StoredMessage], now_ms: int) -> None:
-        """What the stream holds of the range."""
+        """A range of an offline stream was read: `entries` is what the stream has of it."""
         mailbox = self.mailboxes.get(read.key)
         if mailbox is None:
             return
@@ -438,27 +456,27 @@ class ShardCore:
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
-        """They are there."""
+        """The dead-letter stream has these messages."""
         self.output.counters["dead_lettered"] += len(letters)
         self.connections.dead_lettered(letters, now_ms)
 
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Look for windows and quiet hours that are over; measure the pressure and act on it. To be called every `pressure_tick_ms`."""
+        """Find windows and quiet hours that ended, measure the load and adjust admission. To be called every `pressure_tick_ms`."""
         self.mailbox_store.window_closer.tick(now_ms)
         self.broadcast_step.tick(now_ms)
         if self.admission.tick(now_ms):
             self.evict(now_ms)
 
     def evict(self, now_ms: int) -> int:
-        """Idle mailboxes leave memory. Returns how many did."""
+        """Evict idle mailboxes; returns how many."""
         return self.mailbox_store.evict(
             self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked_keys, now_ms
         )
 
     def stats(self, now_ms: int) -> dict[str, Any]:
-        """Plain numbers for status and metrics; their cost does not depend on how many mailboxes there are."""
+        """Figures for status and metrics, in O(1) of the number of mailboxes."""
         memory = self.mailbox_store.memory
         return {
             **self.output.counters,

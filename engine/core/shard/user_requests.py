@@ -1,17 +1,17 @@
-"""What edges ask a shard about one user, without a connection: acknowledge, probe, subscribe, the profile; and
-what would become of a message, or became of one (`engine.core.shard.explain`).
+"""Requests of edges about one user, made without a connection: acknowledge, probe, subscribe, read or set the profile, and explain a
+message that would be or was published (`engine.core.shard.explain`).
 
-What is only looked up is answered at once. What is to be written down, a note, is durable before its answer:
+Reads are answered at once. A change is durable before it is answered:
 
-    asked, waits -> in a group, as a journal record -> committed: the record is applied to the mailbox, the request is answered
-                                                    -> refused: storage may have it until the rollback is through; then "unavailable"
-                                                       is the truth
+    waiting -> in a group, as a journal record -> committed: applied to the mailbox, answered "ok"
+                                               -> refused: answered "unavailable", but only after the rollback, since until then
+                                                  storage may have it
 
-A request may come again when its answer was lost; a note says how things are, not how they change, so taking it twice is taking it
-once. Of two notes about one thing the later one stands, at commit and at replay, which apply records in their order (`apply_note`).
+An edge repeats a request whose answer was lost. Changes are idempotent: each holds the new state, not a difference. Of two changes to one
+thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`).
 
-Crash: what waits is lost and nobody was told otherwise, its edge asks again; what is in the journal is replayed.
-Limit: one note per request, and edges bound the requests that await answers.
+Crash: waiting changes are lost and unanswered, so their edges repeat them; journalled ones are replayed.
+Limit: one change per request, and edges bound their unanswered requests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trac
 
 
 class UserRequests:
-    """The questions of one shard, and its notes. Answers go into the shard's output."""
+    """Handles the requests of one shard; `len()` is the number of changes that no group carries yet. Answers go into the shard's output."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class UserRequests:
         self._storage_away = False
 
     def __len__(self) -> int:
-        """Notes that wait for a group."""
+        """Changes that wait for a group."""
         return len(self._waiting)
 
     def ask(self, mailbox: Mailbox, session: str, record: Question, now_ms: int) -> None:
-        """A question about a user whose mailbox is in memory."""
+        """Handle a request; the user's mailbox is in memory. Answered now, or after the group that carries its change."""
         if isinstance(record, Probe):
             self._connections.probe(mailbox, session, record, now_ms)
         elif isinstance(record, GetProfile):
@@ -97,45 +97,45 @@ class UserRequests:
                 self._broadcast_audience.subscribe(mailbox, session, record)
             elif isinstance(record, Happened):
                 noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
-                self._note(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
+                self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
             else:
                 done = ProfileIs(record.ref, OK, record.profile, mailbox.seen_ms)
-                self._note(UserChange(mailbox, session, Profiled(mailbox.key, record.profile), done, ProfileIs(record.ref, UNAVAILABLE)))
+                self._change(UserChange(mailbox, session, Profiled(mailbox.key, record.profile), done, ProfileIs(record.ref, UNAVAILABLE)))
 
-    def _note(self, note: UserChange) -> None:
+    def _change(self, change: UserChange) -> None:
         if self._storage_away:
-            self._output.to_edges.append((note.session, note.failed))
+            self._output.to_edges.append((change.session, change.failed))
         else:
-            self._waiting.append(note)
+            self._waiting.append(change)
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes that notes wait for."""
-        return {note.mailbox.key for note in self._waiting}
+        """Keys of the mailboxes with waiting changes; they must stay in memory."""
+        return {change.mailbox.key for change in self._waiting}
 
     def take(self) -> list[UserChange]:
-        """What the next group carries; then exactly one of `committed` and `refused` says what became of it."""
+        """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken, self._waiting = self._waiting, []
         return taken
 
-    def committed(self, notes: Iterable[UserChange]) -> None:
-        """They are durable: the mailboxes have them, and the edges are told."""
-        for note in notes:
-            apply_note(note.mailbox, note.record, 0)
-            if isinstance(note.done, Followed) and isinstance(note.record, Noticed) and note.record.follow:
-                follows = user_state_of(note.mailbox).follows
-                note.done.timers = {rule: follows[rule] for rule in note.record.follow if rule in follows}
-            self._mailbox_store.mark(note.mailbox)
-            self._broadcast_step.wake(note.mailbox)
-            self._output.to_edges.append((note.session, note.done))
+    def committed(self, changes: Iterable[UserChange]) -> None:
+        """The group with these changes is durable: apply and answer them."""
+        for change in changes:
+            apply_note(change.mailbox, change.record, 0)
+            if isinstance(change.done, Followed) and isinstance(change.record, Noticed) and change.record.follow:
+                follows = user_state_of(change.mailbox).follows
+                change.done.timers = {rule: follows[rule] for rule in change.record.follow if rule in follows}
+            self._mailbox_store.mark(change.mailbox)
+            self._broadcast_step.wake(change.mailbox)
+            self._output.to_edges.append((change.session, change.done))
 
-    def refused(self, notes: Sequence[UserChange]) -> None:
-        """Storage is away: those that no group carried are answered. Those of the group wait for `storage_back`."""
+    def refused(self, changes: Sequence[UserChange]) -> None:
+        """The group with these changes was refused. They are answered by `storage_back`; changes that no group carried are answered now."""
         self._storage_away = True
-        self._undecided = notes
-        self._output.to_edges.extend((note.session, note.failed) for note in self.take())
+        self._undecided = changes
+        self._output.to_edges.extend((change.session, change.failed) for change in self.take())
 
     def storage_back(self) -> None:
-        """The group is not in the journal: what it carried is answered."""
+        """The refused group is rolled back: answer its changes "unavailable"."""
         self._storage_away = False
         undecided, self._undecided = self._undecided, ()
-        self._output.to_edges.extend((note.session, note.failed) for note in undecided)
+        self._output.to_edges.extend((change.session, change.failed) for change in undecided)

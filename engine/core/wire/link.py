@@ -1,31 +1,30 @@
-"""The link between two actors: one kind of call carries everything, in order, both ways.
+"""The link protocol between two actors: one kind of call carries batches of records in both directions, in order.
 
 A Ray call costs about a millisecond of CPU whatever it carries, and calls are not guaranteed to start or finish in
-order. So two actors exchange batches, never messages: `exchange(session, seq, batch) -> reply`. The caller's records
-travel as the argument, the callee's as the reply, and one call is always parked at the callee so that it can answer the
-moment it has something to say.
+order. So two actors exchange batches, never single records: `exchange(session, seq, batch) -> reply`. The caller's
+records are the argument, the callee's the reply (long polling, RFC 6202): one call is always parked at the callee, so that it can reply as
+soon as it has records to send.
 
 States of a session
     caller   opening   only request 0 is under way; nothing else is sent before its reply
              open      up to `inflight_max` requests under way
-             over      a call failed, timed out, or the callee said RESET; a new Caller with a new session id replaces it
+             over      a call failed or timed out, or the reply was RESET; a new Caller with a new session id replaces it
     callee   open      from the first request 0 until `timeout_ms` without a request
-             over      forgotten; whatever still arrives for it is answered with RESET
+             over      discarded; later requests of the session are answered with RESET
 
-Numbers. Requests are numbered by the caller, replies by the callee, each from 0, and each side applies in order what may
-arrive in any order. Every request gets exactly one reply. Because request 0 travels alone, a callee that sees another
-number first knows that it has lost the session (it was restarted) and says so at once.
+Numbers. Requests are numbered by the caller, replies by the callee, each from 0. They may arrive in any order and are applied in order of
+their numbers. Every request gets exactly one reply. Request 0 travels alone, so a callee that receives another number for an unknown
+session has been restarted since, and replies RESET.
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last
-reply that said something, has passed. The callee keeps up to `_PARKED_MAX` calls without an answer, and while there was
-something to hear lately the caller keeps two under way: so what a request brings about (a commit, a delivery) usually leaves
-with a call that is there already, and neither an empty reply nor a call to park anew is made for it. The last parked call is used up
-sparingly, after two intervals. The interval grows with the batch that left last: under load waiting a little longer costs a
-small part of the latency there is anyway, and halves the calls. Records given with `push_latest` (ACKs) wait for the longer
-interval, or ride along with whatever leaves earlier; only the latest per key is kept.
+reply with records, has passed. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way for
+`park_ms` after a reply with records: so the result of a request (a commit, a delivery) usually finds a parked call, and needs
+neither an empty reply nor a new call. The last parked call is replied to only after two intervals. The interval grows with the
+size of the last batch: under load it adds little to the latency and halves the calls. Records given to `push_latest` (ACKs)
+wait for the longer interval `lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
 
-What is lost when a session ends: whatever was queued or under way. Both sides are told, and repeat what matters: the
-caller announces its state again and repeats unanswered requests under their ids.
+When a session ends, records queued or under way are lost at both ends. The caller announces its state again under the next session,
+and repeats unanswered requests under their ids.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from msgspec import Struct
 from engine.core.wire.records import encode
 
 RESET: Final = b""
-"""The reply to a request of a session the callee does not know."""
+"""The reply to a request of an unknown session."""
 
 _HEADER_BYTES: Final = 8
 _PARKED_MAX: Final = 3
-"""Calls the callee holds when it has nothing to say: far enough below `inflight_max` that the caller can make more."""
+"""Calls that the callee parks: far enough below `inflight_max` that the caller can make more."""
 
 _SHORT_ARRAY: Final = 16
 """MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
@@ -73,12 +72,12 @@ class LinkLimits(Struct, frozen=True):
     queue_bytes_max: int
 
     def interval_ms(self, records: int) -> float:
-        """How long to wait after a batch of so many records."""
+        """The pacing interval after a batch of this many records, in milliseconds."""
         return max(self.pacing_ms, min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms))
 
 
 class LinkOverflow(Exception):
-    """More is waiting at one end than `queue_bytes_max`: the peer does not keep up, the session must end."""
+    """More than `queue_bytes_max` is queued at one end: the peer does not keep up, and the session must end."""
 
 
 class _Outbox:
@@ -104,7 +103,7 @@ class _Outbox:
         self._grown(len(data), now_ms)
 
     def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
-        """Encoding many at once costs a third of encoding each."""
+        """Encodes runs of records at once, at a third of the cost of encoding each."""
         for start in range(0, len(records), _RUN_RECORDS):
             run = records[start : start + _RUN_RECORDS]
             data = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
@@ -165,7 +164,7 @@ class _Outbox:
 
 
 class _InOrder:
-    """Gives back numbered payloads in the order of their numbers, each once."""
+    """Reorder buffer: returns numbered payloads in the order of their numbers, each once."""
 
     __slots__ = ("_early", "next")
 
@@ -190,9 +189,9 @@ class _InOrder:
 
 
 class Caller:
-    """The calling end of one session. Feed it records and replies, make the calls it asks for."""
+    """The calling end of one session. After each event, make the calls that `call` returns. Times are monotonic milliseconds."""
 
-    __slots__ = ("_heard_ms", "_inflight", "_last_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
+    __slots__ = ("_inflight", "_last_ms", "_last_records_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
         self.session = session
@@ -203,7 +202,7 @@ class Caller:
         self._inflight: dict[int, float] = {}
         self._next = 0
         self._last_ms = float("-inf")
-        self._heard_ms = float("-inf")  # when a reply last said something
+        self._last_records_ms = float("-inf")  # when a reply last had records
 
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
@@ -214,11 +213,11 @@ class Caller:
         self._outbox.push_latest(key, record, now_ms)
 
     def promote(self, key: Hashable, now_ms: float) -> None:
-        """What waits under the key must leave before whatever is pushed from now on."""
+        """Queue the record given to `push_latest` under this key now, before records pushed later. Raises LinkOverflow."""
         self._outbox.promote(key, now_ms)
 
     def call(self, now_ms: float) -> tuple[int, bytes] | None:
-        """The next call to make now: (seq, batch), or `None`. Ask again until `None`."""
+        """Returns the next call that is due, (seq, batch), or None. To be called until it returns None."""
         if self.over:
             return None
         under_way = len(self._inflight)
@@ -234,13 +233,13 @@ class Caller:
         return seq, self._outbox.take(self._limits.batch_bytes_max)
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
-        """The callee's answer to request `seq`: batches that are now in order. An over session gives none."""
+        """Accept the reply to request `seq`; returns the batches that are now in order, none if the session is over."""
         if len(data) < _HEADER_BYTES:  # RESET, or no reply at all
             self.over = True
         if self.over or self._inflight.pop(seq, None) is None:
             return []
         if len(data) > _EMPTY_BYTES:
-            self._heard_ms = now_ms
+            self._last_records_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
 
     @property
@@ -248,17 +247,17 @@ class Caller:
         return self._next == 1 and self._replies.next == 0
 
     def _wanted(self, now_ms: float) -> int:
-        """How many calls are to be under way even if there is nothing to say."""
-        return 2 if now_ms - self._heard_ms < self._limits.park_ms and not self._opening else 1
+        """Number of calls to keep under way, also with empty batches."""
+        return 2 if now_ms - self._last_records_ms < self._limits.park_ms and not self._opening else 1
 
     def check(self, now_ms: float) -> bool:
-        """Is the session alive? A request without an answer for `timeout_ms` ends it."""
+        """Whether the session is alive. It ends when a request has no reply for `timeout_ms` + `park_ms`."""
         if self._inflight and now_ms - min(self._inflight.values()) > self._limits.timeout_ms + self._limits.park_ms:
             self.over = True
         return not self.over
 
     def wake_at(self, now_ms: float) -> float:
-        """When `call` or `check` may have something new to say, if nothing happens before."""
+        """The time at which `call` and `check` are to be called again, if no event comes before."""
         if len(self._inflight) < self._wanted(now_ms):
             return now_ms
         deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
@@ -269,9 +268,9 @@ class Caller:
 
 
 class Callee:
-    """The called end of one session. Feed it requests and records, send the replies it asks for."""
+    """The called end of one session. After each event, send the replies that `reply` returns. Times are monotonic milliseconds."""
 
-    __slots__ = ("_heard_ms", "_last_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+    __slots__ = ("_last_ms", "_last_request_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
         self.session = session
@@ -281,7 +280,7 @@ class Callee:
         self._parked: dict[int, float] = {}
         self._next = 0
         self._last_ms = float("-inf")
-        self._heard_ms = now_ms
+        self._last_request_ms = now_ms
 
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
@@ -292,15 +291,15 @@ class Callee:
         self._outbox.push_all(records, now_ms)
 
     def request(self, seq: int, batch: bytes, now_ms: float) -> list[bytes]:
-        """A request arrived and is parked: batches that are now in order. A repeated one is ignored."""
-        self._heard_ms = now_ms
+        """Accept and park a request; returns the batches that are now in order. A repeated request is ignored."""
+        self._last_request_ms = now_ms
         if self._requests.seen(seq):
             return []
         self._parked[seq] = now_ms
         return self._requests.accept(seq, batch)
 
     def reply(self, now_ms: float) -> tuple[int, bytes] | None:
-        """The next reply to send now: (request seq, data), or `None`. Ask again until `None`.
+        """Returns the next reply that is due, (request seq, data), or None. To be called until it returns None.
 
         Request 0 is answered at once: until then the caller may send nothing else.
         """
@@ -318,16 +317,16 @@ class Callee:
         return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
 
     def _due_at(self) -> float | None:
-        """When what waits may leave, `None` when nothing waits."""
+        """When the next reply with records is due; None if nothing is queued."""
         return self._outbox.due_at(self._last_ms, self._limits, 1 if len(self._parked) > 1 else 2)
 
     def alive(self, now_ms: float) -> bool:
-        """Has a request arrived within `timeout_ms`, or is one parked within its lease?"""
-        return now_ms - self._heard_ms <= self._limits.timeout_ms + self._limits.park_ms
+        """Whether a request arrived within the last `timeout_ms` + `park_ms`."""
+        return now_ms - self._last_request_ms <= self._limits.timeout_ms + self._limits.park_ms
 
     def wake_at(self, now_ms: float) -> float:
-        """When `reply` or `alive` may have something new to say, if nothing happens before."""
-        deadline = self._heard_ms + self._limits.timeout_ms + self._limits.park_ms + 1
+        """The time at which `reply` and `alive` are to be called again, if no event comes before."""
+        deadline = self._last_request_ms + self._limits.timeout_ms + self._limits.park_ms + 1
         if not self._parked:
             return deadline
         lease = next(iter(self._parked.values())) + self._limits.park_ms
