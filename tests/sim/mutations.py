@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
+from itertools import count
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from engine.core.mailbox.aggregation_window import WindowItem, Windows
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.conflation import Conflation
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import timer_id
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
@@ -346,7 +348,8 @@ def a_timer_fires_early() -> Any:
 
 @mutation
 def a_timer_s_effect_is_not_remembered() -> Any:
-    return patched(Pending, "dedupe_id", property(lambda self: f"{self.timer}{id(self)}" if self.timer else self.post.envelope.id))
+    times = count()
+    return patched(commit, "timer_effect_id", lambda sid: f"{timer_effect_id(sid)}-{next(times)}")
 
 
 @mutation
@@ -535,7 +538,11 @@ def what_is_put_off_is_not_scheduled() -> Any:
     async def schedule(self: ShardClient, drafts: Any, call: Any, made: list[Any]) -> None:
         for draft, result in zip(drafts, made, strict=True):
             if result.status == results.PUT_OFF:
-                result.status, result.scheduled_id, result.scheduled_at = "scheduled", timer_id(draft.key, draft.id), draft.expires_ms
+                result.status, result.scheduled_id, result.scheduled_at = (
+                    "scheduled",
+                    timer_id(draft.key, draft.envelope.id),
+                    draft.expires_ms,
+                )
 
     return patched(ShardClient, "_schedule_deferred", schedule)
 
