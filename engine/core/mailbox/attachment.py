@@ -1,9 +1,9 @@
-"""One connection of a user: what it was sent, what of it is unanswered, and when that goes out again.
+"""One connection of a user: its send position, its unacknowledged messages, and their retries.
 
-`sent` is the last number the connection has passed. `flight` holds what it was sent and has not been settled, in sequence order; its size
-is the in-flight window. A message that has used up its tries stalls the connection: nothing is in flight on it any more, so that all its
-messages may leave memory, until the client acknowledges something or none of the messages that stalled it is left. Retries look at the
-oldest message in flight only, as TCP does: later ones are checked when it is due."""
+`sent` is the last number that sending has passed on the connection. `flight` holds the sent messages that are not settled, in sequence
+order; the in-flight window limits its size. A message that has used up its tries stalls the connection: its flight is emptied, so that all
+its messages may leave memory, until the client acknowledges something or none of the messages that stalled it is left. The retry timer
+follows only the oldest message in flight, as in TCP: later ones are checked when it is due."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.core.model.message import Message
 from engine.core.wire.records import POLL, SSE
 
 Conn = tuple[str, int]
-"""A connection, as its link session and the number the edge gave it."""
+"""Identifies a connection: its link session, and the number that the edge assigned to it."""
 
 
 class Attachment:
-    """What one connection of the user has been sent."""
+    """The delivery state of one connection. Times in milliseconds."""
 
     __slots__ = (
         "conn",
@@ -50,28 +50,28 @@ class Attachment:
         path: EdgeRoundTrip | None = None,
     ) -> None:
         self.conn = conn
-        self.path = path or EdgeRoundTrip()  # to its edge, shared with the others there
+        self.path = path or EdgeRoundTrip()  # shared by all connections of the edge
         self.kind = kind
-        self.retries = kind not in (SSE, POLL)  # is a message sent again? Not on plain SSE, and a poll ends with its first batch
+        self.retries = kind not in (SSE, POLL)  # plain SSE does not acknowledge, and a poll ends with its first batch
         self.session = session
         self.device = device
         self.sent = sent
         self.since_ms = now_ms
-        self.topics = tuple(topics)  # of which the bearer's token makes it a member
+        self.topics = tuple(topics)  # memberships granted by the bearer token
         self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
         self.flight_bytes = 0
-        self.first_sent_ms: dict[int, int] = {}  # of messages in flight that were sent again
+        self.first_sent_ms: dict[int, int] = {}  # first send time of retried messages in flight
         self.rtt_ms = 0.0
         self.stalled = False
-        self.exhausted: dict[int, int] = {}  # stalled by these: seq -> expires at ms
+        self.exhausted: dict[int, int] = {}  # messages that stalled it: seq -> expires at ms
 
     def fly(self, message: Message, now_ms: int) -> None:
-        """The message goes out for the first time on this connection."""
+        """Add the message to the flight: its first send on this connection."""
         self.flight[message.seq] = (now_ms, 1)
         self.flight_bytes += len(message.envelope.body)
 
     def land(self, message: Message) -> bool:
-        """The message is settled or gone: it leaves the flight. Returns whether it was in it."""
+        """Remove a settled or gone message from the flight and the stall causes. Returns whether it was in flight."""
         if self.exhausted:
             self.exhausted.pop(message.seq, None)
         if self.first_sent_ms:
@@ -82,7 +82,7 @@ class Attachment:
         return True
 
     def measure(self, seq: int, now_ms: int, policy: RetryPolicy) -> None:
-        """One round trip per ACK, and none of a repeated message (Karn's algorithm)."""
+        """Update the estimate with one round trip per ACK; a retried message gives no sample (Karn's algorithm)."""
         flown = self.flight.get(seq)
         if flown is not None:
             sent_ms, tries = flown
@@ -93,7 +93,10 @@ class Attachment:
                 self.rtt_ms = policy.backed_off(self.rtt_ms, tries)
 
     def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
-        """Messages to send again now. May stall the connection instead."""
+        """Return the messages to retry now, as (sequence number, attempt, body), and record the retry.
+
+        Stalls the connection and returns nothing when an overdue message has used up its tries.
+        """
         if self.stalled or not self.retries:
             return []
         again: list[tuple[int, int, bytes]] = []
@@ -125,20 +128,20 @@ class Attachment:
         self.spend(hot)
 
     def may_go_on(self, now_ms: int) -> bool:
-        """It is stalled, and what stalled it was settled elsewhere, is gone, or has expired."""
+        """Return whether it is stalled and every message that stalled it was settled elsewhere, is gone, or has expired."""
         return self.stalled and all(expires_ms <= now_ms for expires_ms in self.exhausted.values())
 
     def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
-        """When the oldest message in flight is due again; 0 when nothing is."""
+        """Return the retry time of the oldest message in flight, in ms; 0 when no message is to be retried."""
         if not self.flight or not self.retries or self.stalled:
             return 0
         sent_ms, tries = next(iter(self.flight.values()))
         return int(sent_ms + policy.wait_ms(self.rtt_ms, tries, self.path.rtt_ms(now_ms))) + 1
 
     def written(self, hot: Mapping[int, Message], seq: int) -> None:
-        """The transport has taken everything up to `seq`: it makes room in the window, and acknowledges nothing.
+        """Remove everything up to `seq`, which the transport accepted, from the flight. Frees the window, and settles nothing.
 
-        For transports that do not acknowledge as they go (plain SSE).
+        For transports without acknowledgements during delivery (plain SSE).
         """
         for number in [number for number in self.flight if number <= seq]:
             _, tries = self.flight.pop(number)
@@ -148,7 +151,7 @@ class Attachment:
             self.flight_bytes -= len(message.envelope.body)
 
     def spend(self, hot: Mapping[int, Message]) -> None:
-        """What is in flight is pending again; its tries count as attempts."""
+        """Empty the flight: its messages are pending again, and their tries are added to their attempts."""
         for seq, (_, tries) in self.flight.items():
             hot[seq].attempts += tries
         self.flight.clear()

@@ -1,16 +1,16 @@
-"""Conflation: for a user who is behind, the newest message of a collapse key stands for the older ones (`collapse` in PROTOCOL.md).
+"""Conflation: for a user who is behind, the newest message of a collapse key replaces the older ones (`collapse` in PROTOCOL.md).
 
-A new message supersedes the newest pending one of its key when nobody has been sent that one, the new one is worth at least as much
-(priority, retention), and the user is behind: every connection has something unsent before it, or nobody is connected and more than a
-threshold is waiting. Who keeps up gets every message.
+A new message supersedes the newest pending one of its key when that one was sent on no connection, the new one has at least its priority
+and retention, and the user is behind: every connection is stalled or has unsent messages before it, or there is no connection and at least
+a threshold of messages is pending. A user who keeps up gets every message.
 
-The decision is made once, when the group is built, and rides in the new message's journal record (`Stored.supersedes`). So commit and
-replay do the same: the older number is gone, announced by a gap like every number that is; both happen, or neither. A number that was
-sent between building and commit is gone too, and revoked where it was sent. How many messages the new one stands for is a member of its
-body, `count`.
+The decision is made once, when the group is built, and is stored in the new message's journal record (`Stored.supersedes`). So commit and
+replay have the same effect: the older number is gone, announced by a gap like every gone number; both happen, or neither. A number that
+was sent between building and commit is gone too, and revoked on the connections that it was sent on. The `count` member of the body is the
+number of messages that the new one replaces, itself included.
 
-Only the newest message of each of the last `keys_max` keys is remembered, in the mailbox and its page. Forgetting one costs a conflation,
-never a message. A mailbox with `gaps_max` separate gaps conflates no more until some are told: each costs room in every page.
+Only the newest message of each of the last `keys_max` keys is stored, in the mailbox and its page. Evicting one costs a conflation,
+never a message. A mailbox with `gaps_max` separate gaps stops conflating until some are settled: each takes space in every page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.core.model.message import Collapsing
 
 
 class ConflationLimits(Struct, frozen=True):
-    """See the module's text. `offline_min`: messages waiting for a user who is not connected."""
+    """Limits, see the module docstring. `offline_min`: the least pending messages of a user without a connection."""
 
     offline_min: int = 100
     keys_max: int = 64
@@ -33,7 +33,7 @@ DEFAULTS = ConflationLimits()
 
 
 class Conflation(Struct, frozen=True, gc=False):
-    """`supersedes`: the number of the older message, 0 for none. `count`: how many messages the new one stands for."""
+    """`supersedes`: the number of the older message, 0 for none. `count`: how many messages the new one represents, itself included."""
 
     supersedes: int
     count: int
@@ -43,9 +43,9 @@ ALONE = Conflation(0, 1)
 
 
 def judge(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: bool, limits: ConflationLimits) -> Conflation:
-    """Does a new message of this priority and retention supersede `known`, the newest of its key?
+    """Decide whether a new message of this priority and retention supersedes `known`, the newest of its key. Returns `ALONE` if not.
 
-    `known` may be of the group under way: then its number is above the mailbox's head, and surely unsent.
+    `known` may be in the group being built: then its number is above the mailbox's head, and it is unsent.
     """
     if known is None or priority > known.priority or (known.retain and not retain) or len(mailbox.gone) >= limits.gaps_max:
         return ALONE
@@ -55,7 +55,7 @@ def judge(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: boo
 
 
 def remember(mailbox: Mailbox, key: str, message: Collapsing, keys_max: int) -> None:
-    """The newest message of a key is committed; the key not heard of for longest makes room."""
+    """Store the newest committed message of a key. Above `keys_max` keys, evicts the least recently updated."""
     collapsing = mailbox.collapsing
     collapsing.pop(key, None)
     collapsing[key] = message

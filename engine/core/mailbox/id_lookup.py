@@ -1,8 +1,8 @@
-"""Which messages a client means when it names them by their ids.
+"""Resolves message ids sent by a client to sequence numbers.
 
-An id may be pending twice: storage forgets the ids of publishers after a day, a message waits for three, and an id that the engine made is
-known while it is recent only. A connection means what is in flight on it. What is not, it was shown before its shard died or the
-connection stalled, and nobody knows which: the oldest, because messages are shown in order."""
+An id may be pending twice: storage drops publishers' ids after a day, a message is kept for three, and an id made by the engine is stored
+only while it is recent. An id from a connection means the messages in flight on it. An id that is not in flight was delivered before the
+shard failed or the connection stalled, and its number is not recorded: it means the oldest, because messages are delivered in order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from engine.core.mailbox.mailbox import Mailbox
 
 
 def oldest_of(mailbox: Mailbox, ids: Iterable[str]) -> dict[str, int]:
-    """The oldest number of each of these ids, as far as memory knows one. For those who have no connection, and for a refusal, which is
-    of one message."""
+    """Return the oldest number in memory of each of these ids; omits ids without one.
+
+    For callers without a connection, and for a refusal, which is of one message.
+    """
     wanted = set(ids)
     oldest = {id: seq for id in wanted if (seq := mailbox.recent.get(id, (0,))[0])}
     for seq, message in chain(mailbox.dying.items(), mailbox.hot.items()):
@@ -25,10 +27,10 @@ def oldest_of(mailbox: Mailbox, ids: Iterable[str]) -> dict[str, int]:
 
 
 def seqs_shown(mailbox: Mailbox, ids: Iterable[str], by: Attachment) -> list[int]:
-    """All numbers of these ids that are in flight on a connection, and the oldest of each of the others, ascending."""
+    """Return all numbers of these ids in flight on a connection, and the oldest number of each other id, ascending."""
     wanted = set(ids)
     shown = {
         seq: message.envelope.id for seq in by.flight if (message := mailbox.hot.get(seq)) is not None and message.envelope.id in wanted
     }
-    left = wanted.difference(shown.values())  # nearly always nothing
+    left = wanted.difference(shown.values())  # nearly always empty
     return sorted([*shown, *oldest_of(mailbox, left).values()] if left else shown)

@@ -1,17 +1,17 @@
-"""One user's mailbox: what is numbered, what is pending, and what each connection has been sent.
+"""One user's mailbox: its sequence numbers, its pending messages, and the send position of each connection.
 
 Every sequence number from 1 to `head` is in exactly one state:
 
     settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
-    gone      expired, trimmed, superseded or never kept; said to a connection by `Gap` before anything after it, in `gone`
-    dying     refused by a client, in `dying` until the dead-letter stream has it, whatever else is acknowledged
+    gone      expired, trimmed, superseded or never kept; in `gone`; a connection gets a `Gap` for it before any later number
+    dying     refused by a client; in `dying` until the dead-letter stream stores it, regardless of other acknowledgements
     hot       pending, its body in memory, in `hot`
     cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
 
-Numbers leave `cold` by an acknowledgement, by being superseded, or by a range read. What a read does not find and nobody acknowledged is
-gone: trimming, expiry and losses are all noticed at this one place, so a gap is never silent.
+Numbers leave `cold` by an acknowledgement, by being superseded, or by a range read. A number that a read does not find and that was not
+acknowledged is gone: trimming, expiry and losses are all detected at this one place, so a gap is never silent.
 
-Connections are sent numbers in order (`engine.core.mailbox.send`); a message that used up its tries stalls the connection.
+Numbers are sent on each connection in order (`engine.core.mailbox.send`); a message that used up its tries stalls the connection.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _first_of: Final = itemgetter(0)
 _last_of: Final = itemgetter(1)
 
 _GAP_ACKED_MAX: Final = 1000
-"""Numbers of one gap that are settled one by one: 60 KB of memory, as many in a page."""
+"""Maximum length of a gap that is settled number by number: 60 KB of memory, and as much in a page."""
 
 
 class Settlement(Struct, gc=False):
-    """What an acknowledgement did.
+    """The result of an acknowledgement.
 
     Attributes:
-        messages: those of the settled messages that were in memory.
-        revoked: the ids of settled messages by other connection that was sent them.
+        messages: the settled messages that were in memory.
+        revoked: for each other connection, the ids of the settled messages that it was sent.
         news: whether anything was settled.
     """
 
@@ -53,7 +53,7 @@ class Settlement(Struct, gc=False):
 
 
 class Mailbox:
-    """See the module's text. Holds no policy of storage: what to journal, load and write is the shard's business."""
+    """The state described in the module docstring. It holds no storage policy: the shard decides what to journal, load and write."""
 
     __slots__ = (
         "acked",
@@ -88,81 +88,81 @@ class Mailbox:
 
     def __init__(self, key: str, now_ms: int) -> None:
         self.key = key
-        self.memory = Memory()  # the shard's, once it is counted in
+        self.memory = Memory()  # replaced by the shard's in `count_in`
         self.head = 0  # the newest committed number
         self.floor = 0
         self.acked: set[int] = set()
         self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
         self.dying: dict[int, Message] = {}
         self.hot: dict[int, Message] = {}
-        self.hot_bytes = 0  # of their bodies
+        self.hot_bytes = 0  # total size of the bodies in `hot`
         self.cold: tuple[int, int] | None = None
         self.cold_attempts: dict[int, int] = {}
-        self.newest_above_low = 0  # no number above it is of more than low priority; settled ones count
-        self.collapsing: dict[str, Collapsing] = {}  # by collapse key: the newest message of it, oldest first
+        self.newest_above_low = 0  # every number above it has low priority; includes settled numbers
+        self.collapsing: dict[str, Collapsing] = {}  # collapse key -> its newest message, oldest first
         self.spilled = 0  # every retained pending number up to here is in the offline stream
         self.connections: dict[Conn, Attachment] = {}
         self.recent: dict[str, tuple[int, bytes]] = {}  # id -> (seq, digest), oldest first
-        self.oldest_expires_ms = 0  # of what is cold; 0 when nothing is
+        self.oldest_expires_ms = 0  # earliest expiry of the cold messages; 0 when none is cold
         self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
         self.active_ms = now_ms
         self.loading = False
         self.log_pos = 0  # cursor over the broadcast log, see `engine.core.commit.broadcast_step`
-        self.live_pos = 0  # the log's head when the user was last found to be connected
-        self.topics: dict[str, int] = {}  # subscriptions, each with the position of the log since which it counts
-        self.windows: Windows | None = None  # for aggregation; None until one was opened, from then on kept for its numbering
-        self.user_state: UserState | None = None  # what is known of the user
-        self.seen_ms = 0  # when the user last connected or acknowledged something; 0 for never
-        self.weight = 0  # bytes beside the messages, as `memory` has them
-        self.open_windows = 0  # likewise
+        self.live_pos = 0  # the log's head at the last check that found the user connected
+        self.topics: dict[str, int] = {}  # subscriptions: topic -> log position from which it applies
+        self.windows: Windows | None = None  # aggregation; None until the first opens, then kept for its numbering
+        self.user_state: UserState | None = None  # the user's state; None when there is none
+        self.seen_ms = 0  # time of the user's last connect or acknowledgement; 0 for never
+        self.weight = 0  # bytes without the messages, as counted in `memory`
+        self.open_windows = 0  # open windows, as counted in `memory`
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def pending_count(self) -> int:
-        """Messages not settled, an upper bound where some of the cold ones are gone."""
+        """Return the number of unsettled messages: an upper bound if some cold numbers are gone."""
         return len(self.hot) + _span(self.cold)
 
     def is_cold(self, seq: int) -> bool:
-        """Is its body, if there is one, only in the offline stream? `seq` is not hot."""
+        """Return whether the body of `seq`, if it exists, is only in the offline stream. `seq` must not be hot."""
         cold = self.cold
         return (
             cold is not None and cold[0] <= seq <= cold[1] and seq not in self.acked and seq not in self.dying and self.gap_at(seq) is None
         )
 
     def is_behind(self) -> bool:
-        """Is nobody there who has been sent everything?"""
+        """Return whether every connection is stalled or has unsent numbers; true without connections."""
         return all(connection.stalled or connection.sent < self.head for connection in self.connections.values())
 
     def oldest_pending(self) -> int:
-        """The lowest number that is neither settled nor dying, gone ones included; `head` + 1 when there is none."""
+        """Return the lowest number that is neither settled nor dying, including gone numbers; `head` + 1 when there is none."""
         seq = self.floor + 1
         while seq <= self.head and (seq in self.acked or seq in self.dying):
             seq += 1
         return seq
 
     def append(self, message: Message, digest: bytes, recent_max: int) -> None:
-        """A committed message: `head` moves to it."""
+        """Add a committed message, numbered `head` + 1, and advance `head`. Stores its id with `remember`."""
         assert message.seq == self.head + 1, "numbers are given without holes"
         self.head = message.seq
         self._hold(message)
         self.remember(message.envelope.id, message.seq, digest, recent_max)
 
     def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
-        """Keep the id for publishers that repeat themselves; the oldest makes room."""
+        """Store the id, to detect repeated publishes. Above `recent_max` ids, evicts the oldest."""
         recent = self.recent
         recent[id] = (seq, digest)
         if len(recent) > recent_max:
             del recent[next(iter(recent))]
 
     def reach(self, head: int, acked: Iterable[int]) -> None:
-        """The numbers up to `head` were used; of those beyond the head so far, the ones not in `acked` are gone."""
+        """Advance to `head` if it is higher. Of the new numbers, those in `acked` are settled and all others are gone."""
         settled = {seq for seq in acked if self.head < seq <= head}
         self.lose(self.head + 1, head, settled)
         self.acked.update(settled)
         self.head = max(self.head, head)
 
     def count_in(self, memory: Memory) -> None:
-        """The mailbox, as its page has it, is one of a shard's: from now on the shard's totals have its part."""
+        """Add the mailbox, as loaded from its page, to the totals of a shard, and update them from now on."""
         assert not self.hot, "a page has no bodies"
         self.memory = memory
         memory.cold += _span(self.cold)
@@ -170,7 +170,7 @@ class Mailbox:
         self.count_windows()
 
     def count_out(self) -> None:
-        """The mailbox leaves its shard's memory: so does its part of the totals."""
+        """Subtract the mailbox from its shard's totals, as it leaves memory. No message may be hot."""
         assert not self.hot, "it has messages that are nowhere else"
         memory = self.memory
         memory.cold -= _span(self.cold)
@@ -178,7 +178,7 @@ class Mailbox:
         memory.resize(-self.weight)
 
     def count_windows(self) -> None:
-        """Update the total of open windows. To be called after `windows` changed."""
+        """Update the total of open windows. Call it after each change of `windows`."""
         count = 0 if self.windows is None else len(self.windows.open)
         self.memory.windows += count - self.open_windows
         self.open_windows = count
@@ -188,7 +188,7 @@ class Mailbox:
         self.cold = cold
 
     def weigh(self) -> None:
-        """Count what the mailbox takes beside its messages, as it is now."""
+        """Update `weight` and the memory total to the current size of the mailbox without its messages, in bytes."""
         weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
         if self.windows is not None:
             weight += self.windows.size
@@ -198,7 +198,7 @@ class Mailbox:
         self.weight = weight
 
     def _hold(self, message: Message) -> None:
-        """The message is in memory."""
+        """Store the message in `hot` and count it."""
         size = message.size
         memory = self.memory
         memory.messages += 1
@@ -209,7 +209,7 @@ class Mailbox:
             self.newest_above_low = message.seq
 
     def _release(self, seq: int) -> Message | None:
-        """The message is not in memory any more; `None` when it was not."""
+        """Remove the message from `hot` and return it; `None` when it was not in memory."""
         message = self.hot.pop(seq, None)
         if message is not None:
             size = message.size
@@ -218,7 +218,7 @@ class Mailbox:
         return message
 
     def lose(self, first: int, last: int, kept: Iterable[int] = ()) -> None:
-        """The numbers `first`..`last` are gone, except those in `kept`."""
+        """Mark the numbers `first`..`last` (inclusive) as gone, except those in `kept` and those up to `floor`."""
         for seq in sorted(seq for seq in kept if first <= seq <= last):
             self.lose(first, seq - 1)
             first = seq + 1
@@ -226,19 +226,19 @@ class Mailbox:
         if first > last:
             return
         gone = self.gone
-        start = bisect_left(gone, first - 1, key=_last_of)  # the first range that is not wholly before, nor touches
+        start = bisect_left(gone, first - 1, key=_last_of)  # the first range that overlaps, touches or follows
         end = bisect_right(gone, last + 1, key=_first_of)
         if start < end:
             first, last = min(first, gone[start][0]), max(last, gone[end - 1][1])
         gone[start:end] = [(first, last)]
 
     def gap_at(self, seq: int) -> tuple[int, int] | None:
-        """The range of gone numbers that holds `seq`."""
+        """Return the range of gone numbers (inclusive) that contains `seq`; `None` when `seq` is not gone."""
         index = bisect_left(self.gone, seq, key=_last_of)
         return self.gone[index] if index < len(self.gone) and self.gone[index][0] <= seq else None
 
     def supersede(self, seq: int) -> Message | None:
-        """A newer message stands for this one, which is gone if it was still pending. Returns it when it was in memory."""
+        """Mark a message replaced by a newer one as gone, if it is still pending. Returns it if it was in memory."""
         if seq <= self.floor or seq in self.acked or seq in self.dying or self.gap_at(seq) is not None:
             return None
         message = self._release(seq)
@@ -249,7 +249,7 @@ class Mailbox:
         return message
 
     def trim(self, kept_max: int) -> list[Message]:
-        """Forget the oldest beyond `kept_max` numbers: they are gone, unless they are dying. Returns those that were in memory."""
+        """Drop all but the newest `kept_max` numbers: they are gone, except dying ones. Returns the dropped messages from memory."""
         low = self.head - kept_max
         first = self.floor + 1
         if self.gone and self.gone[0][0] == first:
@@ -257,7 +257,7 @@ class Mailbox:
         if first > low:
             return []
         numbers: Iterable[int] = range(first, low + 1)
-        if low - first > len(self.hot):  # after a jump of the head, most of these were never here
+        if low - first > len(self.hot):  # after a jump of the head, most of these were never in memory
             numbers = sorted(seq for seq in self.hot if first <= seq <= low)
         dropped = [message for seq in numbers if (message := self._release(seq)) is not None]
         for message in dropped:
@@ -269,19 +269,19 @@ class Mailbox:
         return dropped
 
     def _warm(self, low: int) -> None:
-        """Nothing up to `low` is cold any more."""
+        """Remove the numbers up to `low` from `cold` and `cold_attempts`."""
         if self.cold and self.cold[0] <= low:
             self._set_cold((low + 1, self.cold[1]) if low < self.cold[1] else None)
             for seq in [seq for seq in self.cold_attempts if seq <= low]:
                 del self.cold_attempts[seq]
 
     def _land(self, message: Message) -> None:
-        """The message leaves every flight it is in."""
+        """Remove the message from the flight of every connection."""
         for connection in self.connections.values():
             connection.land(message)
 
     def _absolve(self, low: int) -> None:
-        """Numbers up to `low` stall nobody any more."""
+        """Remove the numbers up to `low` from the stall causes of every connection."""
         for connection in self.connections.values():
             if connection.exhausted:
                 connection.exhausted = {seq: expires_ms for seq, expires_ms in connection.exhausted.items() if seq > low}
@@ -289,10 +289,10 @@ class Mailbox:
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def settle_through(self, seq: int, by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
-        """Everything up to and including `seq` (at most `head`) is handled.
+        """Settle all numbers up to and including `seq`, which is at most `head`.
 
         Args:
-            by: the connection that acknowledged; `None` when it came another way.
+            by: the connection that acknowledged; `None` for an acknowledgement without a connection.
         """
         assert seq <= self.head, "nobody can have handled what was never numbered"
         floor = self.floor
@@ -303,7 +303,7 @@ class Mailbox:
         by.measure(seq, now_ms, policy)
         if by.stalled or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
             return self._settle_range(seq, by)
-        # Nearly always: everything above the floor is in memory, and no other connection has to be told.
+        # The common case: everything above the floor is in memory, and no other connection needs a revocation.
         hot, flight = self.hot, by.flight
         messages: list[Message] = []
         size = landed = 0
@@ -354,7 +354,7 @@ class Mailbox:
         return result
 
     def settle(self, seqs: Iterable[int], by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
-        """Exactly these numbers are handled; those not pending are ignored."""
+        """Settle exactly these numbers; ignores numbers that are neither pending nor dying."""
         result = Settlement([], {})
         highest = 0
         for seq in seqs:
@@ -382,9 +382,9 @@ class Mailbox:
         return result
 
     def _settle_gaps(self, seq: int) -> None:
-        """Gaps below `seq`, which a connection acknowledged, are settled: a gap is sent before any later number.
+        """Settle the gaps below `seq`, which a connection acknowledged: a gap is sent before any later number.
 
-        Those at the floor raise it, whatever their length. Above a number that is still pending, only a gap of at most
+        A gap of any length at the floor raises the floor. Above a number that is still pending, only a gap of at most
         `_GAP_ACKED_MAX` numbers moves to `acked`, which holds single numbers; a longer one stays a range in `gone`, and may be sent again.
         """
         kept = []
@@ -401,7 +401,10 @@ class Mailbox:
         self._advance()
 
     def refuse(self, seqs: Iterable[int]) -> list[Message]:
-        """These go to the dead-letter stream: not sent again, settled by `settle` when they are there."""
+        """Move these messages from `hot` to `dying` and return them; ignores numbers that are not hot.
+
+        They are not sent again; `settle` settles them once the dead-letter stream has stored them.
+        """
         refused = []
         for seq in seqs:
             message = self._release(seq)
@@ -412,7 +415,7 @@ class Mailbox:
         return refused
 
     def _revoke_cold(self, first: int, last: int, by: Attachment | None, result: Settlement) -> None:
-        """Settled while out of memory: connections that were sent them and stalled are told, as far as their ids are known."""
+        """Add revocations of cold numbers for the stalled connections that were sent them. Covers only ids that are in `recent`."""
         for connection in self.connections.values():
             if connection is not by and connection.stalled:
                 told = result.revoked.setdefault(connection.conn, [])
@@ -445,7 +448,7 @@ class Mailbox:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def expire(self, first: int, now_ms: int) -> int:
-        """Expired messages from `first` on, one after another, are gone; returns how many."""
+        """Mark the unbroken run of expired hot messages that starts at `first` as gone. Returns its length."""
         seq = first
         while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
             self._release(seq)
@@ -455,19 +458,19 @@ class Mailbox:
         return seq - first
 
     def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
-        """When the oldest message in flight is due again, over all connections; 0 when nothing is in flight."""
+        """Return the earliest retry time over all connections, in ms; 0 when no message is to be retried."""
         moments = [connection.next_retry_ms(now_ms, policy) for connection in self.connections.values() if connection.flight]
         return min(filter(None, moments), default=0) if moments else 0
 
     def rewind(self, connection: Attachment) -> None:
-        """Delivery on the connection starts again from the oldest pending message."""
+        """Restart delivery on the connection from the oldest pending message, and end its stall."""
         connection.spend(self.hot)
         connection.sent = self.floor
         connection.stalled = False
         connection.exhausted.clear()
 
     def detach(self, conn: Conn) -> Attachment | None:
-        """The connection ended: what it was sent is pending again."""
+        """Remove an ended connection: its messages in flight are pending again. Returns it; `None` when it is not attached."""
         connection = self.connections.pop(conn, None)
         if connection is not None:
             connection.spend(self.hot)
@@ -476,9 +479,9 @@ class Mailbox:
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def loaded(self, first: int, last: int, messages: Iterable[Message]) -> int:
-        """The stream's answer for the cold numbers `first`..`last`; returns how many are hot now.
+        """Apply the result of a stream read of the cold numbers `first`..`last`. Returns how many messages became hot.
 
-        What was asked for, is not there and was not settled is gone.
+        Numbers in the range that the read did not find and that are still cold are gone.
         """
         if not self.cold or last < self.cold[0]:
             return 0
@@ -499,11 +502,14 @@ class Mailbox:
             self._warm(last)
         elif last >= self.cold[1]:
             self._set_cold((self.cold[0], first - 1))
-        # Else the range stays: whatever of it was read is in another state now.
+        # Else the range stays: every number of it that was read now has another state.
         return added
 
     def cool(self) -> list[Message]:
-        """Drop from memory what the offline stream has and nobody's flight; what is not retained is gone then. Returns what was dropped."""
+        """Evict the messages up to `spilled` that are in no flight, and return them.
+
+        Retained messages become cold: the offline stream stores them. The others are gone.
+        """
         flying = {seq for connection in self.connections.values() for seq in connection.flight}
         droppable = sorted(seq for seq in self.hot if seq <= self.spilled and seq not in flying)
         dropped = []
@@ -522,5 +528,5 @@ class Mailbox:
 
 
 def _span(numbers: tuple[int, int] | None) -> int:
-    """How many numbers an inclusive range has."""
+    """Return the length of an inclusive range; 0 for `None`."""
     return 0 if numbers is None else numbers[1] - numbers[0] + 1

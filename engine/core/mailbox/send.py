@@ -1,8 +1,8 @@
-"""What is sent next on one connection: messages and gaps in sequence order, as far as its window allows.
+"""Selects what to send next on one connection: messages and gaps in sequence order, within its window.
 
 While the shard is under pressure, a low-priority message is held: neither sent nor read back from storage. Messages are sent in order, so
-it is held only while nothing of higher priority follows it (`Mailbox.newest_above_low`): a high message never waits for the pressure to
-end."""
+it is held only while nothing of higher priority follows it (`Mailbox.newest_above_low`): pressure never delays a message of higher
+priority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.core.model.constants import LOW
 
 
 class SendLimits(Struct, frozen=True):
-    """Messages and bytes in flight on one connection, and bytes of one `Deliver`."""
+    """Maximum messages and bytes in flight on one connection, and maximum bytes of one `Deliver`."""
 
     window: int
     window_bytes: int
@@ -27,8 +27,8 @@ class Sendable(Struct, gc=False):
     Attributes:
         parts: in sending order, gaps as (first, last) and batches of messages as [(sequence number, attempt, body)].
         load_from: the first number to read from the offline stream before anything more can be sent; 0 for none.
-        expired: messages found to have expired.
-        held: sending ended at a held message.
+        expired: number of messages that were found expired.
+        held: whether sending stopped at a held message.
     """
 
     parts: list[tuple[int, int] | list[tuple[int, int, bytes]]]
@@ -38,12 +38,15 @@ class Sendable(Struct, gc=False):
 
 
 def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits, *, hold_low: bool) -> Sendable | None:
-    """Take what can be sent on the connection now and mark it as sent. `None` when that is nothing."""
+    """Select what can be sent on the connection now and mark it as sent.
+
+    Returns `None` when there is nothing to send, to load or to hold.
+    """
     head, seq = mailbox.head, max(connection.sent, mailbox.floor) + 1
     if connection.stalled or seq > head:
         return None
     flight, hot = connection.flight, mailbox.hot
-    if seq == head and len(flight) < limits.window and not hold_low:  # nearly always: one new message, and nothing before it is unsent
+    if seq == head and len(flight) < limits.window and not hold_low:  # the common case: one new message, the only unsent one
         message = hot.get(seq)
         room = limits.window_bytes - connection.flight_bytes
         if message is not None and message.expires_ms > now_ms and (len(body := message.envelope.body) <= room or not flight):
