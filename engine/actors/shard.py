@@ -1,18 +1,18 @@
 """The shard actor: a thin shell that carries bytes between ShardCore, Redis and the links.
 
 Tasks of one shard, all in one event loop, so that the core is never entered twice:
-    commit      one group at a time into the journal; the next is whatever arrived meanwhile
-    fetch       pages and stream ranges the core wants; dead letters it has
-    log         session events
-    checkpoint  dirty mailboxes every few seconds, users that went offline at once, then the journal is trimmed
-    follow      the broadcast log
-    pressure    measures it ten times a second, goes on with what was held
-    sweep       expired messages of offline users, expired broadcasts, idle mailboxes
+    commit      appends one group at a time to the journal; the next holds all that arrived meanwhile
+    fetch       reads the pages and stream ranges that the core requests; writes its dead letters
+    log         writes session events
+    checkpoint  writes dirty mailboxes every few seconds, users that went offline at once, then trims the journal
+    follow      reads the broadcast log
+    pressure    measures it ten times a second, sends held messages
+    sweep       removes expired messages of offline users, expired broadcasts, idle mailboxes
     links       a server for the edges, a caller per scheduler
 
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
-through the core, then answer. Losing the epoch ends the process: someone else is the shard now. So does the discovery that
-storage has lost what it had confirmed, after what memory holds was put back (`engine.store.restore`).
+through the core, then answer. Loss of the epoch ends the process: another process is the shard now. If storage has lost confirmed
+data, the shard first restores it from memory (`engine.store.restore`), then ends too.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from engine.store.slot_map import require_slot_map
 log = logging.getLogger(__name__)
 
 _SESSION_EVENTS_WRITTEN = 1000
-"""Session events of one write: a few milliseconds of Redis."""
+"""Session events per write: a few milliseconds of Redis."""
 
 _SPILL_MESSAGES = 5000
-"""Messages of one partial checkpoint: tens of milliseconds, after which the journal's checkpoint may have its turn."""
+"""Messages per partial checkpoint: tens of milliseconds, after which the journal's checkpoint can run."""
 
 
 _QUARANTINE_S = 2.0
-"""How long a failed shard waits for the entry of the record before it ends without."""
+"""Seconds a failed shard waits for the write of the quarantine entry before it ends without one."""
 
 
 class Shard(Server):
@@ -88,14 +88,14 @@ class Shard(Server):
     # -- what other actors call ---------------------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """Plain numbers; cheap."""
+        """Return gauges and counters by name, from memory; only the vitals until the shard is ready."""
         base = self._vitals()
         if not self._ready.is_set():
             return base
         return {**base, "epoch": self._journal.epoch, "quarantined": self._recovery.quarantined, **self._core.stats(self._now_ms())}
 
     async def drain(self) -> None:
-        """Write everything: the next start has nothing to replay."""
+        """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
         if self._ready.is_set():
             await self._checkpoint(full=True)
 
@@ -117,9 +117,9 @@ class Shard(Server):
         ]
 
     async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Run these until one fails, which ends the process.
+        """Run the tasks until one fails, which ends the process.
 
-        When storage has lost data, what memory holds is put back first; when a record failed, it is quarantined first.
+        When storage has lost data, it is first restored from memory; when a record failed, the record is first quarantined.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -127,7 +127,7 @@ class Shard(Server):
                     group.create_task(task)
         except* DataLost as lost:
             log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
-            self._ready.clear()  # nothing new comes in meanwhile
+            self._ready.clear()  # no new input meanwhile
             core, now_s = self._core, self._now_ms() // 1000
             await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
             raise
@@ -137,7 +137,7 @@ class Shard(Server):
             raise
 
     async def _quarantine(self, error: RecordFailed) -> None:
-        """Leave an entry by which successors recognise the record, as far as storage answers."""
+        """Store an entry by which the next incarnations recognise the record; if storage does not answer, only log that."""
         log.critical("shard %d ends: %s failed: %r", self._index, error, error.__cause__)
         where = f"{RECORD_ORIGIN}{fingerprint(error.record)}"
         try:
@@ -168,7 +168,7 @@ class Shard(Server):
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
-        """A core of what storage has. Another one when storage fails on the way: what the first had read would count twice."""
+        """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
@@ -209,13 +209,13 @@ class Shard(Server):
             self._failure.set_exception(error)
 
     async def _watch_callbacks(self) -> None:
-        """Raise what failed in a callback where a failure ends the process."""
+        """Raise the exception of a callback in a task, where it ends the process."""
         await self._failure
 
     def _flush(self) -> None:
-        """Carry away what the core wants, wake the tasks that have something to do."""
+        """Send the output of the core, and wake the tasks that have work."""
         if self._failure.done():
-            return  # nothing that a half-applied core wants leaves it
+            return  # a core with a half-applied event must send nothing
         core = self._core
         if core.output.to_edges:
             self._links.send_all(core.output.to_edges)
@@ -257,13 +257,13 @@ class Shard(Server):
         asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._arm_timers)
 
     def _to_scheduler(self, partition: int, record: Struct) -> None:
-        """Dropped while there is no link: a new session arms again, and an unconfirmed timer fires again."""
+        """Send a record to a scheduler. Without a link it is dropped: a new session arms again, and an unconfirmed timer fires again."""
         caller = self._callers.get(scheduler_of(partition, self._config.schedulers))
         if caller is not None:
             caller.send(record)
 
     async def _scheduler_loop(self, scheduler: int) -> None:
-        """The link to one scheduler: retry timers out, due timers in."""
+        """Run the link to one scheduler: it sends retry timers and receives due ones."""
         schedulers = self._config.schedulers
 
         def holds(key: str) -> bool:
@@ -304,7 +304,7 @@ class Shard(Server):
             self._flush()
 
     async def _commit(self, group: Group) -> None:
-        """Append until it is durable; after `commit_retry_ms` of silence tell the publishers and undo it."""
+        """Append a group until it is durable; after `commit_retry_ms` of failures reject its posts and roll it back."""
         deadline_ms = self._now_ms() + self._config.commit_retry_ms
         current: Group | None = group
         while current is not None:
@@ -374,7 +374,7 @@ class Shard(Server):
             core.dead_lettered(letters, self._now_ms())
 
     async def _session_events_loop(self) -> None:
-        """Write the session log, apart from everything that somebody waits for."""
+        """Write the session log, in its own task so that no client waits for it."""
         output = self._core.output
         while True:
             await self._session_events_wanted.wait()
@@ -388,7 +388,7 @@ class Shard(Server):
                     await asyncio.sleep(RETRY_S)
 
     async def _spill_loop(self) -> None:
-        """Users that went offline: their messages move to the offline stream at once."""
+        """Move the messages of users that went offline to the offline stream at once."""
         while True:
             await self._spill_wanted.wait()
             self._spill_wanted.clear()
@@ -401,7 +401,7 @@ class Shard(Server):
             await self._look()
 
     async def _look(self) -> None:
-        """Is everything in storage that should be? A shard with nothing to write would not notice."""
+        """Check that storage has lost nothing: a shard with nothing to write would not detect it."""
         try:
             data_epoch = await self._journal.loss_detector.check(self._client)
         except StorageUnavailable as error:
@@ -437,7 +437,7 @@ class Shard(Server):
             self._flush()
 
     async def _sweep_loop(self) -> None:
-        """Idle mailboxes leave memory; expired messages of offline users leave storage."""
+        """Evict idle mailboxes from memory; delete expired messages of offline users from storage."""
         swept_ms = self._now_ms()
         while True:
             await asyncio.sleep(self._config.mailbox_idle_ms / 10_000)

@@ -1,10 +1,10 @@
-"""What a shard takes in, and what it does under pressure: the measuring, refusing and relieving side of `engine.core.shard.pressure`.
+"""Admission of posts to a shard, and its actions under pressure: it measures, rejects and frees memory by `engine.core.shard.pressure`.
 
-The limits themselves hold for every priority and are looked at once per batch of records, so they are passed by one batch at most; the
-levels are measured at every `tick`. Everything done here is undone by calmer measurements: what is held goes out, what left memory is
-read when its turn comes, refused publishers come back when they were told to, and refused timers are fired again by their scheduler.
+The limits themselves hold for every priority and are checked once per batch of records, so they are exceeded by one batch at most; the
+levels are measured at every `tick`. Calmer measurements undo every action: held messages are sent, evicted ones are read in their turn,
+refused publishers retry after the time in their answer, and schedulers fire refused timers again.
 
-`engine.publish` has the table of who refuses what under load."""
+`engine.publish` has the table of what each component refuses under load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.core.wire.records import OVERLOADED
 
 
 class Admission:
-    """Of one shard. `pressure.level` says how hard it is pressed."""
+    """Admission to one shard. `pressure.level` is its level of pressure, 0 to 3. `open`: every priority was admitted at the last check."""
 
     def __init__(
         self,
@@ -47,21 +47,21 @@ class Admission:
         self._page_wait = page_wait
         self._counters = output.counters
         self._full = False
-        self.open = True  # to every priority, at the last look
+        self.open = True  # to every priority, at the last check
         self._evicted_ms = 0
 
     @property
     def posts(self) -> int:
-        """Posts that wait for their page or their commit."""
+        """Number of posts that wait for their page or their commit."""
         return len(self._post_queue) + self._page_wait.posts
 
     @property
     def bytes(self) -> int:
-        """What mailboxes and waiting posts take in memory."""
+        """Memory of mailboxes and waiting posts, in bytes."""
         return self._mailbox_store.memory.bytes + self._post_queue.bytes + self._page_wait.bytes
 
     def look(self) -> None:
-        """Is a limit reached that holds for every priority? To be called before a batch."""
+        """Check the limits that hold for every priority, and set `open`. Call before a batch."""
         limits, posts = self._limits, self.posts
         self._full = (
             posts >= limits.posts_pending_max
@@ -71,11 +71,11 @@ class Admission:
         self.open = not self._full and self.pressure.level < 2
 
     def takes(self, priority: int) -> bool:
-        """Is there room for a post of this priority?"""
+        """Whether a post of this priority is admitted."""
         return not self._full and (self.pressure.level < 2 or not self.pressure.refuses(priority))
 
     def refuse(self, pending: Pending) -> Answer:
-        """Too much is in here for this post. One that was taken before gets its first answer all the same."""
+        """Return `OVERLOADED` for a post, with the time to retry after. A repeat of an accepted post gets its first answer instead."""
         post = pending.post
         mailbox = self._mailbox_store.mailboxes.get(post.key)
         known = None if mailbox is None else mailbox.recent.get(post.envelope.id)
@@ -85,7 +85,7 @@ class Admission:
         return Answer(pending, OVERLOADED, 0, "the shard is overloaded", self.pressure.retry_ms())
 
     def tick(self, now_ms: int) -> bool:
-        """Measure the pressure and act on it. Returns whether idle mailboxes are to leave memory now."""
+        """Measure the pressure and act on it. Returns whether idle mailboxes are to be evicted now."""
         memory, mailbox_store, delivery = self._mailbox_store.memory, self._mailbox_store, self._delivery
         lag_ms = now_ms - self._post_queue.oldest_ms if self._post_queue.oldest_ms else 0
         load = Load(lag_ms, self.posts, memory.messages + self.posts, self.bytes, memory.freed_bytes)
@@ -103,7 +103,7 @@ class Admission:
         return True
 
     def stats(self) -> dict[str, int]:
-        """Plain numbers."""
+        """Gauges by name: the level of pressure, bytes in memory, and counts."""
         return {
             "pressure": self.pressure.level,
             "memory_bytes": self.bytes,

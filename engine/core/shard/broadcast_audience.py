@@ -1,10 +1,10 @@
-"""Whom broadcasts reach on this shard: the mirror of the log, the mailboxes behind it, and their subscriptions.
+"""The receivers of broadcasts on this shard: the mirror of the log, the mailboxes behind it, and their subscriptions.
 
-One door for `engine.core.shard.shard`. What is adopted or subscribed rides along with the posts of a journal group: `take` says what,
-then exactly one of `committed` and `refused` says what became of it.
+The one interface for `engine.core.shard.shard`. Adoptions and subscriptions are committed with the posts of a journal group: `take`
+returns them, then exactly one of `committed` and `refused` reports the result.
 
 Broadcasts come after posts in everything: in a group, in memory, and under pressure. While low-priority posts are refused,
-low-priority broadcasts stay in the log, where they cost nothing and nothing is lost; more urgent ones are adopted.
+low-priority broadcasts stay in the log, at no cost and without loss; more urgent ones are adopted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from engine.core.wire.records import UNAVAILABLE, Subscribe, Subscribed, Timer
 
 
 class Announcement(Struct):
-    """A broadcast on its way into the log, the effect of a durable timer."""
+    """A broadcast to append to the log, as the effect of the durable timer with id `sid`."""
 
     entry: BroadcastEntry
     sid: str
 
 
 class BroadcastAudience:
-    """See the module's text. Answers go into the shard's output."""
+    """The broadcasts and subscriptions of one shard; see the module's text. Answers are appended to the shard's output."""
 
     def __init__(
         self, limits: ShardLimits, mailbox_store: MailboxStore, broadcast_step: BroadcastStep, delivery: Delivery, output: ShardOutput
@@ -49,13 +49,13 @@ class BroadcastAudience:
         self._offline_max = limits.offline_max
 
     def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
-        """The next entries of the broadcast log, read through `reached`; it begins at `first`, 0 when it is empty."""
+        """Add the next entries of the broadcast log, read through `reached`. The log begins at `first`, 0 when it is empty."""
         self._broadcast_step.read(broadcasts)
         self.log.head = max(self.log.head, reached)
         self.log.drop_before(first)
 
     def announce(self, timer: Timer, now_ms: int) -> None:
-        """A delayed broadcast is due: it goes into the log, under the timer's id, so that it goes there once however often it fires."""
+        """Queue a due broadcast for the log under the timer's id, so that it is appended once however often the timer fires."""
         tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
         assert topic is not None, "it is for a user"
         expires_ms = timer.due_ms + timer.ttl_ms
@@ -63,12 +63,12 @@ class BroadcastAudience:
         self.announcements.append(Announcement(entry, timer.sid))
 
     def take_announcements(self) -> list[Announcement]:
-        """Broadcasts to append to the log; answer with `ShardCore.announced`."""
+        """Remove and return the broadcasts to append to the log; answer with `ShardCore.announced`."""
         taken, self.announcements = self.announcements, []
         return taken
 
     def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
-        """A user's subscriptions are asked for, or to be others."""
+        """Read or change a user's subscriptions. Answers `UNAVAILABLE` while storage is unavailable."""
         if self.storage_away:
             answer: Subscribed | None = Subscribed(record.ref, UNAVAILABLE, [])
         else:
@@ -77,15 +77,15 @@ class BroadcastAudience:
             self._output.to_edges.append((session, answer))
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
-        """Is there something for a group to carry, where broadcasts of low priority, or more urgent ones, are taken at all?"""
+        """Whether a group has something to commit; `low` and `high` admit broadcasts of low priority and more urgent ones."""
         return bool(len(self._subscriptions)) or self._broadcast_step.wants_commit(low=low, high=high)
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes that requests wait for."""
+        """Keys of the mailboxes with waiting requests."""
         return self._subscriptions.busy()
 
     def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[SubscriptionChange]]:
-        """What the next group carries; `low` and `high` as in `wants_commit`."""
+        """Remove and return the adoptions and subscription changes of the next group; `low` and `high` as in `wants_commit`."""
         changes, told = self._subscriptions.take(self.log.head)
         self._output.to_edges.extend(told)
         adoptions = self._broadcast_step.take(now_ms, low=low, high=high)
@@ -94,7 +94,7 @@ class BroadcastAudience:
         return adoptions, changes
 
     def committed(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange], now_ms: int) -> None:
-        """It is durable: mailboxes have their broadcasts and topics, clients are sent the ones and told the others."""
+        """Apply a durable group: broadcasts and topics go into the mailboxes, then broadcasts and answers are sent to clients."""
         mailboxes = [adoption.mailbox for adoption in adoptions]
         self._output.counters["adopted"] += self._broadcast_step.committed(adoptions)
         for mailbox in mailboxes:
@@ -109,12 +109,12 @@ class BroadcastAudience:
             self._output.to_edges.extend(change.answers)
 
     def refused(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange]) -> None:
-        """Storage is away, and the group is to be rolled back; until `storage_back` nothing is taken."""
+        """Undo a group because storage is unavailable; it is to be rolled back there. Until `storage_back` nothing is taken."""
         self.storage_away = True
         self._broadcast_step.refused(adoptions)
         self._output.to_edges.extend(self._subscriptions.refused(changes))
 
     def storage_back(self) -> None:
-        """Storage answers again, and the refused group never was."""
+        """Resume: storage answers again, and the refused group is rolled back."""
         self.storage_away = False
         self._output.to_edges.extend(self._subscriptions.rolled_back())

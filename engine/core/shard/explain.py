@@ -1,12 +1,10 @@
-"""What would become of a message, and what became of one. Looks only: nothing in a mailbox is another afterwards.
+"""Predict the outcome of a message, and report the outcome of an earlier one. Read-only: no mailbox is changed.
 
-`explain` asks the questions that `engine.core.commit.group` asks of a post, in their order and with the same answers, for the moment at
-which the
-message would be judged. Storage may know ids that memory has forgotten; that is not looked up.
+`explain` makes the checks that `engine.core.commit.group` makes on a post, in the same order and with the same answers, for the time at
+which the message would be judged. Storage may have ids that memory has evicted; they are not looked up.
 
-`trace` tells what is still known of a message. In memory: the last ids of the mailbox, pending messages with their sends, and the last
-decisions against messages. Not known any more: when something was acknowledged, what happened to a message whose id was forgotten, and
-who sent it.
+`trace` returns what memory still has of a message: the last ids of the mailbox, pending messages with their sends, and the last
+decisions against messages. Not stored: the time of an acknowledgement, the outcome of a message with an evicted id, and the sender.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _WORDS = {Decision.DELIVER: "deliver", Decision.DEFER: "defer", Decision.DIGEST:
 
 
 def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLimits, windows_max: int, now_ms: int) -> Explained:
-    """What would become of a post, and why."""
+    """Return the outcome that a post would have at the later of `now_ms` and its own time, with the reasons. Times in milliseconds."""
     post, at_ms = asked.post, max(asked.at_ms, now_ms)
     envelope = post.envelope
     known = mailbox.recent.get(envelope.id) if post.idempotent else None
@@ -62,7 +60,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
 
 
 def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
-    """What is known of a message."""
+    """Return the state of a message and the steps that memory has of it. The state is empty for an unknown id."""
     entries = [] if mailbox.user_state is None else [entry for entry in mailbox.user_state.timeline if entry.id == id]
     steps = [Step(entry.at_ms, entry.event, entry.reason, entry.until_ms) for entry in entries]
     known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
@@ -84,7 +82,7 @@ def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
 
 
 def _state(mailbox: Mailbox, seq: int) -> str:
-    """Where a number is, see `engine.core.mailbox.mailbox`."""
+    """The state of a sequence number, see `engine.core.mailbox.mailbox`."""
     if seq in mailbox.dying:
         return "refused"
     if seq in mailbox.hot:

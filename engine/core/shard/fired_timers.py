@@ -1,25 +1,25 @@
-"""Durable timers at a shard, from the moment a scheduler hands them out until it is told what became of them.
+"""Durable timers at a shard, from the delivery by a scheduler until the answer to it.
 
     taken --its effect is in the journal, or was before--> FireDone
           --it cannot take effect now--------------------> FireFailed
-          --its conditions, or the judgement: not yet----> doubted --storage knows no effect of it--> FireAgain, with its new time
-                                                                   --storage knows one--------------> FireDone
+          --its conditions, or the judgement: not yet----> doubted --storage has no effect of it--> FireAgain, with its new time
+                                                                   --storage has one--------------> FireDone
 
-Not to be sent is an effect too: why is journalled, then it is done. A shard that dies before the scheduler has its word judges
-again what is handed out again, from what is journalled.
+A decision not to send is an effect too: its reason is journalled, then the timer is done. If a shard dies before the scheduler has
+the answer, the scheduler sends the timer again, and the next incarnation judges it again from the journal.
 
-"Not yet" is the one answer after which a scheduler may confirm that the timer is cancelled, so it must be true. A mailbox knows the effects
-of its last `recent_ids` ids only, fewer after a restart; of a timer whose scheduler died before it heard that it took effect, storage
-knows it for `idempotency_caller_s`. Such timers are few, and are looked up together.
+"Not yet" is the one answer after which a scheduler may confirm that the timer is cancelled, so it must be true. A mailbox stores the
+effects of its last `recent_ids` ids only, fewer after a restart. If a scheduler died before it received the `FireDone` of a timer,
+storage keeps the effect of the timer for `idempotency_caller_s`. Such timers are few, and are looked up together.
 
-A scheduler hands a timer out again when it hears nothing, so there may be copies. While one is taken the others are ignored: the one
-answer is for all of them. After `FireAgain` a copy may still be on the link, and from that word on the scheduler may confirm that the
-timer is cancelled: the copy must not take effect then, although judging it anew might say so. It is told by its due time, for the timer
-itself comes again with another one, and gets the same answer as the first.
+A scheduler sends a timer again when it receives no answer, so there may be copies. While one is taken the others are ignored: one
+answer serves all of them. After `FireAgain` a copy may still be on the link, and from that answer on the scheduler may confirm that the
+timer is cancelled: the copy must not take effect then, although a new judgement might allow it. A copy is recognised by its due time,
+because the timer itself comes again with another one; the copy gets the same answer as the first.
 
-In memory only. A shard that dies takes with it what was under way to it, and what a scheduler hands out after it has heard `FireAgain`
-carries the new time. So only copies handed out before that matter, and there are no more of them than each scheduler allows to be
-unconfirmed (`timer_claims_max`): with that limit, the entry that makes room is not one that still counts.
+This state is in memory only. When a shard dies, the copies on the way to it are lost too, and what a scheduler sends after it has
+received `FireAgain` carries the new time. So only copies sent before that matter, and there are no more of them than each scheduler
+allows to be unconfirmed (`timer_claims_max`): with that limit, an evicted entry is never one that still matters.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 
 _LATER_MS: Final = 100
-"""A timer comes again this much after it was due at least. Where a scheduler's clock is ahead of this shard's, "not yet" may mean the
-very time it came at, and with the same due time it would be taken for a copy for ever."""
+"""Least delay, ms, from the due time of a timer to its next one. Where a scheduler's clock is ahead of this shard's, "not yet" may give
+the same due time again, and the timer would then be treated as a copy for ever."""
 
 
 _GO: Final = Go()
 
 
 class Doubt(Struct, frozen=True):
-    """A taken timer that is to come again, unless storage remembers that it took effect."""
+    """A taken timer that is to come again at `wanted_ms`, unless storage has an effect of it."""
 
     timer: Timer
     wanted_ms: int
 
 
 class FiredTimers:
-    """See the module's text.
+    """The fired timers of one shard; see the module's text.
 
     Args:
-        postponed_max: how many timers that are to come again are remembered.
-        output: gets the answers to schedulers.
+        postponed_max: limit of stored timers that are to come again; the oldest is evicted.
+        output: receives the answers to schedulers.
     """
 
     def __init__(self, postponed_max: int, output: ShardOutput) -> None:
@@ -67,7 +67,7 @@ class FiredTimers:
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
 
     def take(self, timer: Timer) -> bool:
-        """A timer was handed out. False when it needs nothing more: it is taken already, or was answered and this is a copy."""
+        """Accept a timer from a scheduler. Returns False when it needs no more work: already taken, or a copy of an answered one."""
         sid = timer.sid
         if sid in self._taken:
             return False
@@ -75,46 +75,47 @@ class FiredTimers:
             if move[0] == timer.due_ms:
                 self._tell_again([(sid, move[1])])
                 return False
-            del self._postponed[sid]  # copies come in order: there is none of before behind this one
+            del self._postponed[sid]  # copies come in order: no older copy follows this one
         self._taken[sid] = timer
         return True
 
     def taken(self, sid: str) -> Timer:
-        """A timer that was taken and not answered yet."""
+        """The timer with this id, which is taken and not answered yet. Raises KeyError for any other."""
         return self._taken[sid]
 
     def verdict(self, sid: str, mailbox: Mailbox, now_ms: int) -> Go | Drop | Again:
-        """Is a taken timer sent, by its own conditions, now that the mailbox of its user is there?
+        """Evaluate the conditions of a taken timer against its user's mailbox.
 
-        One that took effect before goes on, to be found a repeat: "not yet" would let the scheduler confirm that it is cancelled.
+        A timer that took effect before returns `Go`, and is later found to be a repeat: "not yet" would let the scheduler confirm that
+        it is cancelled.
         """
         timer = self._taken[sid]
         if timer.conditions is None or timer_effect_id(sid) in mailbox.recent:
             return _GO
-        # Where the clock was set back since, an activity of the future counts like one of now; else its timer would wait for that future.
+        # After the clock was set back, an activity in the future counts as one of now; otherwise the timer would wait until that time.
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
         events = {} if mailbox.user_state is None else mailbox.user_state.events
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
     def done(self, sids: Iterable[str]) -> None:
-        """These took effect, or never will."""
+        """Answer `FireDone` for these: they took effect, or never will."""
         self._tell(FireDone, sids)
 
     def failed(self, sids: Iterable[str]) -> None:
-        """These could not take effect now."""
+        """Answer `FireFailed` for these: they could not take effect now."""
         self._tell(FireFailed, sids)
 
     def again(self, moves: Iterable[tuple[str, int]]) -> None:
-        """These had no effect as far as memory knows: each is to come again at its time, ms, when storage knows none either."""
+        """Add (id, time in ms) to `doubted`: memory has no effect of them, and each comes again at its time if storage has none either."""
         self.doubted += [Doubt(self._taken[sid], wanted_ms) for sid, wanted_ms in moves]
 
     def take_doubted(self) -> list[Doubt]:
-        """To be looked up under `timer_effect_id`; answer with `looked_up`, or `failed`."""
+        """Remove and return the doubts, to look up under `timer_effect_id`; answer with `looked_up` or `failed`."""
         doubts, self.doubted = self.doubted, []
         return doubts
 
     def looked_up(self, doubts: Iterable[Doubt], effects: Iterable[bool]) -> None:
-        """What storage says: did each take effect before?"""
+        """Answer each doubt: `FireDone` if storage has an effect of it, else `FireAgain`. `effects` has one value per doubt."""
         told, over = [], []
         for doubt, took_effect in zip(doubts, effects, strict=True):
             sid, due_ms, wanted_ms = doubt.timer.sid, doubt.timer.due_ms, doubt.wanted_ms

@@ -1,4 +1,4 @@
-"""The limits of a shard, as its parts take them."""
+"""The limits of a shard, as its parts receive them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.core.mailbox.retry import RetryPolicy
 
 
 class ShardLimits(Struct, frozen=True):
-    """See engine.config for what each is and why."""
+    """The limits of one shard. `engine.config` has the meaning and the reason of each. Times in milliseconds, sizes in bytes."""
 
     retry: RetryPolicy
     window: int
@@ -43,7 +43,7 @@ class ShardLimits(Struct, frozen=True):
 
     @staticmethod
     def wanted(config: Config) -> ShardLimits:
-        """What the configuration asks for."""
+        """Return the limits that the configuration sets."""
         return ShardLimits(
             retry=RetryPolicy(
                 config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries

@@ -1,7 +1,7 @@
-"""What a shard core hands to its shell, and what it counts: one object that each part of the core gets.
+"""The output of a shard core to its shell, and its counters: one object that all parts of the core share.
 
 The shell drains `to_edges` and `to_schedulers` after every event it feeds the core (`engine.actors.shard.Shard._flush`), and writes
-`session_events` when storage has time for them. Only the core appends; only the shell clears.
+`session_events` in a task of their own. Only the core appends; only the shell clears.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ COUNTERS: Final = (
     "refused_low",
     "commits",
 )
-"""What a shard counts since its start."""
+"""Names of the counters of a shard; each counts from its start."""
 
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
 """Upper bounds of the latency histograms; one more bucket counts everything slower."""
 
 _BUCKET_OF: Final = bytes(bisect_left(LATENCY_BUCKETS_MS, ms) for ms in range(256))
-"""The bucket of each time below 256 ms: an index costs a third of a bisection, and nearly every message takes two or three."""
+"""The bucket of each time below 256 ms: an index costs a third of a bisection, and nearly every message needs two or three."""
 
 
 SESSION_EVENTS_MAX: Final = 100_000
-"""Session events held while storage is unavailable, about 30 MB. Beyond it the oldest are dropped: they are a log, not a promise."""
+"""Session events held while storage is unavailable, about 30 MB. Beyond it the oldest are dropped: their delivery is not guaranteed."""
 
 
 class SessionEvent(Struct):
-    """A connection began or ended, for `session:stream`."""
+    """The start or end of a connection, for `session:stream`."""
 
     event: str  # connect | disconnect
     key: str
@@ -66,14 +66,14 @@ class SessionEvent(Struct):
 
 
 class ShardOutput:
-    """See the module's text.
+    """The output and counters of one shard; see the module's text.
 
     Attributes:
         to_edges: (link session, record), in the order in which they are sent.
-        to_schedulers: (timer partition, record), likewise.
+        to_schedulers: (timer partition, record), in the order in which they are sent.
         session_events: connects and disconnects, oldest first.
         counters: one number for each name in `COUNTERS`.
-        latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was away.
+        latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was offline.
         send_latency: of acceptance to the first send, on connections that were open at the acceptance.
         ack_latency: of the first send on a connection to the ACK by that connection.
     """
@@ -88,12 +88,12 @@ class ShardOutput:
         self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
 
     def take_session_events(self, count_max: int) -> list[SessionEvent]:
-        """The oldest session events, to be written; give them to `return_session_events` when they could not be."""
+        """Remove and return up to `count_max` of the oldest session events; pass them to `return_session_events` if the write fails."""
         events = self.session_events
         return [events.popleft() for _ in range(min(count_max, len(events)))]
 
     def return_session_events(self, taken: Sequence[SessionEvent]) -> None:
-        """These were not written: they are the oldest again. Those for which there is no room any more are dropped, oldest first."""
+        """Put back events that were not written, as the oldest. Those above `SESSION_EVENTS_MAX` are dropped, oldest first."""
         room = SESSION_EVENTS_MAX - len(self.session_events)
         self.session_events.extendleft(reversed(taken[max(len(taken) - room, 0) :]))
 
@@ -106,7 +106,7 @@ class ShardOutput:
         self.counters["acknowledged"] += len(messages)
 
     def sent(self, message: Message, open_since_ms: int, now_ms: int) -> None:
-        """Count the time from acceptance until now, if the connection was open then: else it says how long the user was away."""
+        """Count the time from acceptance until now, if the connection was open then: otherwise it would be the time offline."""
         if open_since_ms <= message.accepted_ms and not message.attempts:
             ms = now_ms - message.accepted_ms
             self.send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
@@ -121,14 +121,14 @@ class ShardOutput:
             ack_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
 
     def answered(self, connection: Attachment, seqs: Iterable[int], now_ms: int) -> None:
-        """As `answered_through`, for exactly these numbers; those that are not in flight are left out."""
+        """As `answered_through`, for exactly these numbers; numbers not in flight are skipped."""
         for seq in seqs:
             if seq in connection.flight:
                 ms = now_ms - connection.first_sent_ms.pop(seq, connection.flight[seq][0])
                 self.ack_latency[bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
 
     def histograms(self) -> dict[str, list[list[int]]]:
-        """The latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower."""
+        """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower."""
         bounds = (*LATENCY_BUCKETS_MS, -1)
         named = {"latency": self.latency, "send_latency": self.send_latency, "ack_latency": self.ack_latency}
         return {name: [[bound, count] for bound, count in zip(bounds, counts, strict=True)] for name, counts in named.items()}

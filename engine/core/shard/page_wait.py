@@ -1,4 +1,4 @@
-"""What concerns users whose page is not in memory yet, in order of arrival. Limited together with the posts that wait for a commit."""
+"""Records and posts that wait for a page to be read, in order of arrival. They count in the limit of posts that wait for a commit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.wire.records import Ack, AckIds, Attach, Nack, Written
 
 BEHIND_MAX: Final = 1000
-"""What waits for one page, with acknowledgements among it: some 100 KB."""
+"""Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
 
 
 class PageWait:
-    """Per mailbox key: (link session, record or post), oldest first. `posts` and `bytes` count the posts among them."""
+    """Queue per mailbox key of (link session, record or post), oldest first. `posts` and `bytes` count and size the posts in it."""
 
     def __init__(self) -> None:
         self.posts = 0
@@ -26,7 +26,7 @@ class PageWait:
         self._pages_wanted: dict[str, None] = {}
 
     def add(self, key: str, session: str, what: Struct | Pending) -> None:
-        """It waits for the page of `key`, which is wanted from now on."""
+        """Queue `what` until the page of `key` is read, and request the page if nothing else waits for it."""
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = waiting = []
@@ -39,14 +39,16 @@ class PageWait:
             self._attaching[session, what.conn] = key
 
     def behind(self, session: str, record: Ack | AckIds | Nack | Written) -> None:
-        """Of a connection that is not attached: if its Attach waits here, this waits behind it. Beyond the limit it is dropped: an
-        acknowledgement that is lost causes a repeat."""
+        """Queue a record of a connection that is not attached behind its waiting Attach; without one, drop it.
+
+        Beyond `BEHIND_MAX` it is dropped: a lost acknowledgement causes a repeat.
+        """
         key = self._attaching.get((session, record.conn))
         if key is not None and len(self._waiting[key]) < BEHIND_MAX:
             self._waiting[key].append((session, record))
 
     def take(self, key: str) -> list[tuple[str, Struct | Pending]]:
-        """The page is there: what waited for it."""
+        """Remove and return all that waits for the page of `key`, oldest first. Call when the page is in memory."""
         waiting = self._waiting.pop(key, [])
         for session, what in waiting:
             if isinstance(what, Attach):
@@ -55,7 +57,7 @@ class PageWait:
         return waiting
 
     def take_posts(self, keys: Iterable[str] | None = None) -> list[Pending]:
-        """The posts that wait for these pages, or for any; everything else goes on waiting."""
+        """Remove and return the posts that wait for these pages, or for any page if `keys` is None; other records stay queued."""
         taken: list[Pending] = []
         for key in list(self._waiting if keys is None else keys):
             waiting = self._waiting.get(key, [])
@@ -70,24 +72,24 @@ class PageWait:
             self.bytes -= _size(post)
 
     def forget(self, session: str, conn: int) -> None:
-        """The connection ended before its user's page was read."""
+        """Remove the records of a connection that ended before its user's page was read. No effect if its Attach does not wait."""
         key = self._attaching.pop((session, conn), None)
         if key is not None:
             self._waiting[key] = [entry for entry in self._waiting[key] if entry[0] != session or getattr(entry[1], "conn", None) != conn]
 
     @property
     def wants_pages(self) -> bool:
-        """Is there a page to read?"""
+        """Whether a page is to be read."""
         return bool(self._pages_wanted)
 
     def take_pages_wanted(self) -> list[str]:
-        """Keys whose page is to be read."""
+        """Remove and return the keys of the pages to read."""
         wanted = list(self._pages_wanted)
         self._pages_wanted.clear()
         return wanted
 
     def want_again(self, keys: Iterable[str]) -> None:
-        """These pages could not be read."""
+        """Request these pages again, after a failed read."""
         self._pages_wanted.update(dict.fromkeys(keys))
 
 

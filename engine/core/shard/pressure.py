@@ -1,19 +1,20 @@
-"""How hard a shard is pressed.
+"""The level of pressure on a shard.
 
-The level is a pure function of what is measured, with hysteresis:
+The level is a function of the measurements alone, with hysteresis:
 
     level   lag: oldest waiting post   memory, waiting posts   what happens
     1       pressure_lag_ms            50 % of their limit     low-priority messages are not pushed; where memory is short they go to the
-                                                               offline streams first, and with them whatever nobody is sent soon
+                                                               offline streams first, with all messages that are not sent soon
     2       twice that                 70 %                    low-priority posts are refused
     3       four times that            85 %                    normal ones too
             -                          100 %                   everything is refused
 
-It rises at once and falls by one after everything has stayed below 70 % of its threshold for `calm_ms`: a shard at the edge must not flap,
-because each turn spills and reads the same messages again. The limit itself is checked at every post, the levels at every `measure`.
+It rises at once and falls by one after everything has stayed below 70 % of its threshold for `calm_ms`: a shard at a threshold must not
+oscillate, because each turn spills and reads the same messages again. The limit itself is checked at every post, the levels at every
+`measure`.
 
-A refused publisher is told when to come back: after the lag, or the time the excess takes to leave at the rate things have left lately.
-`engine.publish` has the table of who refuses what under load.
+The answer to a refused publisher has the time to retry after: the lag, or the time to free the excess at the recent rate.
+`engine.publish` has the table of what each component refuses under load.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from typing import Final
 from msgspec import Struct
 
 SHARES: Final = (0.5, 0.7, 0.85)
-"""Of a limit, at which levels 1, 2 and 3 begin."""
+"""Shares of a limit at which levels 1, 2 and 3 begin."""
 
 LAG_FACTORS: Final = (1, 2, 4)
-"""Of `lag_ms`, likewise."""
+"""Multiples of `lag_ms` at which levels 1, 2 and 3 begin."""
 
 CALM: Final = 0.7
-"""Of a threshold, below which a level ends."""
+"""Share of a threshold below which a level ends."""
 
 _GAIN: Final = 0.2
 _RETRY_MS_MAX: Final = 60_000
 
 
 class PressureLimits(Struct, frozen=True):
-    """See the module's text. Times in milliseconds."""
+    """Limits of which the levels are shares or multiples; see the module's text. Times in milliseconds, memory in bytes."""
 
     lag_ms: int
     calm_ms: int
@@ -46,7 +47,7 @@ class PressureLimits(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What is measured: the age of the oldest waiting post, posts waiting, and what is in memory, waiting posts included."""
+    """One measurement: age of the oldest waiting post, waiting posts, and messages and bytes in memory, waiting posts included."""
 
     lag_ms: int
     posts: int
@@ -56,7 +57,7 @@ class Load(Struct, frozen=True):
 
 
 class Pressure:
-    """The level of one shard, 0 when it is calm. `tight`: memory has its part in it."""
+    """The level of one shard, 0 to 3; 0 is calm. `tight`: memory contributes to the level."""
 
     def __init__(self, limits: PressureLimits) -> None:
         self.level = 0
@@ -69,7 +70,7 @@ class Pressure:
         self._load = Load(0, 0, 0, 0, 0)
 
     def measure(self, load: Load, now_ms: int) -> int:
-        """Take a measurement; returns the level."""
+        """Apply a measurement and return the new level."""
         elapsed_ms = now_ms - self._measured_ms
         if self._measured_ms >= 0 and elapsed_ms > 0:
             freed = max(load.freed_bytes - self._freed_bytes, 0) / elapsed_ms
@@ -100,11 +101,11 @@ class Pressure:
         return lag < LAG_FACTORS[self.level - 1] * CALM and memory < share and posts < share
 
     def refuses(self, priority: int) -> bool:
-        """Are posts of this priority refused? The highest (0) only ever by the limits themselves."""
+        """Whether the level refuses posts of this priority. Only the limits themselves refuse the highest (0)."""
         return self.level >= 2 and 0 < priority >= 4 - self.level
 
     def retry_ms(self) -> int:
-        """When a refused publisher may come back."""
+        """Time in milliseconds after which a refused publisher may retry, at most 60 seconds."""
         excess = self._load.bytes - SHARES[0] * CALM * self._limits.memory_bytes_max
         drain_ms = excess / max(self._freed_per_ms, 1.0) if self.tight else 0.0
         return int(min(max(self._load.lag_ms, drain_ms, self._limits.calm_ms), _RETRY_MS_MAX))
