@@ -1,4 +1,4 @@
-"""Durable timers in memory, and handing the due ones to the shards that own their users.
+"""In-memory state machine of the durable timers: holds the near ones and sends the due ones to the shards that own their users.
 
 Every timer in memory is in exactly one state:
 
@@ -6,43 +6,41 @@ Every timer in memory is in exactly one state:
     -------   ----------------------------------   -----------------------------------------------------------------------
     WAITING   in the wheel of its shard's lane     due, and the lane has a session and room -> HANDED
                                                    a Cancel or Reschedule arrives, it is not claimed -> FROZEN
-                                                   memory is short, it is not claimed -> forgotten, storage has it
-    FROZEN    in no wheel                          the request's outcome: forgotten, WAITING at another time, or WAITING as before
-    HANDED    with the shard, unconfirmed          FireDone -> forgotten; session lost -> WAITING; FireFailed, or no word for the
-                                                   refire time: it has failed -> RETRY, or DEGRADED; FireAgain -> MOVING
+                                                   memory is short, it is not claimed -> evicted; storage keeps it
+    FROZEN    in no wheel                          the request's outcome: removed, WAITING at another time, or WAITING as before
+    HANDED    sent to the shard, unconfirmed       FireDone -> removed; session lost -> WAITING; FireFailed, or no reply within the
+                                                   refire time: a failure -> RETRY, or DEGRADED; FireAgain -> MOVING
     RETRY     in the lane's second wheel           its next retry time -> HANDED
     DEGRADED  in the lane's compensation queue     the next compensation batch -> HANDED
-    MOVING    in no wheel                          storage has the new time -> WAITING at that time, or forgotten when that is far
-    (any)                                          FireDone -> forgotten
+    MOVING    in no wheel                          storage has the new time -> WAITING at that time, or evicted when that is far
+    (any)                                          FireDone -> removed
     (claimed)                                      FireAgain -> MOVING
 
-A timer is *claimed* from the moment it is first handed out, for as long as it is in memory, or until its shard says that it had no
-effect and is to come again later (`FireAgain`). A claimed timer may have taken
-effect, so it can neither be cancelled nor moved any more: that is the line between "cancelled for sure" and 409. Storage knows
-how far claims may reach, not which timers they are (`engine.core.scheduler.claim_horizon`): nothing is handed out beyond that, and a
-scheduler
-that starts takes everything up to there for claimed.
+A timer is *claimed* from its first hand-out until it leaves memory or its shard replies that it had no effect and must fire again later
+(`FireAgain`). A claimed timer may have taken effect, so it can no longer be cancelled or moved: a request on it is answered with 409, and
+a request on an unclaimed timer cancels it for sure. Storage holds only the upper bound of the claims, not the set of claimed timers
+(`engine.core.scheduler.claim_horizon`): no timer due after that bound is handed out, and a scheduler that starts treats every timer up to
+the bound as claimed.
 
-Three levels, so that what fails does not delay what does not: the delay wheel; retries, ordered by next retry time, which starts at
-`timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and compensation, for a timer that has failed `timer_failures_max`
-times, or that failed while its shard's claims were at `timer_degrade_load` of their limit: a batch every `timer_compensate_ms`, oldest
-failure first, while the load allows it. A batch of which nothing failed says that the shard is well again: the next one follows it at
-once. No level ever gives a timer up.
+Three levels keep failing timers from delaying the others: the delay wheel; retries, ordered by next retry time, with a backoff that
+starts at `timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and compensation, for a timer that has failed
+`timer_failures_max` times, or that failed while its shard's claims were at `timer_degrade_load` of their limit: one batch every
+`timer_compensate_ms`, oldest failure first, while the load allows it. After a batch without a failure the shard counts as recovered, and
+the next batch follows at once. No level drops a timer.
 
-A lane is what one shard gets. It has wheels of its own: when the shard is away or has enough unconfirmed timers, they
-are simply not advanced, and due timers stay in order, cancellable, and out of the other shards' way.
+A lane is the queue of one shard. It has wheels of its own: while the shard has no session, or too many unconfirmed timers, its wheels are
+not advanced; its due timers stay ordered and cancellable, and do not block other shards.
 
-The clock. A timer is an instant: milliseconds since the epoch, by the wall clock of the scheduler's machine. `delay` is turned into
-an instant when the request arrives, so it does not shift later. What that means:
+The clock. A timer is an instant: milliseconds since the epoch, by the wall clock of the scheduler's machine. `delay` is converted to
+an instant when the request arrives, so it does not shift later. Consequences:
 
     clock steps forward                what became due by the step fires at once, oldest first; so do retries
     clock steps back                   nothing fires early and nothing fires twice: what is due waits until the clock is there again;
                                        what was handed out stays handed out
     engine was down                    what became due meanwhile fires at once, oldest first, paced by the claims of each shard
-    daylight saving                    does not concern instants. Who schedules by a local time computes the instant from the zone
-                                       (`engine.core.policy.quiet_hours`): a time that a change skips means the moment of the change, one
-                                       that
-                                       happens twice means the first
+    daylight saving                    does not affect instants. A caller that schedules by local time computes the instant from the zone
+                                       (`engine.core.policy.quiet_hours`): a skipped local time maps to the moment of the change, an
+                                       ambiguous one to its first occurrence
     two machines disagree              a scheduler that takes over with a clock behind fires that much later, never early by its clock
 """
 
@@ -67,10 +65,10 @@ DEGRADED: Final = 4
 MOVING: Final = 5
 
 LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
-"""Upper bounds of the lateness histogram; what is later counts in one more bucket."""
+"""Upper bounds of the lateness histogram, ms; one further bucket counts everything later."""
 
 _OVERHEAD_BYTES: Final = 1000
-"""Of one timer in memory beside its body: record, strings, wheel, dict and set entries; 930 measured with one timer per user."""
+"""Bytes per timer in memory without its body: record, strings, wheel, dict and set entries; 930 measured with one timer per user."""
 
 
 class _Entry:
@@ -80,7 +78,7 @@ class _Entry:
         self.timer = timer
         self.inherited = inherited  # may have been claimed by an earlier incarnation
         self.claimed = inherited
-        self.failures = 0  # since it was last taken over by a session
+        self.failures = 0  # failed hand-outs since a session last took it over
         self.state = FROZEN
         self.shard = -1  # lane of a timer that is not FROZEN or MOVING
         self.size = len(timer.envelope.body) + _OVERHEAD_BYTES
@@ -93,19 +91,19 @@ class _Lane:
         self.wheel: TimerWheel[str] = TimerWheel(now_ms)
         self.retries: TimerWheel[str] = TimerWheel(now_ms)
         self.degraded: dict[str, None] = {}  # oldest failure first
-        self.compensate_ms = now_ms  # when the next compensation batch may go
-        self.compensating: set[str] = set()  # what is left of the last one, unless something of it has failed
+        self.compensate_ms = now_ms  # earliest time of the next compensation batch
+        self.compensating: set[str] = set()  # unconfirmed timers of the last batch; cleared when one of them fails
         self.session: str | None = None
-        self.handed: dict[str, int] = {}  # scheduled id -> when it is handed out again; in that order
+        self.handed: dict[str, int] = {}  # scheduled id -> refire time, ms; ascending
         self.handed_bytes = 0
-        self.incomplete = False  # some of its timers were left to storage while it had no session
+        self.incomplete = False  # some of its timers were evicted while it had no session
 
 
 class Firing:
     """The durable timers of one scheduler that are in memory.
 
     Args:
-        horizon: how far timers may be handed out, and which count as claimed by an earlier incarnation.
+        horizon: the latest due time that may be handed out, and the timers that count as claimed by an earlier incarnation.
     """
 
     def __init__(self, config: Config, slots: SlotMap, horizon: ClaimHorizon) -> None:
@@ -119,44 +117,44 @@ class Firing:
         self.fired = 0  # timers confirmed
         self.refired = 0  # handed out again
         self.failed = 0  # hand-outs that failed
-        self.compensated = 0  # timers that went to the compensation queue
+        self.compensated = 0  # timers moved to the compensation queue
         self.postponed = 0  # timers that a shard postponed
-        self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)  # of each timer when it was first handed out
+        self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)  # histogram over the first hand-out of each timer
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, sid: str) -> Timer | None:
-        """The timer, when it is in memory."""
+        """Return the timer; None when it is not in memory."""
         entry = self._entries.get(sid)
         return None if entry is None else entry.timer
 
     def is_claimed(self, sid: str) -> bool:
-        """Whether it is in memory and may have taken effect."""
+        """Whether the timer is in memory and may have taken effect."""
         entry = self._entries.get(sid)
         return entry is not None and entry.claimed
 
     def of(self, key: str) -> set[str]:
-        """The timers of a mailbox that are in memory."""
+        """Return the scheduled ids of the mailbox's timers in memory."""
         return self._by_key.get(key, set())
 
     def claimed_of(self, key: str) -> list[str]:
-        """Those of them that may have taken effect."""
+        """Return the scheduled ids of the mailbox's timers in memory that may have taken effect."""
         return [sid for sid in self.of(key) if self._entries[sid].claimed]
 
     @property
     def degraded(self) -> int:
-        """Timers that wait for a compensation batch now."""
+        """Number of timers now waiting for a compensation batch."""
         return sum(len(lane.degraded) for lane in self._lanes.values())
 
     def is_left_to_storage(self, key: str) -> bool:
-        """Whether the owning shard has no session and so many waiting timers that no more are kept in memory."""
+        """Whether the timers of the owning shard, which has no session, were evicted and further ones are not kept in memory."""
         lane = self._lanes.get(self._slots.owner(key))
         return lane is not None and lane.incomplete
 
     # -- Adding and removing. ------------------------------------------------------------------------------------------
     def add(self, timer: Timer, now_ms: int, *, frozen: bool = False, young: bool = False) -> None:
-        """Add a timer that is durable and not in memory; no earlier incarnation can have claimed a young one."""
+        """Add a durable timer that is not in memory. `young`: no earlier incarnation can have claimed it."""
         entry = _Entry(timer, timer.due_ms <= self._horizon.inherited_ms and not young)
         self._entries[timer.sid] = entry
         self._by_key.setdefault(timer.key, set()).add(timer.sid)
@@ -165,7 +163,7 @@ class Firing:
             self._arm(entry, now_ms)
 
     def forget(self, sid: str) -> Timer | None:
-        """Drop a timer in whatever state; returns it when it was in memory."""
+        """Remove a timer from memory in any state. Returns it; None when it was not in memory."""
         entry = self._entries.pop(sid, None)
         if entry is None:
             return None
@@ -197,7 +195,7 @@ class Firing:
                     lane.compensate_ms = 0
 
     def done(self, sid: str) -> Timer | None:
-        """The timer took effect; returns it when it was in memory."""
+        """Remove a timer that took effect. Returns it; None when it was not in memory."""
         self.fired += 1
         return self.forget(sid)
 
@@ -209,21 +207,21 @@ class Firing:
             entry.state = FROZEN
 
     def correct(self, timer: Timer, now_ms: int, *, young: bool) -> None:
-        """Storage has another due time than memory (a move whose answer was lost): follow it, unless claimed or frozen."""
+        """Adopt the due time in storage when it differs (the answer to a move was lost), unless the timer is claimed or frozen."""
         entry = self._entries[timer.sid]
         if entry.state == WAITING and not entry.claimed and entry.timer.due_ms != timer.due_ms:
             self.forget(timer.sid)
             self.add(timer, now_ms, young=young)
 
     def thaw(self, sid: str, now_ms: int) -> None:
-        """End `freeze`: the timer fires at its time, at once if that has passed."""
+        """Undo `freeze`: the timer fires at its due time, or at once if that has passed."""
         entry = self._entries.get(sid)
         if entry is not None and entry.state == FROZEN:
             self._arm(entry, now_ms)
 
     def postpone(self, sid: str) -> Timer | None:
-        """A shard postponed a timer: it is not claimed any more, and does not fire until storage has its new time and the caller removes it
-        here. Returns None, without an effect, when it was not claimed or not in memory."""
+        """Release the claim on a timer that its shard postponed; it does not fire until storage has its new time and the caller removes
+        it here. Returns the timer; None, without an effect, when it was not claimed or not in memory."""
         entry = self._entries.get(sid)
         if entry is None or not entry.claimed:
             return None
@@ -246,9 +244,9 @@ class Firing:
 
     # -- Shards. -------------------------------------------------------------------------------------------------------
     def open(self, shard: int, session: str, now_ms: int) -> bool:
-        """A shard can be reached; its earlier session has been closed.
+        """Register a session of a shard; the caller has closed its earlier session.
 
-        Returns whether timers of it were left to storage and have to be loaded now.
+        Returns whether timers of the shard were evicted and have to be loaded now.
         """
         lane = self._lane(shard, now_ms)
         assert lane.session is None
@@ -257,21 +255,21 @@ class Firing:
         return incomplete
 
     def close(self, shard: int, now_ms: int) -> None:
-        """A shard's session ended: timers that it has not confirmed wait for the next session."""
+        """End the session of a shard: its unconfirmed timers wait for the next session."""
         lane = self._lanes[shard]
         lane.session = None
         lane.compensating.clear()
         for sid in list(lane.handed):
             entry = self._entries[sid]
             self._leave(entry)
-            entry.failures = 0  # the end of the session was not the timer's failure
+            entry.failures = 0  # a lost session is no failure of the timer
             self._arm(entry, now_ms)
             self.refired += 1
 
     def set_slots(self, slots: SlotMap, now_ms: int) -> bool:
-        """Follow a newer slot map. What a former owner has not confirmed goes to the new one at its refire time.
+        """Apply a newer slot map. Timers that a former owner has not confirmed go to the new owner at their refire time.
 
-        Returns whether timers were left to storage that may now have an owner who can be reached, and have to be loaded.
+        Returns whether evicted timers may now have an owner with a session, and have to be loaded.
         """
         self._slots = slots
         for entry in self._entries.values():
@@ -285,7 +283,7 @@ class Firing:
 
     # -- Firing. -------------------------------------------------------------------------------------------------------
     def due(self, now_ms: int) -> list[tuple[str, Fire]]:
-        """Hand out what is due, oldest first per shard, as (session, record) pairs."""
+        """Hand out the due timers, oldest first per shard. Returns (session, record) pairs."""
         out: list[tuple[str, Fire]] = []
         for lane in self._lanes.values():
             if lane.session is None:
@@ -311,7 +309,7 @@ class Firing:
         return out
 
     def failed_sids(self, sids: Iterable[str], now_ms: int) -> None:
-        """A shard reports that these could not take effect now; timers that are not handed out are ignored."""
+        """Count a failure for each timer that a shard could not make take effect; ignores timers that are not handed out."""
         for sid in sids:
             entry = self._entries.get(sid)
             if entry is not None and entry.state == HANDED:
@@ -341,12 +339,12 @@ class Firing:
             lane.retries.arm(entry.timer.sid, now_ms + wait_ms)
 
     def _is_loaded(self, lane: _Lane) -> bool:
-        """Whether the shard has so many unconfirmed timers that those that failed before have to wait."""
+        """Whether the unconfirmed timers of the shard reach the load at which failed timers have to wait."""
         share = self._config.timer_degrade_load
         return len(lane.handed) >= share * self._config.timer_claims_max or lane.handed_bytes >= share * self._config.timer_claims_bytes
 
     def _room(self, lane: _Lane) -> int:
-        """How many more timers the shard may get; a full batch may go once over the byte limit."""
+        """How many more timers may be handed to the shard; one full batch may exceed the byte limit."""
         if lane.handed_bytes >= self._config.timer_claims_bytes:
             return 0
         return self._config.timer_claims_max - len(lane.handed)
@@ -370,7 +368,7 @@ class Firing:
         return records
 
     def next_at(self) -> int | None:
-        """When to call `due` next, ms; None when only a session or a confirmation can change anything."""
+        """The next time to call `due`, ms; None when only a session or a confirmation can change anything."""
         first: int | None = None
         for lane in self._lanes.values():
             if lane.session is None:
@@ -389,13 +387,13 @@ class Firing:
         return first
 
     def due_at(self) -> int | None:
-        """A moment, ms, that is not later than the first due time of what waits for a shard that can be reached."""
+        """A lower bound, ms, of the due times of timers waiting for a shard with a session; None when there are none."""
         moments = (lane.wheel.next_at() for lane in self._lanes.values() if lane.session is not None)
         return min((moment for moment in moments if moment is not None), default=None)
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:
-        """Drop the timers of shards without a session from memory; `open` returns when they must be read again."""
+        """Evict the waiting timers of shards without a session; `open` reports when they must be read again."""
         lanes = [lane for lane in self._lanes.values() if lane.session is None and not lane.incomplete and len(lane.wheel)]
         if not lanes:
             return
@@ -407,11 +405,11 @@ class Firing:
         return self._can_be_read_again(entry) and self._lanes[entry.shard].incomplete
 
     def _can_be_read_again(self, entry: _Entry) -> bool:
-        # A claim that was inherited is inherited again with the next reading; one of this incarnation is known here only.
+        # Reading the timer again restores an inherited claim; a claim of this incarnation exists only in this memory.
         return entry.state == WAITING and (entry.inherited or not entry.claimed)
 
     def evict_from(self, cut_ms: int) -> None:
-        """Leave the timers due at `cut_ms` or later to storage, except those this incarnation has claimed."""
+        """Evict the timers due at `cut_ms` or later, except those this incarnation has claimed."""
         self._evict([sid for sid, entry in self._entries.items() if self._can_be_read_again(entry) and entry.timer.due_ms >= cut_ms])
 
     def _evict(self, sids: list[str]) -> None:

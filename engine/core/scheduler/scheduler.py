@@ -1,33 +1,33 @@
 """The scheduler's decisions: volatile timers for shards, durable timers for publishers. Pure: `handle(event, now_ms) -> effects`.
 
-Volatile timers (`Arm` -> `Due`) belong to a shard's link session, one per key. They live in that session's own wheel and go
+Volatile timers (`Arm` -> `Due`) belong to a shard's link session, one per key. They are held in the wheel of that session and dropped
 with it; the shard arms them again in its next session. There is at most one per mailbox, so the shard's own limits bound them.
 
-Durable timers live in storage; the near ones are in memory too (`engine.core.scheduler.read_ahead`), where they fire
+Durable timers are held in storage; the near ones are in memory too (`engine.core.scheduler.read_ahead`) and fire from there
 (`engine.core.scheduler.firing`).
 
-Requests. What edges ask (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `CancelAll`, `ListTimers`) waits in one queue and goes to
+Requests. The requests of edges (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, `CancelAll`, `ListTimers`) wait in one queue and go to
 storage in batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
 
     Schedule     SCHEDULED; DUPLICATE or CONFLICT when the caller's id is taken; OVERLOADED when the user has too many timers
     Cancel       OK: cancelled for sure, its effect will not happen. ALREADY_FIRED. NOT_FOUND
-    CancelAll    OK with the number cancelled. What may have taken effect is left alone; after an answer that was lost, the number
-                 is that of the last sending
+    CancelAll    OK with the number cancelled. Timers that may have taken effect are not cancelled; after a lost answer, the
+                 number is that of the last attempt
     Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
     any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
 
 The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
-handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`), cannot fire, and
-the request decides. A request that was given up as UNAVAILABLE may or may not have been applied: the timer is read from storage again
-before it may fire, else a successor could find another due time there than the one at which it was handed out.
+handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`) and cannot fire, and
+the request takes effect. A request abandoned as UNAVAILABLE may or may not have been applied: the timer is read from storage again before
+it may fire; otherwise a successor could find another due time in storage than the one at which the timer was handed out.
 
-Firing, in two phases: `Fire` to the shard (claimed), `FireDone` from it, removal from storage with a tombstone that tells 409
-from 404. A hand-out can fail, see the three levels of `engine.core.scheduler.firing`. The shard makes the effect happen once, under the
-scheduled id; here a timer may be handed out any number of times.
+Firing, in two phases: `Fire` to the shard (claimed); then `FireDone` from it and removal from storage, leaving a tombstone that
+distinguishes 409 from 404. A hand-out can fail, see the three levels of `engine.core.scheduler.firing`. The shard makes the effect happen
+once, under the scheduled id; the scheduler may hand a timer out any number of times.
 
 Or the shard answers `FireAgain`: the policy deferred the effect, and the timer must be handed out again at another time. From then on the
 timer is not claimed, so it can be cancelled and moved like any other, also while its new time is being written: storage applies moves
-before requests. A copy that is still in transit to the shard is handled there (`engine.core.shard.fired_timers`).
+before requests. The shard handles a copy that is still in transit (`engine.core.shard.fired_timers`).
 
 What a crash, or a lost answer, does at each point:
 
@@ -37,17 +37,17 @@ What a crash, or a lost answer, does at each point:
     handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
                                        next incarnation; until then it counts as claimed (`engine.core.scheduler.claim_horizon`)
     shard has acted, no FireDone       the same; the shard finds the scheduled id in its journal and only confirms
-    FireDone, not removed              removal is repeated until storage confirms it; after a crash the timer is handed out
+    FireDone, not removed              removal is retried until storage confirms it; after a crash the timer is handed out
                                        once more and confirmed as above
-    removed, answer lost               removal is repeated; removing what is gone changes nothing
-    storage unavailable                requests: UNAVAILABLE; timers fire as far as they are claimed, then wait (they could not be
+    removed, answer lost               removal is retried; it is idempotent
+    storage unavailable                requests: UNAVAILABLE; timers fire up to the claimed bound, then wait (they could not be
                                        journalled either); removals wait; reading ahead waits
     shard cannot act now               it answers `FireFailed`; handed out again, see `engine.core.scheduler.firing`
     FireAgain lost, or not stored      handed out again at its old time, as above: the shard applies the policy again
-    moved, answer lost                 the move is repeated; after a crash the timer is read at its new time. Moving what has been
+    moved, answer lost                 the move is retried; after a crash the timer is read at its new time. A move of a timer that was
                                        cancelled or removed meanwhile changes nothing
-    an old incarnation still runs      its writes carry an older epoch and are refused; its hand-outs take effect once at the shards, and
-                                       all of it counts as claimed here: it cannot claim more (`engine.core.scheduler.claim_horizon`)
+    an old incarnation still runs      its writes carry an older epoch and are rejected; its hand-outs take effect once at the shards, and
+                                       all of them count as claimed here: it cannot claim more (`engine.core.scheduler.claim_horizon`)
 """
 
 from __future__ import annotations
@@ -110,17 +110,17 @@ from engine.core.wire.records import (
 from engine.errors import CorruptRecord
 
 _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
-"""Pauses between attempts while storage fails; the last one repeats. Short first: a failover takes less than a second."""
+"""Backoff between attempts while storage fails, ms; the last value repeats. Short first: a failover takes less than a second."""
 
 
 class SchedulerCore:
     """One scheduler: the partitions of `partitions_of(index, config.schedulers)`, and volatile timers for every shard.
 
     Args:
-        index: of this scheduler.
-        slots: the slot map to begin with.
-        now_ms: when this incarnation starts, after it has fenced earlier ones off.
-        claimed: how far each partition was claimed then, ms; see `engine.core.scheduler.claim_horizon`.
+        index: index of this scheduler.
+        slots: the initial slot map.
+        now_ms: start of this incarnation, after it has fenced off earlier ones, ms since the epoch.
+        claimed: claimed bound of each partition at that time, ms; see `engine.core.scheduler.claim_horizon`.
     """
 
     def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
@@ -130,21 +130,21 @@ class SchedulerCore:
         self._horizon = ClaimHorizon(config, partitions, claimed, now_ms)
         self._firing = Firing(config, slots, self._horizon)
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
-        self._sessions: dict[str, TimerWheel[str] | None] = {}  # a wheel of volatile timers for each shard's
+        self._sessions: dict[str, TimerWheel[str] | None] = {}  # wheel of volatile timers per shard session; None for an edge
         self._queue: deque[Waiting] = deque()
-        self._batch: list[Waiting] | None = None  # sent to storage, not answered
+        self._batch: list[Waiting] | None = None  # sent to storage, unanswered
         self._deciding = RequestHolds(self._firing)
         self._settling = PendingRemovals(config)
-        self._failures = 0  # of storage in a row
+        self._failures = 0  # consecutive failures of storage
         self._store_after_ms = now_ms
-        self._stored: dict[int, int] = {}  # timers per partition, by the last answer of storage
+        self._stored: dict[int, int] = {}  # timers per partition, as of the last answer of storage
         self._effects: list[Effect] = []
         self._due_sent = 0
 
     # -- State. --------------------------------------------------------------------------------------------------------
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was due at the start has been read."""
+        """Whether every timer that was due at the start has been read."""
         return self._loading.caught_up
 
     @property
@@ -158,7 +158,7 @@ class SchedulerCore:
         return self._slots.version
 
     def stats(self) -> dict[str, int | str | list[list[int]]]:
-        """Plain numbers for `engine status` and the metrics."""
+        """Counters and gauges for `engine status` and the metrics."""
         return {
             "armed": sum(self._stored.values()),
             "loaded": len(self._firing),
@@ -182,7 +182,7 @@ class SchedulerCore:
         return 0 if at_ms is None else max(now_ms - at_ms, 0)
 
     def next_at(self) -> int | None:
-        """When to call `handle` with `Ticked` at the latest, ms; None when only another event can change anything."""
+        """The latest time to call `handle` with `Ticked`, ms; None when only another event can change anything."""
         moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
         moments.append(self._firing.next_at())
         if self._batch is None:
@@ -202,7 +202,7 @@ class SchedulerCore:
         """Handle one event; returns the effects to perform, in order.
 
         Raises:
-            CorruptRecord: `Received` holds what this session may not say; nothing of it was taken.
+            CorruptRecord: `Received` holds a record this session may not send; none of its records was applied.
         """
         match event:
             case Received(session, records):
@@ -301,11 +301,11 @@ class SchedulerCore:
             self._deciding.begin(request)
 
     def _spared(self, key: str) -> list[str]:
-        """Timers of a mailbox that may have taken effect, as far as memory knows: a CancelAll comes too late for them."""
+        """Timers of a mailbox that, by the state in memory, may have taken effect: a CancelAll comes too late for them."""
         return self._firing.claimed_of(key) + self._settling.fired_of(key)
 
     def _settled(self, request: Request) -> int | None:
-        """The answer about one timer from memory alone."""
+        """The answer when memory alone decides it; None when storage must."""
         if isinstance(request, (Schedule, ListTimers, CancelAll)):
             return None
         timer = self._firing.get(request.sid)
@@ -324,7 +324,7 @@ class SchedulerCore:
         while self._queue and self._queue[0].received_ms <= oldest_ms:
             waiting = self._queue.popleft()
             if waiting.tried and isinstance(waiting.request, Schedule | Cancel | CancelAll | Reschedule):
-                # It may have been applied to a range that counts as read: read that again.
+                # It may have changed a range that counts as read, so that range is read again.
                 self._loading.rewind(waiting.partition)
                 self._deciding.forget(waiting.request, now_ms)
             else:
@@ -333,7 +333,7 @@ class SchedulerCore:
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def _begin_store(self, now_ms: int) -> None:
-        """Send all waiting work to storage, unless a batch is there already."""
+        """Send all waiting work to storage, unless a batch is in flight."""
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = self._loading.pages(now_ms)
@@ -395,7 +395,7 @@ class SchedulerCore:
         for waiting in batch:
             self._answered(waiting, next(answers[waiting.partition]), young, now_ms)
         if self._settling.stored_fired(now_ms):
-            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage has no memory to move timers in
+            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage lacks the memory to move timers
         for part in done:
             self._stored[part.partition] = part.stored
             self._horizon.confirm(part.partition, part.claimed_ms)
@@ -408,7 +408,7 @@ class SchedulerCore:
                 self._loading.loaded(part.partition, part.page, now_ms, self._deciding, young)
 
     def _come_again(self, partition: int, sid: str, at_ms: int | None, young: Container[str], now_ms: int) -> None:
-        """Storage has the timer at its new time; None: it does not have it."""
+        """Apply a stored move to memory. `at_ms` is the new due time; None when storage does not have the timer."""
         timer = self._firing.forget(sid)
         if at_ms is not None and timer is not None:
             self._admit(partition, msgspec.structs.replace(timer, due_ms=at_ms), young, now_ms)
@@ -420,7 +420,7 @@ class SchedulerCore:
             case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
                 for timer in answer.timers:
                     self._admit(waiting.partition, timer, young, now_ms)
-                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # the requester has it
+                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # the requester has that one
             case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):
