@@ -1,1 +1,1 @@
-"""What every package names: messages, users, slots, durations and placeholders."""
+"""The data model shared by all packages: messages, names, slots, durations and placeholders."""

@@ -1,4 +1,4 @@
-"""The terms under which a message may reach its user, beside the user's profile: its category's limits and `unless_active`.
+"""The delivery conditions that a message carries, in addition to the user's profile: its category's limits and `unless_active`.
 
 The edge copies them from the rules into the message's envelope, so shards need no rules; `engine.core.policy.contact_policy` applies them.
 """
@@ -12,22 +12,22 @@ from msgspec import Meta, Struct
 from engine.core.model.constants import AT_MAX_MS
 
 DAY_MS: Final = 86_400_000
-SPAN_MAX_MS: Final = 365 * DAY_MS  # how far back a limit looks: a year, as long as anybody remembers being told
-CAP_MAX: Final = 100  # times of a category that a user's page holds: 9 bytes each
+SPAN_MAX_MS: Final = 365 * DAY_MS  # longest period over which a limit counts: a year, beyond which a repeat no longer disturbs
+CAP_MAX: Final = 100  # delivery times per category in a user's page, 9 bytes each
 
-Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, as far as a wheel reaches
+Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, up to the range of a timer wheel
 Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
 
 
 class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What a category of notifications may do to a user (`engine.core.policy.contact_policy`). The defaults limit nothing.
+    """The limits of a category of notifications (`engine.core.policy.contact_policy`). The defaults limit nothing.
 
     Args:
-        cap: at most so many per user within `cap_ms`, up to CAP_MAX; 0 for no cap.
-        cap_ms: the rolling window of the cap.
-        same_type_ms: the same type comes at most once in this time; 0 for always.
-        quiet: do quiet hours hold it back.
-        mandatory: neither mutes nor anything else hold it back: what a user must be told.
+        cap: maximum number per user within `cap_ms`, up to CAP_MAX; 0 for no cap.
+        cap_ms: rolling window of the cap, ms.
+        same_type_ms: minimum interval between two messages of the same type, ms; 0 for none.
+        quiet: whether quiet hours defer it.
+        mandatory: exempt from mutes and every other limit, for messages that must reach the user.
     """
 
     cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
@@ -38,12 +38,12 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
 
 class PolicyTerms(Struct, frozen=True, array_like=True, gc=False):
-    """What a message is judged by beside its user's wishes: it travels with the message, so shards need no rules.
+    """The inputs of the contact policy that a message carries, in addition to its user's profile, so that shards need no rules.
 
     Args:
-        category: by whose name it counts, "" for none.
-        limits: of that category, as they were when the message was published.
-        unless_active_since_ms: not when the user has been active after this; 0 for no such condition.
+        category: name of the category it counts towards, "" for none.
+        limits: limits of that category at the time of publishing.
+        unless_active_since_ms: not delivered when the user was active after this, ms since the epoch; 0 for no such condition.
     """
 
     category: str = ""

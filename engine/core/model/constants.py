@@ -1,12 +1,11 @@
-"""Numbers that several packages name: priorities, and how far an instant reaches."""
+"""Constants shared by several packages: priorities, the latest instant and the storage format version."""
 
 from __future__ import annotations
 
 from typing import Final
 
 AT_MAX_MS: Final = (1 << 48) - 1
-"""The last instant a timer may be due, ms since the epoch: what six levels of 256 slots reach, some 8 900 years."""
-"""Latest due time a wheel takes: about the year 10889."""
+"""Latest due time of a timer, ms since the epoch: the range of six levels of 256 slots, some 8 900 years, about the year 10889."""
 
 
 HIGH: Final = 0

@@ -1,4 +1,4 @@
-"""Durations as people write them: `250ms`, `5s`, `15m`, `2h`, `7d`, `1h30m`."""
+"""Parser of human-readable durations: `250ms`, `5s`, `15m`, `2h`, `7d`, `1h30m`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds in a duration: numbers with units, one after the other.
+    """Return the milliseconds of a duration, a sequence of numbers with units; the sum is rounded.
 
     Raises:
-        Invalid: anything else, and a number without a unit: nobody should have to guess which was meant.
+        Invalid: the text has another form, or a number lacks its unit, since a default unit would be ambiguous.
     """
     compact = text.strip().lower()
     if len(compact) > 64 or not _WHOLE.fullmatch(compact):

@@ -1,7 +1,7 @@
-"""A pending message in memory, and the bytes a client gets of it: its JSON body is encoded once, at the edge that accepted it.
+"""A pending message in memory, and the bytes sent to a client for it: its JSON body is encoded once, at the edge that accepted it.
 
-`body` is the message object of PROTOCOL.md without braces and without what depends on the receiver: `"id":"...",
-"type":"...",...,"data":{...}`. What a client sees is `{"seq":..,"event_id":"..","attempt":..,` + body + `}`, so every
+`body` is the message object of PROTOCOL.md without braces and without the members that depend on the receiver: `"id":"...",
+"type":"...",...,"data":{...}`. A client receives `{"seq":..,"event_id":"..","attempt":..,` + body + `}`, so every
 edge, shard and stream handles opaque bytes.
 """
 
@@ -16,13 +16,13 @@ from msgspec import Struct
 from engine.core.model.envelope import Envelope
 
 TIMER_EFFECT: Final = "timer:"
-"""What ids made by `timer_effect_id` begin with, and no publisher's may: the edge refuses those."""
+"""Reserved prefix of the ids made by `timer_effect_id`: the edge rejects a publisher's id that begins with it."""
 
 _TIMER_EFFECT_ID: Final = re.compile(re.escape(TIMER_EFFECT) + r"[0-9]{1,2}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def timer_effect_id(sid: str) -> str:
-    """The id under which a durable timer takes effect, once, whatever message it carries."""
+    """The id under which a durable timer takes effect once, independent of its message."""
     return f"{TIMER_EFFECT}{sid}"
 
 
@@ -32,9 +32,9 @@ def is_timer_effect_id(id: str) -> bool:
 
 
 class SharedBody(bytes):
-    """The body of a broadcast: one object, which every mailbox that adopted it refers to, and which knows its position in the log.
+    """The body of a broadcast with its log position `pos`: one object, shared by every mailbox that adopted it.
 
-    No encoder takes it, on purpose: what is written or sent of it is the position (`engine.core.mailbox.broadcast_log`).
+    No encoder accepts it, on purpose: only the position is written or sent (`engine.core.mailbox.broadcast_log`).
     """
 
     pos: int
@@ -48,7 +48,7 @@ class SharedBody(bytes):
 
 
 class Message(Struct, gc=False):
-    """A pending message in memory. `attempts` were spent on connections that have ended or stalled.
+    """A pending message in memory. `attempts` counts deliveries on connections that have ended or stalled. Times in ms since the epoch.
 
     The envelope of a broadcast is one object for all mailboxes that adopted it, with a `SharedBody`.
     """
@@ -61,13 +61,13 @@ class Message(Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the body that this message alone keeps in memory."""
+        """Bytes of the body, 0 for a `SharedBody`, which other messages share."""
         body = self.envelope.body
         return len(body) if type(body) is bytes else 0
 
 
 class Collapsing(Struct, frozen=True, array_like=True, gc=False):
-    """The newest message of a collapse key: its number, and how many messages it stands for."""
+    """The newest message of a collapse key: its sequence number, and the number of messages it represents."""
 
     seq: int
     count: int
@@ -76,7 +76,7 @@ class Collapsing(Struct, frozen=True, array_like=True, gc=False):
 
 
 def counted(body: bytes, count: int) -> bytes:
-    """The body of a message that stands for `count` messages."""
+    """The body of a message that represents `count` messages, with a `count` member when it is above 1."""
     return b'%b,"count":%d' % (body, count) if count > 1 else body
 
 
@@ -86,7 +86,7 @@ _FRAME_OF_ONE: Final = _FRAME.replace(b"%b", _OBJECT)
 
 
 def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
-    """The message object as a client gets it."""
+    """The message object as sent to a client."""
     return _OBJECT % (seq, epoch.encode(), seq, attempt, body)
 
 

@@ -1,7 +1,7 @@
-"""What counts as a name here, and how a new one is written.
+"""Validation of names, and generation of UUIDv7 ids.
 
-Names arrive in tokens, publish requests and frames. They end up in Redis keys, JSON frames and log lines, so the rules are
-few and the same everywhere: text of bounded length, nothing that ends a line, nothing that has no UTF-8 form.
+Names arrive in tokens, publish requests and frames. They end up in Redis keys, JSON frames and log lines, so the same
+few rules apply everywhere: bounded length, no line terminators, no characters without a UTF-8 encoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _EVENT_TYPE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 RANDOM_BITS: Final = 74
-"""Random bits of a UUIDv7: everything but the 48 of the time, 4 of the version and 2 of the variant."""
+"""Random bits of a UUIDv7: all but the 48 of the time, 4 of the version and 2 of the variant."""
 
 
 def is_tenant(text: str) -> bool:
@@ -25,7 +25,7 @@ def is_tenant(text: str) -> bool:
 
 def is_user(text: str, chars_max: int) -> bool:
     """Any text of 1 to `chars_max` characters without control characters, line separators and lone surrogates."""
-    # What is printable holds none of them: true for nearly every user, and ten times as fast as the expression.
+    # Printable text contains none of them; this check covers nearly every user and is ten times as fast as the expression.
     return 0 < len(text) <= chars_max and (text.isprintable() or _FORBIDDEN.search(text) is None)
 
 
@@ -39,7 +39,7 @@ def is_topic(text: str, chars_max: int) -> bool:
     return is_id(text, chars_max) and "*" not in text and not any(char.isspace() for char in text)
 
 
-@lru_cache(maxsize=4096)  # publishers use few types and use them often; the entries are as short as `chars_max` says
+@lru_cache(maxsize=4096)  # publishers use few types, each often; `chars_max` bounds the length of an entry
 def _is_dotted(text: str) -> bool:
     return _EVENT_TYPE.fullmatch(text) is not None
 
@@ -54,7 +54,7 @@ def uuid7(now_ms: int, random_bits: int) -> str:
 
     Args:
         now_ms: milliseconds since the epoch, below 2**48.
-        random_bits: `RANDOM_BITS` bits; what is above them is ignored.
+        random_bits: `RANDOM_BITS` bits; higher bits are ignored.
     """
     text = f"{now_ms << 80 | 7 << 76 | (random_bits >> 62 & 0xFFF) << 64 | 2 << 62 | random_bits & 0x3FFF_FFFF_FFFF_FFFF:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,12 +1,12 @@
-"""Which durable timers have to be in memory, and reading them ahead from storage page by page.
+"""Read-ahead of durable timers from storage, page by page, and the rule that determines which timers are in memory.
 
-Each partition has a frontier, a position in its timers ordered by (due time, scheduled id). The one rule: every timer at or
+Each partition has a frontier, a position in its timers ordered by (due time, scheduled id). Invariant: every timer at or
 before the frontier is in memory, unless its shard is unreachable and memory is short (`Firing.evict_unreachable`). Timers
-beyond it may be in memory too. The frontier moves forward by pages, up to the horizon; it is put back where that rule could
-no longer be kept, and the pages are read again: reading a timer that is in memory already changes nothing.
+beyond it may be in memory too. The frontier moves forward by pages, up to the horizon; where the invariant would break, it is
+moved back and the pages are read again: reading a timer that is already in memory changes nothing.
 
-Memory is bounded: reading ahead stops at three quarters of the limit. What is scheduled nearby must be in memory all the same;
-when that reaches the limit, the far half is left to storage and the frontier is put back, so the nearest timers stay.
+Memory is bounded: reading ahead stops at three quarters of the limit. Newly scheduled near timers must be in memory all the same;
+when they reach the limit, the far half is evicted and the frontier is moved back, so the nearest timers stay.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from engine.core.scheduler.scheduler_events import BEGINNING, Cursor, ReadTimers
 from engine.core.wire.records import Timer
 
 _FILL_SHARE: Final = 0.75
-"""Of the memory limit: where reading ahead stops. The rest is for what is scheduled nearby meanwhile."""
+"""Share of the memory limit at which reading ahead stops. The remainder is for near timers scheduled meanwhile."""
 
 _KEEP_SHARE: Final = 0.5
-"""Of the memory limit: what is kept when the far timers are left to storage. Halving makes the scan rare."""
+"""Share of the memory limit that is kept when the far timers are evicted. Halving makes the scan rare."""
 
 
 class ReadAhead:
@@ -39,11 +39,11 @@ class ReadAhead:
 
     @property
     def partitions(self) -> Collection[int]:
-        """All of the scheduler's."""
+        """The partitions of this scheduler."""
         return self._frontiers.keys()
 
     def owns(self, partition: int | None) -> bool:
-        """Whether this is one of the scheduler's partitions."""
+        """Whether the partition belongs to this scheduler."""
         return partition in self._frontiers
 
     @property
@@ -52,7 +52,7 @@ class ReadAhead:
         return all(frontier[0] > self._started_ms for frontier in self._frontiers.values())
 
     def rewind(self, partition: int | None = None) -> None:
-        """Read again from the beginning: this partition, or all."""
+        """Restart reading from the beginning: of one partition, or of all with None."""
         for number in self._frontiers if partition is None else (partition,):
             self._frontiers[number] = BEGINNING
 
@@ -60,13 +60,13 @@ class ReadAhead:
         self._frontiers[partition] = min(self._frontiers[partition], cursor)
 
     def _holds(self, share: float) -> bool:
-        """Whether memory holds at least this share of its limit."""
+        """Whether at least this share of a memory limit is in use."""
         firing = self._firing
         return len(firing) >= share * self._config.timer_memory_max or firing.bytes >= share * self._config.timer_memory_bytes
 
     # -- Reading ahead. ------------------------------------------------------------------------------------------------
     def pages(self, now_ms: int) -> dict[int, ReadTimers]:
-        """The pages to read now, by partition. Report each with `loaded`, or `abandon` all."""
+        """The pages to read now, by partition. The caller reports each with `loaded`, or all with `abandon`."""
         goal_ms = now_ms + self._config.timer_horizon_ms // 2
         behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
         if not behind:
@@ -84,15 +84,15 @@ class ReadAhead:
         return self._reading.copy()
 
     def abandon(self) -> None:
-        """The pages could not be read; `pages` asks for them again."""
+        """Drop the pending pages, which could not be read; `pages` returns them again."""
         self._reading.clear()
 
     def loaded(self, partition: int, page: TimersRead, now_ms: int, deciding: Container[Timer], young: Container[str] = ()) -> None:
-        """Add the timers of a page, except those in memory. The caller leaves out those that have fired.
+        """Add the timers of a page, except those in memory. The caller omits timers that have fired.
 
         Args:
-            deciding: timers that a request is deciding about: they come in frozen.
-            young: those that no earlier incarnation can have handed out (`engine.core.scheduler.claim_horizon`).
+            deciding: timers held by a pending request: they are added frozen.
+            young: scheduled ids that no earlier incarnation can have handed out (`engine.core.scheduler.claim_horizon`).
         """
         for timer in page.timers:
             if self._firing.get(timer.sid) is not None:
@@ -100,18 +100,18 @@ class ReadAhead:
             elif not self._firing.is_left_to_storage(timer.key):
                 self._firing.add(timer, now_ms, frozen=timer in deciding, young=timer.sid in young)
         asked = self._reading.pop(partition)
-        if self._frontiers[partition] == asked.after:  # else it was reset meanwhile, and timers in between may be missing
+        if self._frontiers[partition] == asked.after:  # otherwise it was moved back meanwhile, and timers in between may be missing
             self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached
 
     def next_at(self) -> int | None:
-        """When to call `pages` next, ms; None while memory is full or pages are being read."""
+        """The next time to call `pages`, ms; None while memory is full or pages are being read."""
         if self._paused or self._reading:
             return None
         return min(frontier[0] for frontier in self._frontiers.values()) - self._config.timer_horizon_ms // 2
 
     # -- New timers. ---------------------------------------------------------------------------------------------------
     def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:
-        """A timer is durable: keep it in memory if it has to be, or if it is near and there is room."""
+        """Add a durable timer to memory if the invariant requires it, or if it is near and memory has room."""
         if self._firing.get(timer.sid) is not None or self._firing.is_left_to_storage(timer.key):
             return
         position = (timer.due_ms, timer.sid)
@@ -127,7 +127,7 @@ class ReadAhead:
         self._firing.add(timer, now_ms, frozen=frozen, young=young)
 
     def _make_room(self, now_ms: int) -> None:
-        """Drop the least urgent timers from memory: those of shards without a session, then the far ones."""
+        """Evict the least urgent timers: those of shards without a session, then the far ones."""
         self._firing.evict_unreachable()
         cut_ms = max(frontier[0] for frontier in self._frontiers.values())
         while self._holds(_KEEP_SHARE) and cut_ms > now_ms + 1:

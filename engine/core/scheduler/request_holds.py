@@ -1,7 +1,7 @@
-"""Requests under way, and the timers that one of them may cancel or move: they must not fire before it has its outcome.
+"""Holds of pending requests on the timers they may cancel or move: a held timer must not fire before the request has its outcome.
 
-A request holds one timer by its id, or all of a mailbox. What is held is frozen in memory, comes in frozen when it is read from
-storage meanwhile, and thaws when the last request that holds it has its outcome.
+A request holds one timer by its id, or all timers of a mailbox. A held timer in memory is frozen, one read from storage meanwhile is
+added frozen, and each thaws when the last request that holds it has its outcome.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestHolds:
         return isinstance(timer, Timer) and (timer.sid in self._sids or timer.key in self._keys)
 
     def begin(self, request: Request) -> None:
-        """A request was queued; one that only reads holds nothing."""
+        """Add the holds of a queued request; a read-only request has none."""
         if isinstance(request, CancelAll):
             self._keys[request.key] += 1
             for sid in self._firing.of(request.key):
@@ -50,7 +50,7 @@ class RequestHolds:
             self._firing.freeze(request.sid)
 
     def end(self, request: Request, now_ms: int) -> None:
-        """The request has its outcome, or was abandoned."""
+        """Release the holds of a request that has its outcome or was abandoned; timers without a hold thaw."""
         if isinstance(request, CancelAll):
             if _release(self._keys, request.key):
                 for sid in list(self._firing.of(request.key)):
@@ -59,7 +59,7 @@ class RequestHolds:
             self._thaw(request.sid, now_ms)
 
     def forget(self, request: Request, now_ms: int) -> None:
-        """The request was sent and abandoned, so the due times are unknown: they are read from storage before these timers may fire."""
+        """Release a request abandoned after sending, and evict its unclaimed timers: storage must be read for their due times first."""
         sids = (
             list(self._firing.of(request.key))
             if isinstance(request, CancelAll)
@@ -79,7 +79,7 @@ class RequestHolds:
 
 
 def _release(holds: Counter[str], name: str) -> bool:
-    """Release one hold; returns whether it was the last."""
+    """Release one hold. Returns whether it was the last."""
     holds[name] -= 1
     if holds[name]:
         return False

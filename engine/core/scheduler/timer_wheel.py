@@ -1,21 +1,21 @@
 """A hierarchical timing wheel: arm and cancel in O(1), whatever the number of timers (Varghese & Lauck, SOSP 1987, scheme 7).
 
 Six levels. A slot of level 0 is one millisecond wide, a slot of level L is 256^L ms wide (256 ms, 65 s, 4.7 h, 50 d, 35 y), so
-the wheel reaches thousands of years. Where a timer sits follows from its due time and the wheel's own time alone: the lowest
-level whose *parent* slot is the current one or the next one. Every level is therefore a ring of 512 slots of which one to two
-parents' worth is in use. Compared with the textbook's 256-slot ring this has three virtues:
+the wheel reaches thousands of years. The due time and the wheel's own time alone determine the slot of a timer: it is in the lowest
+level at which the *parent* slot is the current one or the next one. Every level is therefore a ring of 512 slots, of which one to two
+parents' worth is in use. Compared with the textbook's 256-slot ring this has three advantages:
 
-- A parent slot is pulled down (cascaded) one whole parent width before its first timer is due, so the work of a cascade
-  does not delay what it contains.
-- It is pulled into empty slots. Slots are insertion-ordered dicts, so timers of one millisecond keep their arming order
+- A parent slot is cascaded to the level below one whole parent width before its first timer is due, so the work of a cascade
+  does not delay the timers it moves.
+- It is cascaded into empty slots. Slots are insertion-ordered dicts, so timers of one millisecond keep their arming order
   without a sort.
 - Timers within the next 65 s are never above level 1: a cascade moves 256 ms worth of timers at most, never a minute's.
 
 An occupancy bitmap per level (one Python int) finds the next occupied slot with a shift and a bit trick, so an empty stretch
 of any length costs a few operations.
 
-The wheel's time only moves in `advance`. What is armed for a moment the wheel has passed waits in `_late` and is due at the
-next `advance` whose clock has reached it; a clock stepping back fires nothing early.
+Only `advance` moves the wheel's time. A timer armed for a time the wheel has passed waits in `_late` and is due at the next
+`advance` with a clock at or after that time; a clock stepping back fires nothing early.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEVER: Final = 1 << 62
 
 
 def _distance(used: int, position: int) -> int:
-    """How many slots ahead of `position` (0 is itself) the first occupied slot of a ring is. `used` is not 0."""
+    """Distance in slots from `position` to the first occupied slot of a ring, 0 for `position` itself. `used` is not 0."""
     ahead = used >> position
     if ahead:
         return (ahead & -ahead).bit_length() - 1
@@ -47,10 +47,10 @@ def _distance(used: int, position: int) -> int:
 
 
 class TimerWheel(Generic[K]):
-    """Timers by key, one per key.
+    """A timing wheel with at most one timer per key.
 
     Args:
-        now_ms: the wheel's first moment, ms since the epoch.
+        now_ms: initial time of the wheel, ms since the epoch.
 
     Memory is two dict entries and one int per timer, about 100 bytes beside the key itself.
     """
@@ -62,8 +62,8 @@ class TimerWheel(Generic[K]):
         self._armed: dict[K, int] = {}  # key -> due time, from which `_now` gives the slot
         self._slots: tuple[dict[int, dict[K, int]], ...] = tuple({} for _ in _LEVEL_RANGE)  # per level: ring index -> slot
         self._used = [0] * _LEVELS
-        self._cascade_at = _NEVER  # no slot has to be pulled down before this; may be too early after a cancel
-        self._late: dict[K, int] = {}  # armed for a moment before `_now`
+        self._cascade_at = _NEVER  # lower bound, ms, of the next cascade; may be too early after a cancel
+        self._late: dict[K, int] = {}  # timers armed for a time before `_now`
         self._late_at = _NEVER  # lower bound of its due times
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class TimerWheel(Generic[K]):
         return key in self._armed
 
     def arm(self, key: K, at_ms: int) -> None:
-        """Make `key` due at `at_ms`; replaces its earlier timer, and counts as armed now where due times are equal.
+        """Arm `key` for `at_ms`, ms since the epoch; replaces its earlier timer, and sorts behind timers already armed for the same time.
 
         Raises:
             ValueError: `at_ms` is negative or beyond `AT_MAX_MS`.
@@ -99,14 +99,14 @@ class TimerWheel(Generic[K]):
         return True
 
     def due_ms(self, key: K) -> int | None:
-        """When `key` is due; None when it is not armed."""
+        """Due time of `key`, ms since the epoch; None when it is not armed."""
         return self._armed.get(key)
 
     def next_at(self) -> int | None:
-        """A moment, ms, that is not later than the first due time; None when nothing is armed.
+        """A lower bound, ms since the epoch, of the first due time; None when nothing is armed.
 
-        It is exact for what is due within about 256 ms. For the rest it is when a slot must be pulled down: call
-        `advance` then and ask again. Sleeping until the returned moment misses nothing.
+        It is exact for timers due within about 256 ms. For others it is the time of the next cascade: call `advance` then and
+        `next_at` again. A caller that sleeps until the returned time misses no timer.
         """
         if not self._armed:
             return None
@@ -120,7 +120,7 @@ class TimerWheel(Generic[K]):
         """Remove and return the keys due at or before `now_ms`: by due time, and by arming order where equal.
 
         Args:
-            limit: at most so many; the rest stays armed and comes first next time.
+            limit: maximum number of keys; the others stay armed and come first in the next call.
         """
         due: list[K] = []
         if self._late_at <= now_ms:
@@ -161,7 +161,7 @@ class TimerWheel(Generic[K]):
         self._late_at = min(late.values(), default=_NEVER)
 
     def _cascade(self) -> None:
-        """Move to `_cascade_at` and pull down, on every level, the slot that comes after the current one."""
+        """Advance to `_cascade_at` and cascade, on every level, the slot that follows the current one."""
         self._now = self._cascade_at
         nearest = _NEVER
         for level in _UPPER_LEVELS:
@@ -176,7 +176,7 @@ class TimerWheel(Generic[K]):
         self._cascade_at = nearest
 
     def _pull(self, level: int, index: int) -> None:
-        """Spread a slot over the level below, where all of it belongs: it begins one slot width from now."""
+        """Move the timers of a slot to the level below; all of them fit there, since the slot begins one slot width from now."""
         self._used[level] ^= _BIT[index]
         below = self._slots[level - 1]
         used = self._used[level - 1]
@@ -192,7 +192,7 @@ class TimerWheel(Generic[K]):
         self._used[level - 1] = used
 
     def _place(self, key: K, at_ms: int) -> None:
-        if (at_ms >> _BITS) - (self._now >> _BITS) <= 1:  # `_locate`, without the call for the most frequent case
+        if (at_ms >> _BITS) - (self._now >> _BITS) <= 1:  # `_locate` inlined for the most frequent case, saving a call
             level, index = 0, at_ms & _MASK
         else:
             level, index = self._locate(at_ms)
@@ -208,7 +208,7 @@ class TimerWheel(Generic[K]):
             self._cascade_at = min(self._cascade_at, ((at_ms >> shift) - 1) << shift)
 
     def _locate(self, at_ms: int) -> tuple[int, int]:
-        """Level and ring index of a due time that is not before the wheel's own."""
+        """Level and ring index of a due time that is not before the wheel's own time."""
         now = self._now
         level = 0
         parent = _BITS
@@ -218,7 +218,7 @@ class TimerWheel(Generic[K]):
         return level, (at_ms >> (parent - _BITS)) & _MASK
 
     def _take(self, key: K, at_ms: int) -> None:
-        """Remove a timer from where it sits."""
+        """Remove a timer from its slot, or from `_late`."""
         if at_ms < self._now and self._late.pop(key, None) is not None:
             if not self._late:
                 self._late_at = _NEVER
