@@ -1,37 +1,37 @@
-"""Aggregation windows: the same kind of thing for one user, within a time, becomes one notification.
+"""Aggregation windows: messages of one kind for one user within a time window are merged into one notification.
 
 A window belongs to a user and a collapse key. It opens with the first message of its key, and ends a fixed time after that:
 
     no window --first message--> OPEN  --each message--> OPEN  --its time is over--> closed: at most one notification
 
-    held      (default)   the first message waits too. At the end: nothing else came -> the message itself; else a summary
-    leading               the first message is delivered at once. At the end: nothing else came -> nothing; else a summary of all of
+    held      (default)   the first message waits too. At the end: no other message -> the message itself; else a summary
+    leading               the first message is delivered at once. At the end: no other message -> nothing; else a summary of all of
                           them, which `replaces` the first one
 
-What the first message says of its window (length, leading, text) holds until the window ends, whatever later ones say. A summary has the
-members of the newest message, the highest priority of all, and `count`, `actors` (the first `ACTORS_MAX` different ones), `first_ts`,
-`last_ts`, `collapse`, and `text` when the publisher gave a template for it: `{count} people liked {target}`
+The window settings of the first message (length, leading, text) apply until the window ends; those of later ones are ignored. A
+summary has the members of the newest message, the highest priority of all, and `count`, `actors` (the first `ACTORS_MAX` different ones),
+`first_ts`, `last_ts`, `collapse`, and `text` when the publisher gave a template for it: `{count} people liked {target}`
 (`engine.core.model.placeholders`). It
-expires with the last of its messages, and is kept for the offline when one of them is to be.
+expires with the last of its messages, and is stored for offline users when one of them is.
 
-Once, under retries and crashes. Three things together:
+Each message counts exactly once, under retries and crashes, by three mechanisms:
 
-- A message counts once. A window knows its newest `MARKS_MAX` messages (id and payload) and answers DUPLICATE; ids beyond those are
-  remembered by storage like every caller's id, which the shard asks in the same step as it journals (a window is never longer than
-  that memory).
-- Deciding and changing are two steps. `offer` and `close` only say what would happen and give a record; `apply` makes it happen, and
-  is all that replay does. So what was not journalled did not happen, and replay repeats no decision, which depend on the time.
-- Records of a user are numbered. A page says up to which number it has them, so replay applies each exactly once.
+- Deduplication. A window stores marks of its newest `MARKS_MAX` messages (id and payload) and returns DUPLICATE for them; storage keeps
+  older ids like every caller's id, and the shard checks them in the same step as it journals (a window is never longer than storage
+  keeps them).
+- Deciding and changing are two steps. `offer` and `close` only decide and return a record; `apply` changes the state, and replay
+  calls nothing else. So a change that was not journalled did not happen, and replay repeats no decision, since those depend on the time.
+- Records of a user are numbered. A page holds the number of the last one applied, so replay applies each exactly once.
 
 Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. At most the newest
 body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`. A window that
-stays open longer because its user has quiet hours (`Extended`) may outlast the memory of storage: of more than `MARKS_MAX` messages, one
-whose id is repeated after a day could count twice.
+stays open longer because its user has quiet hours (`Extended`) may outlast the ids in storage: of more than `MARKS_MAX` messages, one
+with an id that is repeated after a day could count twice.
 
 The shard owns the windows of its users (`engine.core.commit.window_step`): `offer` when a post is numbered, `close` at `next_ms` (after a
 restart it is in the page, and overdue windows close at once), records in the group with the messages they cause, `apply` at
-commit and at replay. `copy` before a group is built, kept until it is committed: a refused group never was. `apply` puts a new window in
-the place of the old one, so a copy costs no more than its table.
+commit and at replay. `copy` before a group is built, kept until it is committed: a rejected group leaves no change. `apply` replaces a
+window by a new object, so a copy costs no more than its table.
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ TYPES_MAX: Final = 16
 OTHER_TYPES: Final = "..."
 
 DIGEST: Final = "\ndigest"
-"""The collapse key of a user's digest; no publisher's is named so. Its summary is a message of type `DIGEST_TYPE` with how many
-messages of each type there were."""
+"""The collapse key of a user's digest; no publisher can use it. Its summary is a message of type `DIGEST_TYPE` with the number of
+messages of each type."""
 
 DIGEST_TYPE: Final = "digest"
 
 _DIGEST_TEXT: Final = "{count} notifications"
 _MARK_BYTES: Final = 8
 _WINDOW_BYTES: Final = 900
-"""Memory of an open window beside its bytes: the object, its lists, a place in a table."""
+"""Bytes of an open window in memory without its contents: the object, its lists, its table entry."""
 
 
 T = TypeVar("T")
 
 
 class WindowOutcome(IntEnum):
-    """What becomes of a message that names a window."""
+    """The outcome for a message that names a window."""
 
     HELD = 0  # it opened a window and waits
     MERGED = 1  # it counts in an open window
     DELIVER = 2  # it is delivered now: it opened a leading window
-    UNMERGED = 3  # it is delivered now, and no window knows of it: the user has too many
+    UNMERGED = 3  # it is delivered now and counts in no window: the user has too many
     DUPLICATE = 4  # it counts already
 
 
 def merge_of(envelope: Envelope) -> Merge:
-    """How a message is merged that names a window. Raises ValueError when it names none."""
+    """Return the merge settings of a message. Raises ValueError when it names no window."""
     if envelope.merge is None:
         raise ValueError("the message names no window")
     return envelope.merge
 
 
 def in_digest(envelope: Envelope, digest_ms: int) -> Envelope:
-    """The message as its user's digest takes it, whatever collapse key and window it names itself."""
+    """The message with the collapse key and window of its user's digest, in place of its own. `digest_ms`: window length, ms."""
     return msgspec.structs.replace(envelope, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
 
 
@@ -97,10 +97,10 @@ class WindowItem(Struct, frozen=True, array_like=True, gc=False):
     """A message on its way into a window.
 
     Args:
-        envelope: with a collapse key and `merge`; see `in_digest` for what a user's digest takes.
+        envelope: has a collapse key and `merge`; see `in_digest` for a user's digest.
         expires_ms: as in `Post`.
-        at_ms: when it was accepted.
-        timer: scheduled id of the durable timer whose effect it is, or "".
+        at_ms: time of acceptance, ms since the epoch.
+        timer: scheduled id of the durable timer that caused it, or "".
     """
 
     envelope: Envelope
@@ -109,11 +109,11 @@ class WindowItem(Struct, frozen=True, array_like=True, gc=False):
     timer: str = ""
 
     def __post_init__(self) -> None:
-        merge_of(self.envelope)  # a stored record without it is corrupt, and must be found so when it is decoded
+        merge_of(self.envelope)  # a stored record without it is corrupt, and decoding must detect that
 
     @property
     def mark(self) -> bytes:
-        """Identifies the message: a repeat has the same mark."""
+        """Hash that identifies the message, `_MARK_BYTES` long: a repeat has the same mark."""
         name = timer_effect_id(self.timer) if self.timer else self.envelope.id
         return blake2b(name.encode() + b"\n" + self.envelope.digest, digest_size=_MARK_BYTES).digest()
 
@@ -131,7 +131,7 @@ class Counted(Struct, frozen=True, array_like=True, tag=11, gc=False):
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
-    """Record: a window is closed; what it sends is in the same group."""
+    """Record: a window is closed; the notification it sends is in the same group."""
 
     key: str
     number: int
@@ -139,7 +139,7 @@ class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
-    """Record: a window whose time is over stays open until `closes_ms`, for what it has to send must not be sent yet."""
+    """Record: a window past its end stays open until `closes_ms`, since its notification must not be sent yet."""
 
     key: str
     number: int
@@ -150,7 +150,7 @@ class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
 class AggregationWindow(Struct, frozen=True, array_like=True):
     """An open window of `count` messages.
 
-    `envelope` is that of the first message, but for the body of the newest one, the highest priority, and `retain` when any of them has it.
+    `envelope` is that of the first message, except the body (of the newest), the priority (the highest) and `retain` (set when any has it).
     """
 
     opened_ms: int
@@ -170,12 +170,12 @@ class AggregationWindow(Struct, frozen=True, array_like=True):
 
     @property
     def merge(self) -> Merge:
-        """How its messages are merged, as its first message has it."""
+        """The merge settings of its first message."""
         return merge_of(self.envelope)
 
     @property
     def size(self) -> int:
-        """Bytes it takes in memory, about."""
+        """Approximate bytes in memory."""
         return _WINDOW_BYTES + len(self.envelope.body) + 50 * len(self.marks) + sum(map(len, self.actors))
 
 
@@ -197,25 +197,25 @@ class Windows(Struct, array_like=True):
 
     @property
     def next_ms(self) -> int:
-        """When the next window is to be closed; 0 when none is open."""
+        """The time the next window closes, ms since the epoch; 0 when none is open."""
         return min((window.closes_ms for window in self.open.values()), default=0)
 
     @property
     def size(self) -> int:
-        """Bytes the open windows take in memory, about."""
+        """Approximate bytes of the open windows in memory."""
         return sum(window.size for window in self.open.values())
 
     def due(self, now_ms: int) -> list[str]:
-        """The collapse keys of windows whose time is over, the longest overdue first. Close them before anything is offered."""
+        """The collapse keys of windows past their end, the longest overdue first. Close them before the next `offer`."""
         over = [(window.closes_ms, collapse) for collapse, window in self.open.items() if window.closes_ms <= now_ms]
         return [collapse for _, collapse in sorted(over)]
 
     def offer(self, key: str, item: WindowItem, windows_max: int, seq: int = 0) -> tuple[WindowOutcome, Counted | None]:
-        """What a message would do, and the record that makes it so. Changes nothing.
+        """Return the outcome for a message, and the record that applies it (None when none is needed). Changes nothing.
 
         Args:
-            key: the mailbox's.
-            seq: the number it gets if it is delivered now.
+            key: mailbox key.
+            seq: the sequence number it gets if it is delivered now.
         """
         window = self.open.get(item.envelope.collapse)
         if window is not None:
@@ -229,15 +229,15 @@ class Windows(Struct, array_like=True):
         return WindowOutcome.HELD, Counted(key, self.applied + 1, item)
 
     def extend(self, key: str, collapse: str, closes_ms: int) -> Extended:
-        """The record that leaves a window open for longer; its messages live that much longer. Changes nothing."""
+        """Return the record that extends a window; its messages expire later by the same time. Changes nothing."""
         return Extended(key, self.applied + 1, collapse, closes_ms)
 
     def close(self, key: str, collapse: str) -> tuple[Sent | None, Ended]:
-        """What an open window sends at its end, None for nothing, and the record that ends it. Changes nothing."""
+        """Return the notification an open window sends at its end (None for none) and the record that ends it. Changes nothing."""
         return _sent(self.open[collapse]), Ended(key, self.applied + 1, collapse)
 
     def apply(self, record: Counted | Ended | Extended) -> bool:
-        """Make a record so; False when it is so already."""
+        """Apply a record. Returns False, without an effect, when it was applied before."""
         if record.number <= self.applied:
             return False
         self.applied = record.number
@@ -258,7 +258,7 @@ class Windows(Struct, array_like=True):
         return True
 
     def copy(self) -> Windows:
-        """Another one that changes by itself."""
+        """Return an independent copy."""
         return Windows(self.applied, self.open.copy())
 
 
@@ -303,7 +303,7 @@ def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:
 
 
 def _with_type(types: dict[str, int], envelope: Envelope) -> dict[str, int]:
-    """Messages of a digest by type, this one counted."""
+    """Return the number of messages of a digest by type, including this one."""
     if envelope.collapse != DIGEST:
         return types
     type_ = _read(_type, envelope.body).type
@@ -313,7 +313,7 @@ def _with_type(types: dict[str, int], envelope: Envelope) -> dict[str, int]:
 
 
 def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The decoded body; an empty one when it is not JSON. No edge sends such a body, but an exception would repeat at every replay."""
+    """Return the decoded body, an empty one when it is not JSON. No edge sends such a body, but an exception would recur at each replay."""
     try:
         return decoder.decode(b"{%b}" % body)
     except UNREADABLE:
@@ -330,7 +330,7 @@ class _Actor(Struct):
 
 _type: Final = msgspec.json.Decoder(_Type)
 _actor: Final = msgspec.json.Decoder(_Actor)
-_members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they were sent: not every number of JSON is one of Python
+_members: Final = msgspec.json.Decoder(dict[str, Raw])  # values stay as they were sent: Python cannot represent every JSON number
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -365,11 +365,11 @@ def _sent(window: AggregationWindow) -> Sent | None:
 
 
 def _text(template: str, body: bytes) -> str:
-    """The text of a summary; "" when a value of the message is beyond what Python reads (`1e999`), or the template is none any more."""
+    """The text of a summary; "" when Python cannot read a value of the message (`1e999`), or the template is no longer valid."""
     try:
         scope = Scope(msgspec.json.decode(body), {})
         parsed = parse_template(template)
     except (Invalid, *UNREADABLE):
         return ""
-    # A text in front makes a text also of a template that is one placeholder.
+    # An empty text in front makes a template of one placeholder render as text.
     return str(Template(("", *parsed.parts)).render(scope))[:TEXT_CHARS_MAX]

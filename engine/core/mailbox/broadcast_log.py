@@ -1,19 +1,19 @@
-"""The broadcast log, as a shard mirrors it in memory.
+"""In-memory mirror of the broadcast log in a shard.
 
 A message for everyone, or for the subscribers of a topic, is stored once: as one entry of one log, which all tenants and shards share.
-An entry's position is its Redis clock's microseconds, made to grow strictly (`store/scripts/broadcast_append.lua`), so a
-position is never given out again, not even by a server that has lost the end of the log.
+An entry's position is its Redis clock's microseconds, made strictly increasing (`store/scripts/broadcast_append.lua`), so a
+position is never assigned again, not even by a server that has lost the end of the log.
 
-The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes, the oldest go first), so each shard mirrors
-it whole: nothing that a user needs has to be read when it is needed, and a body is in memory once, whoever adopted it.
+The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes, the oldest are evicted first), so each shard
+mirrors all of it: delivery needs no read on demand, and a body is in memory once for all mailboxes that adopted it.
 An entry is in exactly one state:
 
     ahead     in Redis, not yet read by this shard
     held      mirrored here
-    dropped   expired, or pushed out by newer ones: it is gone for whoever has not adopted it, and for whoever has it written
-              as a position only; the latter are told of a gap
+    dropped   expired, or evicted by newer ones: lost for mailboxes that have not adopted it, and for those that store only
+              its position; the latter receive a gap notice
 
-A shard starts by reading the log from its beginning, then follows its end. A crash loses the mirror, never the log.
+A shard reads the log from its beginning at its start, then follows its end. A crash loses the mirror, never the log.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from engine.core.model.message import SharedBody
 from engine.core.policy.contact_policy import Facts
 
 EVERYONE: Final = ""
-"""The topic of what is for everyone."""
+"""The topic of a broadcast to all users."""
 
 
 class BroadcastEntry(Struct, array_like=True, gc=False):
-    """One broadcast as the log keeps it. Times in ms since the epoch."""
+    """One broadcast as stored in the log. Times in ms since the epoch."""
 
     tenant: str
-    topic: str  # EVERYONE, or whose subscribers it is for
-    envelope: Envelope  # `retain` False: only for users who are connected when it is read from the log
+    topic: str  # EVERYONE, or the topic with the subscribers that receive it
+    envelope: Envelope  # `retain` False: only for users with a connection when it is read from the log
     expires_ms: int
     accepted_ms: int
 
@@ -57,12 +57,12 @@ class Broadcast(Struct, gc=False):
 
 
 def encode_entry(entry: BroadcastEntry) -> bytes:
-    """An entry as the log keeps it; `engine.core.journal.stored_formats.read_entry` is the inverse."""
+    """Encode an entry for the log; `engine.core.journal.stored_formats.read_entry` is the inverse."""
     return FORMAT_VERSION + _encode(entry)
 
 
 def broadcast_of(pos: int, entry: BroadcastEntry) -> Broadcast:
-    """The entry at a position, as the mirror holds it."""
+    """Return the entry at a position in the form the mirror holds."""
     envelope = msgspec.structs.replace(entry.envelope, body=SharedBody.at(pos, entry.envelope.body))
     return Broadcast(pos, entry.tenant, entry.topic, envelope, entry.expires_ms, entry.accepted_ms)
 
@@ -71,7 +71,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class BroadcastMirror:
-    """The mirror. `head` is the position read last; everything the log holds up to it is here."""
+    """The mirror. `head` is the position read last; all log entries up to it are held."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -82,7 +82,7 @@ class BroadcastMirror:
         return len(self._entries)
 
     def add(self, broadcasts: Iterable[Broadcast]) -> list[Broadcast]:
-        """Entries behind the head, ascending; what was read before is passed over. Returns what is new."""
+        """Add entries in ascending order; skips those at or before the head. Returns the new ones."""
         fresh = []
         for broadcast in broadcasts:
             if broadcast.pos > self.head:
@@ -93,24 +93,24 @@ class BroadcastMirror:
         return fresh
 
     def get(self, pos: int) -> Broadcast | None:
-        """The entry at a position, unless it was dropped."""
+        """Return the entry at a position; None when it is not held."""
         return self._entries.get(pos)
 
     def after(self, tenant: str, topic: str, pos: int) -> list[Broadcast]:
-        """What one topic has behind a position, ascending."""
+        """Return the entries of one topic after a position, ascending."""
         channel = self._channels.get((tenant, topic))
         if channel is None or channel[-1].pos <= pos:
             return []
-        if len(channel) == 1 or channel[-2].pos <= pos:  # nearly always
+        if len(channel) == 1 or channel[-2].pos <= pos:  # fast path for nearly every call
             return channel[-1:]
         return channel[bisect_right(channel, pos, key=_position) :]
 
     def expired(self, now_ms: int) -> list[int]:
-        """Positions of what is held and no longer to be delivered."""
+        """Return the positions of held entries that have expired."""
         return [pos for pos, broadcast in self._entries.items() if broadcast.expires_ms <= now_ms]
 
     def drop(self, positions: Iterable[int]) -> None:
-        """These are dropped from the log."""
+        """Remove entries that were dropped from the log; ignores positions that are not held."""
         touched = set()
         for pos in positions:
             broadcast = self._entries.pop(pos, None)
@@ -124,7 +124,7 @@ class BroadcastMirror:
                 del self._channels[name]
 
     def drop_before(self, first: int) -> None:
-        """The log begins at this position now."""
+        """Remove the entries before `first`, the first position now in the log."""
         gone = []
         for pos in self._entries:
             if pos >= first:
@@ -139,10 +139,10 @@ def _position(broadcast: Broadcast) -> int:
 
 
 class BodyCache:
-    """The bodies an edge holds of one link session, so that a body travels once per edge and not once per connection.
+    """The broadcast bodies an edge holds for one link session, so that a body is sent once per edge and not once per connection.
 
-    Both ends keep one and apply the same records in the same order, so the shard knows what the edge holds without asking: a
-    body is put in by `Shared`, and the oldest leave when all of them exceed `bytes_max`. One alone may exceed it.
+    Both ends keep one and apply the same records in the same order, so the shard can derive what the edge holds: `Shared`
+    adds a body, and the oldest are evicted when their sum exceeds `bytes_max`. A single body may exceed it.
     """
 
     __slots__ = ("_bodies", "_bytes", "_bytes_max")
@@ -156,11 +156,11 @@ class BodyCache:
         return pos in self._bodies
 
     def __getitem__(self, pos: int) -> bytes:
-        """Raises KeyError when it is not here."""
+        """Raises KeyError when the body is not held."""
         return self._bodies[pos]
 
     def put(self, pos: int, body: bytes) -> None:
-        """The body of a position; it is the newest now."""
+        """Store the body of a position as the newest, evicting the oldest bodies beyond `bytes_max`."""
         bodies = self._bodies
         self._bytes += len(body) - len(bodies.pop(pos, b""))
         while bodies and self._bytes > self._bytes_max:

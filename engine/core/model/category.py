@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from engine.core.model.constants import AT_MAX_MS
 
 DAY_MS: Final = 86_400_000
-SPAN_MAX_MS: Final = 365 * DAY_MS  # longest period over which a limit counts: a year, beyond which a repeat no longer disturbs
+SPAN_MAX_MS: Final = 365 * DAY_MS  # longest period over which a limit counts: a year, as long as users remember a message
 CAP_MAX: Final = 100  # delivery times per category in a user's page, 9 bytes each
 
 Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, up to the range of a timer wheel

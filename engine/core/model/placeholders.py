@@ -1,11 +1,11 @@
 """Paths into an event and texts with placeholders: the small language of rules.
 
-A path is names joined by dots; `[]` behind a name stands for every element of a list: `requested_reviewers[].login`. Names
-that begin with `$` are not the event's but the rule's: `$event`, `$action`, `$delivery`, `$rule`, `$user`.
+A path is names joined by dots; `[]` after a name selects every element of a list: `requested_reviewers[].login`. Names
+that begin with `$` are defined by the rule, not by the event: `$event`, `$action`, `$delivery`, `$rule`, `$user`.
 
-A placeholder is `{path}`, `{path|path|"text"}` for the first that is there and not empty, or `{path:200}` to cut a text at 200 characters.
-A template that is one placeholder and nothing else keeps the type of its value; otherwise it makes text. `{{` and `}}` are
-braces. Tables of templates give tables, without the members that have no value.
+A placeholder is `{path}`, `{path|path|"text"}` for the first that is present and nonempty, or `{path:200}` to cut a text at 200 characters.
+A template that is one placeholder and nothing else keeps the type of its value; others render as text. `{{` and `}}` are
+literal braces. Tables of templates render as tables, without the members that have no value.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _LITERAL: Final = re.compile(r'"([^"{}|]*)"')
 
 
 class Scope(Struct, frozen=True):
-    """What paths lead into: the event's payload, and names of the rule's own."""
+    """The values that paths resolve against: the event's payload, and the `$` names of the rule."""
 
     payload: Mapping[str, Any]
     names: Mapping[str, Any]
 
 
 class EventPath(Struct, frozen=True):
-    """A parsed path: (name, through every element of the list there) for each step."""
+    """A parsed path: (name, whether the step selects every element of the list) for each step."""
 
     steps: tuple[tuple[str, bool], ...]
 
     def values(self, scope: Scope) -> list[Any]:
-        """Everything the path leads to, without nulls."""
+        """Return all values the path selects, without nulls."""
         found: list[Any] = [scope.names if self.steps[0][0].startswith("$") else scope.payload]
         for name, each in self.steps:
             found = [thing[name] for thing in found if isinstance(thing, Mapping) and name in thing]
@@ -60,7 +60,7 @@ class _Placeholder(Struct, frozen=True):
             if values:
                 found = values if any(each for _, each in choice.steps) else values[0]
                 if found != "":
-                    break  # an empty text is a value only when nothing better follows
+                    break  # an empty text is the value only when no later choice has one
         return found
 
 
@@ -70,21 +70,21 @@ class Template(Struct, frozen=True):
     parts: tuple[str | _Placeholder, ...]
 
     def render(self, scope: Scope) -> Any:
-        """The value of a lone placeholder (None when there is none), else a text."""
+        """Return the value of a lone placeholder without a length limit (None when it has none), else a text."""
         if len(self.parts) == 1 and isinstance(self.parts[0], _Placeholder) and self.parts[0].chars_max is None:
             return self.parts[0].value(scope)
         return "".join(part if isinstance(part, str) else _cut(_text(part.value(scope)), part.chars_max) for part in self.parts)
 
 
 Shape = Template | dict[str, Any] | list[Any] | int | float | bool
-"""Templates in tables and lists, as deep as the rule's author likes."""
+"""Templates in tables and lists, nested to any depth."""
 
 
 def parse_path(text: str) -> EventPath:
-    """A path from its text.
+    """Parse a path.
 
     Raises:
-        Invalid: it is none.
+        Invalid: the text is not a path.
     """
     steps = [_SEGMENT.fullmatch(part) for part in text.split(".")]
     if not all(steps):
@@ -93,10 +93,10 @@ def parse_path(text: str) -> EventPath:
 
 
 def parse_template(text: str) -> Template:
-    """A template from its text.
+    """Parse a template.
 
     Raises:
-        Invalid: a brace without its partner, or a placeholder that holds no path.
+        Invalid: a brace is unbalanced, or a placeholder contains no valid path.
     """
     parts: list[str | _Placeholder] = []
     literal = ""
@@ -128,10 +128,10 @@ def _parse_placeholder(text: str) -> _Placeholder:
 
 
 def parse_shape(value: Any) -> Shape:
-    """Every text in a value as it comes from TOML, parsed as a template.
+    """Parse every text in a TOML value as a template.
 
     Raises:
-        Invalid: a template is malformed, or the value is of a type that JSON has not.
+        Invalid: a template is malformed, or the value has a type that JSON lacks.
     """
     if isinstance(value, str):
         return parse_template(value)
@@ -145,7 +145,7 @@ def parse_shape(value: Any) -> Shape:
 
 
 def render_shape(shape: Shape, scope: Scope) -> Any:
-    """The shape with its templates rendered; members and elements without a value are left out."""
+    """Return the shape with its templates rendered; members and elements without a value are left out."""
     if isinstance(shape, Template):
         return shape.render(scope)
     if isinstance(shape, dict):

@@ -1,7 +1,7 @@
-"""Which shard owns a user, and which partition holds a timer.
+"""Routing: the shard that owns a user, and the partition that holds a timer.
 
-slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash never change in a cluster's life:
-the slot is part of Redis keys. The slot -> shard map does change; it is versioned and kept in Redis.
+slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash are fixed for the life of a cluster:
+the slot is part of Redis keys. The slot -> shard map can change; it is versioned and stored in Redis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARTITIONS = {str(partition): partition for partition in range(TIMER_PARTITIONS
 
 
 def mailbox_key(tenant: str, user: str) -> str:
-    """`tenant:user`. Tenants never contain a colon (checked where they enter), so the key is unambiguous."""
+    """`tenant:user`. Tenants never contain a colon (validated on input), so the key is unambiguous."""
     return f"{tenant}:{user}"
 
 
@@ -32,12 +32,12 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def audience_key(tenant: str, topic: str) -> str:
-    """What stands for a mailbox key where a message is for the subscribers of a topic, or for everyone (""). No user is named so."""
+    """The key used in place of a mailbox key for the subscribers of a topic, or for everyone (""). No valid user name has its newline."""
     return f"{tenant}:\n{topic}"
 
 
 def topic_of(key: str) -> str | None:
-    """The topic of an `audience_key`, None when it is a mailbox key."""
+    """The topic of an `audience_key`; None when it is a mailbox key."""
     user = split_key(key)[1]
     return user[1:] if user.startswith("\n") else None
 
@@ -48,12 +48,12 @@ def slot_of(key: str) -> int:
 
 
 def partition_of(key: str) -> int:
-    """The timer partition (0..15) of a mailbox key: all timers of a user sit in one partition."""
+    """The timer partition (0..15) of a mailbox key: all timers of a user are in one partition."""
     return slot_of(key) % TIMER_PARTITIONS
 
 
 def timer_id(key: str, unique: str) -> str:
-    """A scheduled id for a timer of this mailbox: `<partition>-<unique>`. It routes itself; make `unique` unguessable."""
+    """A scheduled id for a timer of this mailbox: `<partition>-<unique>`. It contains its own route; `unique` must be unguessable."""
     return f"{partition_of(key)}-{unique}"
 
 
@@ -64,7 +64,7 @@ def partition_of_timer(sid: str) -> int | None:
 
 
 class SlotMap(msgspec.Struct, frozen=True):
-    """Who owns which slot. `owners[slot]` is a shard index; a higher `version` wins."""
+    """The shard of each slot. `owners[slot]` is a shard index; a higher `version` wins."""
 
     version: int
     owners: tuple[int, ...]
@@ -79,7 +79,7 @@ class SlotMap(msgspec.Struct, frozen=True):
 
 
 def spread(shards: int, version: int = 1) -> SlotMap:
-    """An even map over `shards` shards: slot i belongs to shard i mod `shards`."""
+    """An even map over `shards` shards: slot i belongs to shard i mod `shards`. Raises ValueError when `shards` is below 1."""
     if shards < 1:
         raise ValueError("a slot map needs at least one shard")
     return SlotMap(version, tuple(slot % shards for slot in range(SLOTS)))
