@@ -28,7 +28,7 @@ help: ## this text
 run: $(VENV)/.installed ## start the engine on this machine (installs itself into .venv first)
 	@exec $(BIN)/python -m engine up
 
-test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), under 9 minutes
+test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), about ten minutes
 	@$(BIN)/python -m pytest -q $(SPREAD) --durations=10
 
 check: static ## format, lint, types and the fast tests, a minute or two
