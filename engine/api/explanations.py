@@ -13,7 +13,7 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import not_found
 from engine.publish.drafts import Draft
 
-_BROADCAST = {"code": "broadcast", "detail": "every mailbox judges for itself: mutes and quiet hours count, caps and the digest do not"}
+_BROADCAST = {"code": "broadcast", "detail": "every mailbox decides for itself: mutes and quiet hours count, caps and the digest do not"}
 
 
 async def explain(shard_client: ShardClient, drafts: Sequence[Draft]) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def document(config: Config) -> Part:
             "description": "Acknowledged, at-least-once notifications over WebSocket, SSE and long polling, under one cursor.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "tags": [{"name": "publishing"}, {"name": "judging"}, {"name": "receiving"}, {"name": "operating"}],
+        "tags": [{"name": "publishing"}, {"name": "contact policy"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(), **_subscribing(), **_judging(), **_receiving(config), **_operating()},
+        "paths": {**_publishing(), **_subscribing(), **_contact_policy(), **_receiving(config), **_operating()},
         "components": {
             "schemas": schemas(config),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
@@ -233,7 +233,7 @@ def _subscribing() -> Part:
     }
 
 
-def _judging() -> Part:
+def _contact_policy() -> Part:
     user = _parameter("user", "path", "Whose.", required=True)
     answer = {200: ("The profile as it is kept.", _json("Profile"))}
     return {
@@ -241,7 +241,7 @@ def _judging() -> Part:
             "parameters": [user],
             "get": _operation(
                 "getProfile",
-                "judging",
+                "contact policy",
                 "What a user wants. The user's own token may ask, or one with the scope `publish` or `admin`.",
                 answer,
                 (404, 429, 503),
@@ -249,7 +249,7 @@ def _judging() -> Part:
             ),
             "put": _operation(
                 "setProfile",
-                "judging",
+                "contact policy",
                 "Keep what a user wants, in place of what was kept; durable with the answer. The scope `admin` will do as well.",
                 answer,
                 (404, 408, 413, 422, 429, 503),
@@ -258,7 +258,7 @@ def _judging() -> Part:
             ),
             "delete": _operation(
                 "forgetProfile",
-                "judging",
+                "contact policy",
                 "Forget it: the user wants nothing in particular.",
                 {204: ("Forgotten.", {})},
                 (404, 429, 503),
@@ -269,7 +269,7 @@ def _judging() -> Part:
             "parameters": [user, _parameter("message", "path", "Its id.", required=True)],
             "get": _operation(
                 "messageTimeline",
-                "judging",
+                "contact policy",
                 "What is still known of a message. The user's own token may ask, or one with the scope `publish` or `admin`.",
                 {200: ("Where it is, and what happened to it.", _json("Timeline"))},
                 (404, 429, 503),
@@ -299,7 +299,7 @@ def _judging() -> Part:
         "/v1/explain": {
             "post": _operation(
                 "explain",
-                "judging",
+                "contact policy",
                 "What would become of notifications now, and why. Changes nothing.",
                 {200: ("One result for each user of each item.", _json("ExplainAnswer"))},
                 (400, 408, 413, 415, 422, 429, 503),

@@ -323,7 +323,7 @@ async def test_published_keys_verify_by_their_id_and_kind(key_server: KeyServer)
     assert key_server.requests == 1
 
 
-async def test_until_the_keys_are_read_tokens_get_503_and_afterwards_they_are_judged(key_server: KeyServer) -> None:
+async def test_until_the_keys_are_read_tokens_get_503_and_afterwards_they_are_verified(key_server: KeyServer) -> None:
     key_server.say(b"", 500)
     authenticator = Authenticator(Config(jwt_jwks_url=key_server.url, jwt_secret=SECRET, jwks_refetch_s=1))
     running = asyncio.create_task(authenticator.run())

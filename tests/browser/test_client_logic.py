@@ -428,7 +428,7 @@ async def test_a_final_close_code_ends_the_client_with_its_reason(page: Page, sc
     await wait(page, "client.state === 'closed'")
     last = (await events(page, "state"))[-1]
     assert (last["code"], last["reason"]) == (code, "because")
-    await page.evaluate("client.open()")  # a person may decide otherwise
+    await page.evaluate("client.open()")  # the user may decide otherwise
     await wait(page, "client.state === 'open'")
 
 

@@ -1,4 +1,4 @@
-"""`engine token`, `publish`, `listen` and `replay` as a person types them, against servers inside the test."""
+"""`engine token`, `publish`, `listen` and `replay` as a user types them, against servers inside the test."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_a_rate_is_kept(accepting: Engine) -> None:
     assert time.monotonic() - begun >= 38 / 100
 
 
-# -- what a person sees first ----------------------------------------------------------------------------------------------
+# -- what a user sees first ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("command", ["token", "publish", "listen", "replay"])
 def test_help_shows_examples(command: str) -> None:
     assert f"engine {command}" in engine(command, "--help").stdout

@@ -28,10 +28,10 @@ class Limits:
 
         `set_back_ms`: from there the wall clock was last set back, 0 for never.
         """
-        judging = record.envelope.policy_terms
-        if judging is None or record.envelope.priority == HIGH:
+        policy_terms = record.envelope.policy_terms
+        if policy_terms is None or record.envelope.priority == HIGH:
             return False
-        name, limits = judging.category, judging.limits
+        name, limits = policy_terms.category, policy_terms.limits
         span_ms = limits.cap_ms if limits.cap else limits.same_type_ms
         recent = sum(category == name and at_ms > record.accepted_ms - span_ms for at_ms, category, _ in self.counted)
         if recent >= (limits.cap or 1) and record.accepted_ms > set_back_ms:

@@ -504,11 +504,11 @@ def a_repeat_of_the_edge_is_refused_as_if_it_came_first() -> Any:
 
 @mutation
 def a_message_forgets_how_many_it_stands_for() -> Any:
-    def judge(*args: Any) -> Conflation:
-        verdict = conflation.judge(*args)
+    def decide(*args: Any) -> Conflation:
+        verdict = conflation.decide(*args)
         return replace(verdict, count=min(verdict.count, 2))
 
-    return patched(commit, "judge", judge)
+    return patched(commit, "decide", decide)
 
 
 @mutation

@@ -1,6 +1,6 @@
 """The book of wishes: which users want quiet hours, as the journal says, and that they are given no number in them; others want a digest.
 
-A profile counts from the group after the one that brings it: what stands in the same group was judged before. Quiet hours end soon after
+A profile counts from the group after the one that brings it: what stands in the same group was decided before. Quiet hours end soon after
 a world begins, so that what they held back is delivered while everything goes wrong; a clock that is set back begins them anew.
 """
 

@@ -79,7 +79,7 @@ class FakeShard:
         self.topics: dict[str, set[str]] = {}
         self.subscribe_status = wire.OK
         self.profiles: dict[str, Profile | None] = {}
-        self.people: dict[str, UserState] = {}
+        self.user_states: dict[str, UserState] = {}
         self.profile_status = wire.OK
         self.active_ms = 0
         self._outgoing: list[Any] = []
@@ -200,10 +200,10 @@ class FakeShard:
         self.say(wire.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key), self.active_ms))
 
     def happened(self, record: wire.Happened) -> None:
-        person = self.people.setdefault(record.key, UserState())
+        user_state = self.user_states.setdefault(record.key, UserState())
         if self.profile_status == wire.OK:
-            person.follow(record.follow, record.ended)
-        self.say(wire.Followed(record.ref, self.profile_status, {rule: person.follows[rule] for rule in record.follow}))
+            user_state.follow(record.follow, record.ended)
+        self.say(wire.Followed(record.ref, self.profile_status, {rule: user_state.follows[rule] for rule in record.follow}))
 
     def explain(self, record: wire.Explain) -> None:
         self.say(wire.Explained(record.ref, *self.explained))

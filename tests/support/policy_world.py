@@ -69,11 +69,11 @@ def at(now_ms: int, **changes: Any) -> World:
     return world
 
 
-def told(world: World, judging: PolicyTerms | None = None, *, type: str = "a.b", **fields: Any) -> Posted:
+def told(world: World, policy_terms: PolicyTerms | None = None, *, type: str = "a.b", **fields: Any) -> Posted:
     """Post one message; its answer."""
     target = fields.pop("target", "")
     more = b',"type":"%b","data":1' % type.encode() + (b',"target":"%b"' % target.encode() if target else b"")
-    ref = world.post(judging=judging, more=more, **fields)
+    ref = world.post(policy_terms=policy_terms, more=more, **fields)
     (answer,) = [answer for answer in of(world.settle(), Posted) if answer.ref == ref]
     return answer
 
@@ -83,11 +83,17 @@ def wants(world: World, profile: Profile) -> None:
     world.settle()
 
 
-def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, judging: PolicyTerms | None = None, **fields: Any) -> list[Any]:
+def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, policy_terms: PolicyTerms | None = None, **fields: Any) -> list[Any]:
     """A timer fires; what the schedulers are told."""
     due_ms = due_ms or world.now_ms
     timer = Timer(
-        sid, "t:u", due_ms, 5, HOUR_MS, Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"', policy_terms=judging), **fields
+        sid,
+        "t:u",
+        due_ms,
+        5,
+        HOUR_MS,
+        Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"', policy_terms=policy_terms),
+        **fields,
     )
     world.core.fire([timer], world.now_ms)
     world.settle()

@@ -102,7 +102,7 @@ class World:
                 b'"id":"%b"' % id.encode() + fields.pop("more", b""),
                 fields.pop("collapse", ""),
                 fields.pop("merge", None),
-                fields.pop("judging", None),
+                fields.pop("policy_terms", None),
             ),
         )
         assert not fields, f"unknown: {fields}"

@@ -38,7 +38,7 @@ from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
 from engine.core.journal.journal_records import Decided, Handled, StoredMessage, Topics, message_of
 from engine.core.mailbox.aggregation_window import in_digest
-from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, judge, remember
+from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import FORMAT_VERSION, PRIORITIES
@@ -259,7 +259,7 @@ class GroupBuilder:
         envelope = stored.envelope
         collapse = envelope.collapse
         older = self._newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
-        verdict = judge(mailbox, older, envelope.priority, envelope.retain, self._conflation)
+        verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._conflation)
         stored.supersedes, stored.count = verdict.supersedes, verdict.count
         if verdict.count > 1:
             stored.envelope = msgspec.structs.replace(envelope, body=counted(envelope.body, verdict.count))

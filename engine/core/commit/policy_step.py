@@ -30,7 +30,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
-from engine.core.policy.contact_policy import NONE_YET, Counters, Decision, Facts, Verdict, judge, limited, record, wished
+from engine.core.policy.contact_policy import NONE_YET, Counters, Decision, Facts, Verdict, evaluate, limited, record, wished
 from engine.core.policy.profile import NO_PROFILE, Profile, target_names
 from engine.core.policy.user_state import TimelineEntry
 from engine.core.wire.records import UNREADABLE
@@ -103,7 +103,7 @@ class PolicyStep:
         profile = _profile_of(mailbox)
         if held:
             return wished(facts, profile, mailbox.seen_ms)
-        return judge(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms)
+        return evaluate(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms)
 
     def summary(self, mailbox: Mailbox, facts: Facts) -> Verdict:
         """The verdict on what a window sends. It has waited already, so it is not added to the digest."""

@@ -105,16 +105,16 @@ class WindowStep:
         records: of the group; the records of windows are appended.
         heads: the newest numbers that the group assigns, by mailbox key; a message that a window sends is assigned the next one.
         windows_max: open at once, per mailbox; a digest is one more.
-        judge: the group's policy step.
+        policy_step: the group's policy step.
         now_ms: when the group is built.
     """
 
-    def __init__(self, records: Events, heads: dict[str, int], windows_max: int, now_ms: int, judge: PolicyStep) -> None:
+    def __init__(self, records: Events, heads: dict[str, int], windows_max: int, now_ms: int, policy_step: PolicyStep) -> None:
         self._records = records
         self._heads = heads
         self._windows_max = windows_max
         self._now_ms = now_ms
-        self._judge = judge
+        self._policy_step = policy_step
         self._windows: dict[str, Windows] = {}  # as they are once the group is committed
 
     def _of(self, mailbox: Mailbox) -> Windows:
@@ -135,14 +135,14 @@ class WindowStep:
             sent = None
         if sent is not None and (sent.envelope.policy_terms is not None or mailbox.user_state is not None):
             facts = facts_of(sent.envelope)
-            verdict = self._judge.summary(mailbox, facts)
+            verdict = self._policy_step.summary(mailbox, facts)
             if verdict.decision is Decision.DEFER:
                 extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
                 windows.apply(extended)
                 self._records += [extended, decided(mailbox.key, sent.envelope.id, verdict, self._now_ms)]
                 return
             if verdict.decision is Decision.DELIVER:
-                self._judge.delivered(mailbox, facts)
+                self._policy_step.delivered(mailbox, facts)
             else:
                 self._records.append(decided(mailbox.key, sent.envelope.id, verdict, self._now_ms))
                 sent = None

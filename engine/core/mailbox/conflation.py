@@ -42,7 +42,7 @@ class Conflation(Struct, frozen=True, gc=False):
 ALONE = Conflation(0, 1)
 
 
-def judge(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: bool, limits: ConflationLimits) -> Conflation:
+def decide(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: bool, limits: ConflationLimits) -> Conflation:
     """Decide whether a new message of this priority and retention supersedes `known`, the newest of its key. Returns `ALONE` if not.
 
     `known` may be in the group being built: then its number is above the mailbox's head, and it is unsent.

@@ -1,6 +1,6 @@
 """The contact policy: decides for every notification whether to deliver, defer, digest or suppress it, and for which reasons.
 
-Pure: a verdict follows from the message, the user's profile, the counters of what the user was sent lately, and the time. `judge`
+Pure: a verdict follows from the message, the user's profile, the counters of what the user was sent lately, and the time. `evaluate`
 changes nothing, so it answers dry runs too; `record` changes the counters, once the message is committed. The checks, in order; the
 first that decides ends them:
 
@@ -8,7 +8,7 @@ first that decides ends them:
     2  interaction  the user has been active since the moment the message names -> SUPPRESS
     3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
     4  digest       the user wants this type in the digest -> DIGEST
-    5  quiet hours  in the user's zone -> DEFER until they end, then `judge` again: the checks below are made at delivery
+    5  quiet hours  in the user's zone -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
 
@@ -123,7 +123,7 @@ class Verdict(Struct, frozen=True):
     until_ms: int = 0
 
 
-def judge(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
+def evaluate(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
     """Decide about a message, now. Changes nothing.
 
     Args:

@@ -1,7 +1,7 @@
 """Predict the outcome of a message, and report the outcome of an earlier one. Read-only: no mailbox is changed.
 
 `explain` makes the checks that `engine.core.commit.group` makes on a post, in the same order and with the same answers, for the time at
-which the message would be judged. Storage may have ids that memory has evicted; they are not looked up.
+which the message would be decided. Storage may have ids that memory has evicted; they are not looked up.
 
 `trace` returns what memory still has of a message: the last ids of the mailbox, pending messages with their sends, and the last
 decisions against messages. Not stored: the time of an acknowledgement, the outcome of a message with an evicted id, and the sender.
@@ -31,7 +31,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
         return Explained(asked.ref, "duplicate", [("id", "this id was published before")], seq=known[0])
     reasons: list[tuple[str, str]] = []
     if asked.at_ms > now_ms:
-        reasons.append(("delay", "it is due later; the rest is as things are now, and is judged again then"))
+        reasons.append(("delay", "it is due later; the rest is as things are now, and is decided again then"))
     if not envelope.retain and not mailbox.connections:
         return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
     timeline = mailbox.user_state.timeline if mailbox.user_state is not None and post.idempotent else ()
@@ -39,9 +39,9 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
-    judge = PolicyStep(zone_of, limits.counted_max, at_ms)
-    merging = WindowStep([], {}, windows_max, at_ms, judge)
-    verdict = judge.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
+    policy_step = PolicyStep(zone_of, limits.counted_max, at_ms)
+    merging = WindowStep([], {}, windows_max, at_ms, policy_step)
+    verdict = policy_step.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
     word, until_ms = "deliver", 0
     if verdict is not None:
         word, until_ms = _WORDS[verdict.decision], verdict.until_ms
@@ -52,7 +52,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
         closes_ms = merging.closes_ms(mailbox, envelope)
         if word == "deliver":
             word = "merge"
-            reasons.append(("window", "it counts in the window of its collapse key; what that sends is judged at its end"))
+            reasons.append(("window", "it counts in the window of its collapse key; what that sends is decided at its end"))
         until_ms = closes_ms
     elif word == "deliver" and not mailbox.connections:
         reasons.append(("offline", "nobody is connected; it is kept until it expires"))

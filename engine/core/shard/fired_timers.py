@@ -2,11 +2,11 @@
 
     taken --its effect is in the journal, or was before--> FireDone
           --it cannot take effect now--------------------> FireFailed
-          --its conditions, or the judgement: not yet----> doubted --storage has no effect of it--> FireAgain, with its new time
+          --its conditions, or the policy: not yet --------> doubted --storage has no effect of it--> FireAgain, with its new time
                                                                    --storage has one--------------> FireDone
 
 A decision not to send is an effect too: its reason is journalled, then the timer is done. If a shard dies before the scheduler has
-the answer, the scheduler sends the timer again, and the next incarnation judges it again from the journal.
+the answer, the scheduler sends the timer again, and the next incarnation evaluates it again from the journal.
 
 "Not yet" is the one answer after which a scheduler may confirm that the timer is cancelled, so it must be true. A mailbox stores the
 effects of its last `recent_ids` ids only, fewer after a restart. If a scheduler died before it received the `FireDone` of a timer,
@@ -14,7 +14,7 @@ storage keeps the effect of the timer for `idempotency_caller_s`. Such timers ar
 
 A scheduler sends a timer again when it receives no answer, so there may be copies. While one is taken the others are ignored: one
 answer serves all of them. After `FireAgain` a copy may still be on the link, and from that answer on the scheduler may confirm that the
-timer is cancelled: the copy must not take effect then, although a new judgement might allow it. A copy is recognised by its due time,
+timer is cancelled: the copy must not take effect then, although a new evaluation might allow it. A copy is recognised by its due time,
 because the timer itself comes again with another one; the copy gets the same answer as the first.
 
 This state is in memory only. When a shard dies, the copies on the way to it are lost too, and what a scheduler sends after it has

@@ -23,7 +23,7 @@ export function wording({ type, data, text }) {
   return [String(title), known === undefined ? rest : String(known)];
 }
 
-/** Who did it, for people. @param {any} actor */
+/** The actor's name, to be shown. @param {any} actor */
 function nameOf(actor) {
   if (actor === null || actor === undefined) return "";
   return String(typeof actor === "object" ? (actor.name ?? actor.login ?? actor.id ?? "") : actor);

@@ -217,10 +217,10 @@ def page(world: World) -> Any:
     return decode_page(world.pages["t:u"])
 
 
-# -- Messages judged. ----------------------------------------------------------------------------------------------------
+# -- Messages evaluated. ------------------------------------------------------------------------------------------------
 def timeline(world: World, user: str = "u") -> list[tuple[str, str, str]]:
-    person = world.core.mailboxes[f"t:{user}"].user_state
-    return [] if person is None else [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline]
+    user_state = world.core.mailboxes[f"t:{user}"].user_state
+    return [] if user_state is None else [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in user_state.timeline]
 
 
 def test_a_muted_message_is_suppressed_with_its_reason_and_gets_no_number() -> None:
@@ -239,7 +239,7 @@ def test_a_muted_message_is_suppressed_with_its_reason_and_gets_no_number() -> N
 @pytest.mark.parametrize("how", WAYS)
 def test_a_cap_holds_within_a_group_across_groups_and_after_whatever_happens_to_the_shard(how: str) -> None:
     world = World()
-    refs = [world.post(judging=CAPPED, more=b',"type":"a"') for _ in range(3)]
+    refs = [world.post(policy_terms=CAPPED, more=b',"type":"a"') for _ in range(3)]
     answers = {answer.ref: answer for answer in of(world.settle(), Posted)}
     assert [answers[ref].status for ref in refs] == [ACCEPTED, ACCEPTED, SUPPRESSED]
     assert answers[refs[2]].detail.startswith("cap: the user got 2 of touch in 1 d")
@@ -265,7 +265,7 @@ def test_one_users_cap_is_nobody_elses_and_high_priority_passes_it() -> None:
 
 def test_the_same_type_comes_once_also_when_the_group_was_refused_and_rolled_back_between() -> None:
     world = World()
-    world.post(judging=ONCE, more=b',"type":"a"')
+    world.post(policy_terms=ONCE, more=b',"type":"a"')
     world.fetch()
     assert world.core.take_group(world.now_ms) is not None
     world.core.group_refused()
@@ -279,7 +279,7 @@ def test_the_same_type_comes_once_also_when_the_group_was_refused_and_rolled_bac
 def test_a_message_that_storage_knew_counts_for_nothing_and_leaves_its_place_to_another() -> None:
     world = World()
     world.ids["t:u", "known"] = b"%b|7|" % (b"d" * 8).hex().encode()
-    refs = [world.post(id=id, judging=CAPPED, more=b',"type":"a"') for id in ("known", "m1", "m2")]
+    refs = [world.post(id=id, policy_terms=CAPPED, more=b',"type":"a"') for id in ("known", "m1", "m2")]
     answers = {answer.ref: answer for answer in of(world.settle(), Posted)}
     assert [answers[ref].status for ref in refs] == [DUPLICATE, ACCEPTED, ACCEPTED]
     assert told(world, CAPPED).status == SUPPRESSED
@@ -348,7 +348,7 @@ def test_a_timer_beyond_its_cap_has_had_its_effect_which_is_none() -> None:
     world = World()
     told(world, CAPPED)
     told(world, CAPPED)
-    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
+    assert fire(world, policy_terms=CAPPED) == [FireDone(["3-abc"])]
     assert world.core.mailboxes["t:u"].head == 2
     assert timeline(world) == [("late", "suppressed", "cap")]
 
@@ -372,11 +372,11 @@ def test_of_two_of_one_id_in_one_group_both_are_suppressed_once() -> None:
     world = World()
     told(world, CAPPED)
     told(world, CAPPED)
-    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    refs = [world.post(id="x", policy_terms=CAPPED), world.post(id="x", policy_terms=CAPPED)]
     answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
     assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED]
     assert timeline(world) == [("x", "suppressed", "cap")]
-    refs = [world.post(id="x", judging=CAPPED), world.post(id="x", judging=CAPPED)]
+    refs = [world.post(id="x", policy_terms=CAPPED), world.post(id="x", policy_terms=CAPPED)]
     answers = {answer.ref: answer.status for answer in of(world.settle(), Posted)}
     assert [answers[ref] for ref in refs] == [SUPPRESSED, SUPPRESSED], "storage knows the id, and everyone is answered"
 
@@ -385,9 +385,9 @@ def test_a_timer_that_was_suppressed_has_had_its_effect_for_ever() -> None:
     world = World()
     told(world, CAPPED)
     told(world, CAPPED)
-    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])]
+    assert fire(world, policy_terms=CAPPED) == [FireDone(["3-abc"])]
     world.now_ms += 30 * 24 * HOUR_MS
-    assert fire(world, judging=CAPPED) == [FireDone(["3-abc"])], "its scheduler had died before it heard that"
+    assert fire(world, policy_terms=CAPPED) == [FireDone(["3-abc"])], "its scheduler had died before it heard that"
     assert world.core.mailboxes["t:u"].head == 2
 
 
@@ -418,7 +418,7 @@ def test_the_timeline_is_bounded_and_survives_a_crash() -> None:
     assert timeline(world) == kept
 
 
-# -- Windows judged. -----------------------------------------------------------------------------------------------------
+# -- Windows evaluated. -------------------------------------------------------------------------------------------------
 WINDOW = {"merge": Merge(300), "collapse": "likes"}
 
 
@@ -481,7 +481,7 @@ def test_quiet_hours_hold_a_window_open_until_they_end_and_what_comes_meanwhile_
     assert summary["count"] == 3
 
 
-def test_a_leading_message_is_judged_at_once_and_the_rest_of_its_window_at_its_end() -> None:
+def test_a_leading_message_is_evaluated_at_once_and_the_rest_of_its_window_at_its_end() -> None:
     world = World()
     leading = {"merge": Merge(300, True), "collapse": "likes"}
     world.attach(1)

@@ -62,8 +62,8 @@ class CapMachine(RuleBasedStateMachine):
 
     def post(self, id: str) -> None:
         key, name, type_, priority = self.posts[id]
-        judging = PolicyTerms(name, CATEGORIES[name]) if name else None
-        self.world.post(key[2:], id, priority=priority, judging=judging, ttl_ms=1 << 40, more=b',"type":"%b"' % type_.encode())
+        policy_terms = PolicyTerms(name, CATEGORIES[name]) if name else None
+        self.world.post(key[2:], id, priority=priority, policy_terms=policy_terms, ttl_ms=1 << 40, more=b',"type":"%b"' % type_.encode())
 
     @precondition(lambda self: self.posts)
     @rule(data=st.data())
@@ -130,8 +130,8 @@ class CapMachine(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.work()
             for user in USERS:
-                person = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
-                assert person is None or len(person.timeline) <= self.world.limits.policy_limits.decisions_max
+                user_state = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
+                assert user_state is None or len(user_state.timeline) <= self.world.limits.policy_limits.decisions_max
 
 
 TestCaps = CapMachine.TestCase

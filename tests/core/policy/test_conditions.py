@@ -1,4 +1,4 @@
-"""What a shard makes of a fired timer whose conditions it judges: what it knows of its users, and that crashes do not change it."""
+"""What a shard makes of a fired timer whose conditions it evaluates: what it knows of its users, and that crashes do not change it."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_an_event_that_was_answered_drops_the_timer_whatever_happens_to_the_shar
     assert fire(world, Conditions(armed_ms, unless_events=("paid",))) == FireDone(["3-a"])
     assert fire(world, Conditions(armed_ms, unless_active=True), "3-b") == FireDone(["3-b"])
     assert head(world) == 1
-    person = world.core.mailboxes["t:u"].user_state
-    assert person is not None
-    assert [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in person.timeline] == [
+    user_state = world.core.mailboxes["t:u"].user_state
+    assert user_state is not None
+    assert [(entry.id, entry.event, entry.reason.partition(":")[0]) for entry in user_state.timeline] == [
         ("m-3-a", "suppressed", "opposite_event"),
         ("m-3-b", "suppressed", "interacted"),
     ]
@@ -292,7 +292,7 @@ class Conditional(RuleBasedStateMachine):
 
 
 Conditional.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestConditionsAreJudgedByWhatWasAnswered = Conditional.TestCase
+TestConditionsAreEvaluatedByWhatWasAnswered = Conditional.TestCase
 
 
 def test_a_record_applied_twice_is_applied_once() -> None:

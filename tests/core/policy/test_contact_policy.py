@@ -1,4 +1,4 @@
-"""The judgement: every question by itself, their order, and random histories against a simple model."""
+"""The decision: every question by itself, their order, and random histories against a simple model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from engine.core.policy.contact_policy import (
     Facts,
     Recent,
     Verdict,
+    evaluate,
     forget_old,
-    judge,
     record,
 )
 from engine.core.policy.profile import Profile
@@ -45,7 +45,7 @@ def verdict(
     facts: Facts, profile: Profile | None = None, counters: Counters | None = None, now_ms: int = NOW, active_ms: int = 0
 ) -> Verdict:
     profile = profile or Profile()
-    return judge(facts, profile, zone(profile.zone), counters or Counters(), now_ms, active_ms)
+    return evaluate(facts, profile, zone(profile.zone), counters or Counters(), now_ms, active_ms)
 
 
 def codes(found: Verdict) -> list[str]:
@@ -131,7 +131,7 @@ def test_urgent_and_mandatory_messages_count_against_nobody() -> None:
     assert counters == Counters()
 
 
-def test_judging_changes_nothing() -> None:
+def test_a_decision_changes_no_state() -> None:
     counters = Counters(sent={"touch": Recent(DAY_MS, [NOW - 5])}, last={"a": (NOW - 5, NOW + DAY_MS)})
     before = msgspec.msgpack.encode(counters)
     for facts in (about("a", category="touch"), about("b", category="touch")):
@@ -174,7 +174,7 @@ steps = st.tuples(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=60))
-def test_random_histories_are_judged_as_if_everything_were_remembered(history: list[tuple[Any, ...]]) -> None:
+def test_random_histories_are_decided_as_if_everything_were_remembered(history: list[tuple[Any, ...]]) -> None:
     model, counters, now_ms = Model(), Counters(), NOW
     for pause_ms, category, type_, priority, what in history:
         now_ms += pause_ms

@@ -65,7 +65,7 @@ SINCE = NOW - DAY_MS
         (Conditions(SINCE, inactive_ms=30 * DAY_MS, delay_ms=DAY_MS), Known(active_ms=NOW - 31 * DAY_MS), Go),
     ],
 )
-def test_conditions_are_judged_by_what_is_known(conditions: Conditions, known: Known, outcome: Any) -> None:
+def test_conditions_are_evaluated_by_what_is_known(conditions: Conditions, known: Known, outcome: Any) -> None:
     found = at_fire(conditions, known, NOW)
     assert (found.reason if isinstance(found, Drop) else type(found)) == outcome
 

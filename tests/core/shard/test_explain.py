@@ -51,10 +51,10 @@ from tests.support.shard_world import World, of
 WORDS = {ACCEPTED: "deliver", SUPPRESSED: "suppress", DEFERRED: "defer", DUPLICATE: "duplicate"}
 
 
-def post(world: World, id: str, type: str = "a", judging: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any) -> Post:
+def post(world: World, id: str, type: str = "a", policy_terms: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any) -> Post:
     body = b'"id":"%b","type":"%b","target":"t:1","data":1' % (id.encode(), type.encode())
     idempotent = fields.pop("idempotent", True)
-    envelope = Envelope(id, b"d" * 8, priority, True, body, policy_terms=judging)
+    envelope = Envelope(id, b"d" * 8, priority, True, body, policy_terms=policy_terms)
     return Post(1, "t:u", idempotent, world.now_ms + 40 * HOUR_MS, replace(envelope, **fields))
 
 
@@ -128,11 +128,13 @@ def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile,
     if connected:
         world.attach(1)
         world.settle()
-    for number, (type_, judging, priority, merge, id_, pause_ms) in enumerate(history):
+    for number, (type_, policy_terms, priority, merge, id_, pause_ms) in enumerate(history):
         world.now_ms += pause_ms
         world.core.tick(world.now_ms)
         world.settle()
-        wanted = post(world, f"n{number}" if id_ == "new" else id_, type_, judging, priority, collapse="k" if merge else "", merge=merge)
+        wanted = post(
+            world, f"n{number}" if id_ == "new" else id_, type_, policy_terms, priority, collapse="k" if merge else "", merge=merge
+        )
         before = state(world)
         asked = ask(world, wanted)
         assert state(world) == before
