@@ -227,44 +227,6 @@ async def test_the_conditions_of_a_rule_travel_with_its_timer(rules: Path) -> No
         assert away.due_ms - away.conditions.since_ms == 31 * DAY_MS
 
 
-async def test_what_a_rule_will_ask_is_durable_at_the_shard_before_the_answer(rules: Path) -> None:
-    rules.write_text(CONDITIONS)
-    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
-        await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "ts": 1_700_000_000_000})
-        await client.post("/v1/events", json={"type": "page.viewed", "user": "u1", "id": "v1"})
-        paid, viewed = world.shard.of(wire.Happened)
-        assert (paid.event, paid.at_ms, paid.delivery) == ("order.paid", 1_700_000_000_000, "")
-        assert (viewed.event, viewed.delivery) == ("", "v1"), "any event counts as activity, its name is asked by nobody"
-        world.shard.profile_status = wire.UNAVAILABLE
-        refused = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
-        assert refused.status_code == 503
-        assert len(world.scheduler.timers) == 1
-
-
-async def test_shards_hear_of_no_event_that_no_rule_asks_for(rules: Path) -> None:
-    rules.write_text(RULES + 'fire = { unless_event = "order.paid" }\n')
-    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
-        for type in ("page.viewed", "order.paid", "cart.abandoned"):
-            await client.post("/v1/events", json={"type": type, "user": "u1"})
-        assert [record.event for record in world.shard.of(wire.Happened)] == ["order.paid"]
-
-
-async def test_one_timer_follows_a_user_however_many_events_come_and_another_one_when_it_is_gone(rules: Path) -> None:
-    rules.write_text(CONDITIONS)
-    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
-        told = [(await client.post("/v1/events", json={"type": f"page{n}", "user": "u1"})).json() for n in range(3)]
-        (sid,) = world.scheduler.timers
-        assert [one["scheduled"] for one in told] == [[sid]] * 3
-        assert told[2]["results"][0]["scheduled_at"] == world.scheduler.timers[sid].due_ms
-        assert (await client.delete(f"/v1/scheduled/{sid}")).status_code in (200, 204)
-        world.scheduler.fired.add(sid)
-        (other,) = (await client.post("/v1/events", json={"type": "page4", "user": "u1"})).json()["scheduled"]
-        assert other != sid
-        assert list(world.scheduler.timers) == [other]
-        (still,) = (await client.post("/v1/events", json={"type": "page5", "user": "u1"})).json()["scheduled"]
-        assert still == other
-
-
 TOUCH_RULES = Path(__file__).parents[2] / "examples" / "touch" / "rules.toml"
 HOUR_S = 3600
 
