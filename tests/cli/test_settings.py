@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def test_the_cluster_file_and_the_readme_name_published_settings_only() -> None:
         for path in ("deploy/ray-cluster.yaml", "README.md", "PROTOCOL.md"):
             if f"ENGINE_{name.upper()}" in (root / path).read_text():
                 assert SECTION_OF[name] != INTERNAL, f"{path} names {name}"
+
+
+def test_the_table_of_the_readme_has_every_published_setting_in_its_section() -> None:
+    rows = (Path(__file__).parents[2] / "README.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
+    named: dict[str, set[str]] = {}
+    section = ""
+    for cells in (line.split("|") for line in rows.splitlines() if line.startswith("| ")):
+        section = cells[1].strip(" `[]") or section
+        named.setdefault(section, set()).update(name for name in re.findall(r"`([a-z][a-z_]*)`", cells[2]) if name != "auto")
+    named.pop("engine.toml")
+    assert named == {title: set(section.settings) for title, section in SECTIONS.items()}
 
 
 def test_a_setting_states_its_unit_and_what_it_takes() -> None:
