@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,38 +23,14 @@ from engine.gateway.connection import NO_CURSOR
 from engine.http.problems import unauthorized
 from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import EdgeWorld, client_frame
-from tests.support.hostile_input import encoded, json_tokens, mutated, objects, strict_json, texts, values
+from tests.support.hostile_frames import client_messages, frames_for
+from tests.support.hostile_input import mutated, strict_json
 from tests.support.written_bytes import Transport
 
 FRAME_BYTES_MAX = 1000
 CONFIG = Config(frame_bytes_max=FRAME_BYTES_MAX)
 HEADER_BYTES_MAX = 14
 SAID_BY_CLIENTS = (wire.Ack, wire.AckIds, wire.Nack, wire.Detach, wire.Attach)
-
-seqs = st.sampled_from([b"0", b"1", b"-1", b"1.0", b"1e3", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b'"1"'])
-ids = st.one_of(st.lists(texts, max_size=4).map(encoded), values.map(encoded))
-client_messages = st.one_of(
-    objects({"type": st.just(b'"ack"'), "seq": seqs, "ids": ids, "ts": json_tokens}, ["type"]),
-    objects({"type": st.just(b'"nack"'), "ids": ids, "reason": texts.map(encoded)}, ["type", "ids"]),
-    objects({"type": st.just(b'"ping"'), "ts": json_tokens}, ["type"]),
-    objects({"type": st.just(b'"auth"'), "token": texts.map(encoded)}, ["type", "token"]),
-    objects({"type": json_tokens}, ["type"]),
-    seqs.map(lambda seq: b'{"type":"ack","seq":%b}' % seq),
-    json_tokens,
-    st.binary(max_size=30),
-)
-masks = st.binary(min_size=4, max_size=4)
-opcodes = st.sampled_from([0, 1, 1, 1, 2, 3, 7, 8, 9, 10, 11, 15])
-codes = st.integers(0, 65535).map(lambda code: struct.pack("!H", code))
-sizes = (125, 126, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 70_000)
-frames = st.one_of(
-    st.builds(client_frame, mutated(client_messages), mask=masks),
-    st.builds(client_frame, mutated(client_messages), opcodes, fin=st.booleans(), mask=masks),
-    st.builds(lambda code, reason, mask: client_frame(code + reason, 8, mask=mask), codes, st.binary(max_size=130), masks),
-    st.builds(lambda head, rest: head + rest, st.binary(min_size=2, max_size=14), st.binary(max_size=20)),
-    st.sampled_from([client_frame(b"x" * size, opcode) for size in sizes for opcode in (1, 2, 9)]),
-    st.sampled_from([b"\x81\xff" + struct.pack("!Q", size) for size in (0, 1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1)]),
-)  # fmt: skip
 
 
 class Edge:
@@ -100,7 +75,7 @@ def check_written(written: bytes) -> list[Any]:
 
 
 @settings(max_examples=600, deadline=None)
-@given(st.lists(frames, min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=10))
+@given(st.lists(frames_for(FRAME_BYTES_MAX), min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=10))
 def test_any_bytes_leave_the_edge_whole(stream: list[bytes], cuts: list[int]) -> None:
     edge = Edge()
     data = b"".join(stream)
