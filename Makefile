@@ -46,7 +46,7 @@ bench: $(VENV)/.installed-test ## measure on this machine; BENCH=latency, BENCH=
 	@exec $(BIN)/python -m bench $(BENCH)
 
 lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements*.txt
-	$(BIN)/uv pip compile pyproject.toml --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	$(BIN)/uv pip compile pyproject.toml --extra build --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.txt
 	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements.txt --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet \

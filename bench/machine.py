@@ -9,7 +9,7 @@ import resource
 import subprocess
 from pathlib import Path
 
-from engine.store.embedded_redis import find_server
+from engine.store.server_program import installed_servers
 
 
 def machine() -> dict[str, object]:
@@ -28,15 +28,15 @@ def machine() -> dict[str, object]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of these packages, where installed, of the redis-server an engine starts, and the checkout's commit."""
+    """Of these packages, where installed, of the Redis or Valkey server an engine starts, and the checkout's commit."""
     found = {}
     for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    told = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    found["redis-server"] = told.partition("v=")[2].split(" ", 1)[0]
+    server = installed_servers()[0]
+    found[server.path.name] = ".".join(map(str, server.version))
     if commit := _git("rev-parse", "--short=12", "HEAD"):
         found["commit"] = commit + ("+changes" if _git("status", "--porcelain", "engine") else "")
     return found

@@ -16,7 +16,7 @@ from typing import IO, Any, Final, Self
 from bench.books import now_s
 from bench.processes import Processes
 from bench.system import System
-from engine.store.embedded_redis import find_server
+from engine.store.server_program import find_server
 from tests.support.free_port import free_port
 
 PROGRAMS: Final = Path(__file__).parent / "programs"

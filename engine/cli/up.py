@@ -211,6 +211,12 @@ class _Run:
         if not config.redis_url:
             self._redis = EmbeddedRedis(config)
             await self._redis.start()
+            if lacking := self._redis.server.lacking_fixes:
+                self._console.print(
+                    f"[yellow]warning:[/] {self._redis.server} lacks the fixes of {lacking}, unless the operating system has ported them; "
+                    "install a newer redis-server or valkey-server",
+                    soft_wrap=True,
+                )
             self._supervisor = asyncio.ensure_future(self._redis.supervise())
             self._config = msgspec.structs.replace(config, redis_url=self._redis.url)
             return

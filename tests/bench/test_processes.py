@@ -88,7 +88,13 @@ def test_a_process_that_began_since_counts_from_its_beginning() -> None:
 
 @pytest.mark.parametrize(
     ("title", "role"),
-    [("ray::Edge", "edge"), ("ray::Shard.exchange", "shard"), ("/usr/bin/redis-server", "redis"), ("python", "others")],
+    [
+        ("ray::Edge", "edge"),
+        ("ray::Shard.exchange", "shard"),
+        ("/usr/bin/redis-server", "redis"),
+        ("/opt/valkey-server", "redis"),
+        ("python", "others"),
+    ],
 )
 def test_a_role_is_read_from_the_programs_name(title: str, role: str) -> None:
     with subprocess.Popen([title], executable=sys.executable, stdin=subprocess.PIPE) as process:

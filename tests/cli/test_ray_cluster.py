@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.store.embedded_redis import find_server
+from engine.store.server_program import find_server
 from tests.support.free_port import free_port
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 

