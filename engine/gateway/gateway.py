@@ -199,6 +199,12 @@ class Gateway:
         if again:
             connection.on_announced()
 
+    def rejoin(self, connection: Connection, memberships: tuple[str, ...]) -> None:
+        """The client has renewed its token, which makes it a member of these topics. A new link session is announced them."""
+        if memberships != connection.memberships:
+            connection.memberships = memberships
+            self._links.send_shard(connection.shard, wire.Rejoin(connection.id, memberships), True)
+
     def written(self, connection: Connection, seq: int) -> None:
         """An SSE stream has written everything up to `seq`, and takes more."""
         self._links.send_shard(connection.shard, wire.Written(connection.id, seq), False)

@@ -14,7 +14,7 @@ from typing import Final
 
 from engine.api import subscriptions
 from engine.auth.tokens import Principal
-from engine.auth.topic_permissions import check_topics, permits
+from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
 from engine.core.model.message import frame_bytes
 from engine.core.wire import client_frames
@@ -188,6 +188,7 @@ class WebSocketSession(Connection):
             return
         self.expires_ms = int(owner.expires_s * 1000)
         self.owner = owner
+        self.gateway.rejoin(self, memberships(owner))
 
     def _malformed(self, detail: str) -> None:
         self.malformed_frames += 1

@@ -14,6 +14,8 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships, permits
 from engine.core.wire import records as wire
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
+from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -130,3 +132,46 @@ async def test_a_link_that_begins_anew_is_told_of_the_memberships_again(world: E
         await socket.recv()
         world.shard.reset()
         assert [attach.topics for attach in world.shard.of(wire.Attach)] == [("a",), ("a",)]
+
+
+async def test_a_fresh_token_for_fewer_topics_ends_the_memberships_also_on_the_next_link_session(world: EdgeWorld) -> None:
+    async with world.connect(token=token(topics=["team", "news", "a.*"])) as socket:
+        await socket.recv()
+        assert world.shard.of(wire.Attach)[0].topics == ("news", "team")
+        await socket.send(json.dumps({"type": "auth", "token": token(topics=["news"])}))
+        await until(lambda: [record.topics for record in world.shard.of(wire.Rejoin)] == [("news",)])
+        await socket.send(json.dumps({"type": "auth", "token": token(topics=["news", "b.*"])}))
+        await socket.send('{"type":"subscribe","topics":["a.1"]}')
+        assert json.loads(await socket.recv())["code"] == "forbidden"
+        assert len(world.shard.of(wire.Rejoin)) == 1, "the memberships are the same"
+        world.shard.reset()
+        assert world.shard.of(wire.Attach)[-1].topics == ("news",)
+
+
+async def test_a_renewed_token_for_fewer_topics_ends_delivery_of_the_others_in_a_running_engine(engine: RunningEngine) -> None:
+    def of(*topics: str) -> str:
+        return engine.token("narrowed", topics=list(topics))
+
+    async def publish_to_both() -> None:
+        await engine.publish(*[{"topic": topic, "type": "test.event", "data": topic} for topic in ("narrow.a", "narrow.b")])
+        await engine.publish({"user": "narrowed", "type": "test.event", "data": "end"})
+
+    async def received(socket: Any) -> list[str]:
+        seen: list[str] = []
+        while "end" not in seen or "narrow.b" not in seen:
+            messages = (await engine.receive(socket, "messages"))["messages"]
+            await socket.send(json.dumps({"type": "ack", "seq": messages[-1]["seq"]}))
+            seen += [message["data"] for message in messages if message["attempt"] == 1]
+        return sorted(seen)
+
+    async with engine.connect("narrowed", additional_headers={"Authorization": f"Bearer {of('narrow.a', 'narrow.b')}"}) as socket:
+        await publish_to_both()
+        assert await received(socket) == ["end", "narrow.a", "narrow.b"]
+        await socket.send(json.dumps({"type": "auth", "token": of("narrow.b")}))
+        await socket.send('{"type":"ping"}')
+        await engine.receive(socket, "pong")
+        await publish_to_both()
+        assert await received(socket) == ["end", "narrow.b"]
+    async with engine.connect("narrowed", additional_headers={"Authorization": f"Bearer {of('narrow.b')}"}) as socket:
+        await publish_to_both()
+        assert await received(socket) == ["end", "narrow.b"]

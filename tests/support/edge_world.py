@@ -177,6 +177,9 @@ class FakeShard:
     def written(self, written: wire.Written) -> None:
         pass
 
+    def rejoin(self, rejoin: wire.Rejoin) -> None:
+        self.attached[rejoin.conn].topics = rejoin.topics
+
     def settle(self, settle: wire.Settle) -> None:
         if settle.seq > self.heads.get(settle.key, 0):
             self.say(wire.Settled(settle.ref, "nothing beyond exists"))

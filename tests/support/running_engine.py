@@ -91,8 +91,8 @@ class RunningEngine:
         """A WebSocket of a user, to be used with `async with`."""
         query = {key: value for key, value in (("last_event_id", cursor), ("device", device)) if value is not None}
         url = httpx.URL(self.url.replace("http", "ws", 1) + "/v1/ws", params=query)
-        headers = {"Authorization": f"Bearer {self.token(user, tenant=tenant)}"}
-        return connect(str(url), subprotocols=["notify.v1.json"], additional_headers=headers, proxy=None, **options)  # type: ignore[list-item]
+        options.setdefault("additional_headers", {"Authorization": f"Bearer {self.token(user, tenant=tenant)}"})
+        return connect(str(url), subprotocols=["notify.v1.json"], proxy=None, **options)  # type: ignore[list-item]
 
     async def receive(self, socket: ClientConnection, kind: str, within_s: float = 10) -> dict[str, Any]:
         """The next frame of this type on the socket; others are passed over."""

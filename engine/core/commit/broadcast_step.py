@@ -120,6 +120,14 @@ class BroadcastStep:
         self._behind[mailbox.key] = mailbox
         return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
 
+    def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
+        """The connection's memberships are `topics` from now on. New ones count from here on, as those of a connection that begins."""
+        self._even(mailbox)
+        connection.topics = tuple(topics)
+        self._enlist(mailbox)
+        if self._due(mailbox, now_ms, 1):
+            self._behind[mailbox.key] = mailbox
+
     def detached(self, mailbox: Mailbox) -> None:
         """A connection of the mailbox ended."""
         key = mailbox.key

@@ -38,6 +38,7 @@ from engine.core.wire.records import (
     NacksStored,
     Probe,
     Probed,
+    Rejoin,
     Settle,
     Welcome,
     Written,
@@ -56,7 +57,7 @@ class Connections:
         delivery: Delivery,
         output: ShardOutput,
         data_epoch: str,
-        unknown: Callable[[str, Ack | AckIds | Nack | Written], None],
+        unknown: Callable[[str, Ack | AckIds | Nack | Written | Rejoin], None],
     ) -> None:
         self._mailbox_store = mailbox_store
         self._delivery = delivery
@@ -175,6 +176,15 @@ class Connections:
         if not mailbox.connections and mailbox.hot:
             self._mailbox_store.mark_urgent(mailbox)
         return mailbox
+
+    def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:
+        """A renewed token changes of which topics the connection is a member. What the mailbox has adopted already stays in it."""
+        found = self._sessions.get(session, {}).get(record.conn)
+        if found is None:
+            self._unknown(session, record)
+            return
+        mailbox, connection = found
+        self._broadcast_step.rejoined(mailbox, connection, record.topics, now_ms)
 
     def _session_event(self, event: str, mailbox: Mailbox, connection: Attachment, now_ms: int, code: int) -> None:
         edge = connection.conn[0].partition("/")[0]

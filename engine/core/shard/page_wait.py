@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from engine.core.commit.group import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
-from engine.core.wire.records import Ack, AckIds, Attach, Nack, Written
+from engine.core.wire.records import Ack, AckIds, Attach, Nack, Rejoin, Written
 
 BEHIND_MAX: Final = 1000
 """Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
@@ -38,13 +38,20 @@ class PageWait:
         elif isinstance(what, Attach):
             self._attaching[session, what.conn] = key
 
-    def behind(self, session: str, record: Ack | AckIds | Nack | Written) -> None:
+    def behind(self, session: str, record: Ack | AckIds | Nack | Written | Rejoin) -> None:
         """Queue a record of a connection that is not attached behind its waiting Attach; without one, drop it.
 
-        Beyond `BEHIND_MAX` it is dropped: a lost acknowledgement causes a repeat.
+        Beyond `BEHIND_MAX` it is dropped: a lost acknowledgement causes a repeat. A lost `Rejoin` would leave a member that the token
+        does not allow, so it changes the Attach itself.
         """
         key = self._attaching.get((session, record.conn))
-        if key is not None and len(self._waiting[key]) < BEHIND_MAX:
+        if key is None:
+            return
+        if isinstance(record, Rejoin):
+            for waiting_session, what in self._waiting[key]:
+                if isinstance(what, Attach) and (waiting_session, what.conn) == (session, record.conn):
+                    what.topics = record.topics
+        elif len(self._waiting[key]) < BEHIND_MAX:
             self._waiting[key].append((session, record))
 
     def take(self, key: str) -> list[tuple[str, Struct | Pending]]:

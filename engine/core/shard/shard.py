@@ -63,6 +63,7 @@ from engine.core.wire.records import (
     Nack,
     Post,
     Posted,
+    Rejoin,
     Timer,
     Written,
 )
@@ -103,6 +104,7 @@ class ShardCore:
             AckIds: self.connections.ack_ids,
             Nack: self.connections.nack,
             Written: self.connections.written,
+            Rejoin: self.connections.rejoin,
             **dict.fromkeys(get_args(Question), self._ask),
         }
 

@@ -250,6 +250,13 @@ class Nack(Struct, array_like=True, tag=6, gc=False):
     reason: str
 
 
+class Rejoin(Struct, array_like=True, tag=20, gc=False):
+    """The bearer renewed its token: the connection is a member of these topics from now on, and of no others (`Attach.topics`)."""
+
+    conn: int
+    topics: tuple[str, ...]
+
+
 class Written(Struct, array_like=True, tag=9, gc=False):
     """A plain SSE stream has handed everything up to `seq` to the kernel: room in the window, not an acknowledgement."""
 
@@ -495,6 +502,7 @@ ToShard = (
     | Ack
     | AckIds
     | Nack
+    | Rejoin
     | Settle
     | Probe
     | Written

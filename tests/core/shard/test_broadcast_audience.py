@@ -26,6 +26,7 @@ from engine.core.wire.records import (
     FireFailed,
     GapRange,
     Posted,
+    Rejoin,
     Shared,
     Subscribed,
     Timer,
@@ -500,6 +501,44 @@ def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_ar
     assert (ids(said, 1), ids(said, 2)) == (["three"], ["three"])
     world.detach(2)
     world.broadcast("four", "team")
+    assert ids(world.settle()) == []
+
+
+def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_ones_from_here_on() -> None:
+    world = World()
+    world.attach(1, "a", topics=["team", "news"])
+    world.settle()
+    world.broadcast("old news", "sport")
+    world.settle()
+    world.tell(Rejoin(1, ("news", "sport")))
+    for topic in ("team", "news", "sport"):
+        world.broadcast(f"to {topic}", topic)
+    assert ids(world.settle()) == ["to news", "to sport"]
+    world.tell(Rejoin(1, ()))
+    world.broadcast("to nobody", "news")
+    assert ids(world.settle()) == []
+
+
+def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for_no_other_connection() -> None:
+    world = World()
+    world.attach(1, "a", topics=["team"])
+    world.settle()
+    world.broadcast("not adopted yet", "team")
+    world.follow()
+    world.tell(Rejoin(1, ()))
+    assert ids(world.settle()) == []
+    world.attach(2, "a", topics=["team"])
+    world.settle()
+    world.tell(Rejoin(1, ()))
+    world.broadcast("for the other token", "team")
+    assert ids(world.settle(), 2) == ["for the other token"]
+
+
+def test_a_token_renewed_while_the_page_is_read_counts() -> None:
+    world = World()
+    world.attach(1, "a", topics=["team"])
+    world.tell(Rejoin(1, ()))
+    world.broadcast("b1", "team")
     assert ids(world.settle()) == []
 
 

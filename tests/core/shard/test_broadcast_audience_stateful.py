@@ -13,7 +13,7 @@ from engine.core.journal.journal_records import Adopted, StoredMessage
 from engine.core.journal.stored_formats import decode_journal, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.constants import HIGH, LOW
-from engine.core.wire.records import OK, UNAVAILABLE, Deliver, GapRange, Hangup, Subscribed, Welcome
+from engine.core.wire.records import OK, UNAVAILABLE, Deliver, GapRange, Hangup, Rejoin, Subscribed, Welcome
 from tests.support.shard_world import EDGE, Client, World
 
 USERS = ("ann", "bob")
@@ -107,6 +107,13 @@ class BroadcastMachine(RuleBasedStateMachine):
             self.acked[user].update(range(1, seq + 1))
         else:
             self.world.attach(self.conns, user, topics=list(topics))
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), member=st.booleans())
+    def renew_the_token(self, data: st.DataObject, member: bool) -> None:
+        conn = data.draw(st.sampled_from(sorted(self.clients)))
+        self.clients[conn].topics = ("team",) if member else ()
+        self.world.tell(Rejoin(conn, self.clients[conn].topics))
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), cumulative=st.booleans())

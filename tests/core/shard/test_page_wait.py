@@ -9,7 +9,7 @@ from engine.core.commit.group import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.envelope import Envelope
 from engine.core.shard.page_wait import BEHIND_MAX, PageWait
-from engine.core.wire.records import WEBSOCKET, Ack, Attach, Nack, Post, Written
+from engine.core.wire.records import WEBSOCKET, Ack, Attach, Nack, Post, Rejoin, Written
 
 A, B = "t:ann", "t:bob"
 EDGE, OTHER_EDGE = "edge-0/1", "edge-1/1"
@@ -48,6 +48,18 @@ def test_a_page_is_wanted_once_however_much_waits_for_it_and_again_when_it_could
     wait.take(A)
     wait.add(A, EDGE, post())
     assert wait.take_pages_wanted() == [A], "it was taken, so the next one needs it read again"
+
+
+def test_a_renewed_token_changes_the_attach_that_waits_however_much_waits_behind_it() -> None:
+    wait = PageWait()
+    wait.add(A, EDGE, attach(1))
+    wait.add(A, OTHER_EDGE, attach(1))
+    for _ in range(BEHIND_MAX):
+        wait.behind(EDGE, Ack(1, 5))
+    wait.behind(EDGE, Rejoin(1, ("news",)))
+    wait.behind(EDGE, Rejoin(2, ("sport",)))
+    attaches = [record for _, record in wait.take(A) if isinstance(record, Attach)]
+    assert [record.topics for record in attaches] == [("news",), ()]
 
 
 def test_an_acknowledgement_waits_behind_the_attach_of_its_own_connection_only() -> None:
