@@ -125,6 +125,7 @@ class _Api:
         self._signals = signals
         self.sockets = Sockets(gateway, authenticator, config)
         rule_book = RuleBook(config, gateway.clock)
+        gateway.metrics.degraded["rules"] = rule_book.reason
         self.publisher = PublishEndpoint(gateway, authenticator, config, rule_book)
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
 
@@ -333,7 +334,7 @@ class _Api:
             problem = unavailable(f"not answering: {', '.join(failing)}", RETRY_AFTER_S)
             problem.members["failing"] = failing
             raise problem
-        return _json({"status": "ready", "quarantined": await self._quarantined()})
+        return _json({"status": "ready", "quarantined": await self._quarantined(), "degraded": sorted(self.gateway.metrics.reasons())})
 
     async def _quarantined(self) -> int | None:
         """Stored records that could not be read; None when the controller does not answer at once: readiness does not depend on it."""

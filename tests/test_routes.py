@@ -232,9 +232,9 @@ async def test_the_probe_tells_presence_and_the_newest_number() -> None:
 async def test_health_and_readiness_say_which_part_does_not_answer() -> None:
     async with edge_world() as world, world.http() as client:
         assert (await client.get("/healthz")).status_code == 200
-        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 0}
+        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 0, "degraded": []}
         world.status = {"totals": {"quarantined": 3}}
-        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 3}
+        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 3, "degraded": []}
         world.ready |= {"shard-0": False, "storage": False}
         answer = await client.get("/readyz")
         body = problem(answer, 503)
@@ -247,7 +247,7 @@ async def test_health_and_readiness_say_which_part_does_not_answer() -> None:
 async def test_readiness_waits_for_no_controller() -> None:
     async with edge_world() as world, world.http() as client:
         world.status = None  # it does not answer
-        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": None}
+        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": None, "degraded": []}
 
 
 async def test_status_is_for_admins() -> None:

@@ -17,7 +17,9 @@ from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
+from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
+from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.results import results_body
 
@@ -91,6 +93,16 @@ class PublishEndpoint:
         return results_body(await self._gateway.shard_client.post(self.parse(body, content_type, principal)))
 
     def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[Draft]:
-        """The drafts of a publish request. Raises Problem."""
-        gateway, categories = self._gateway, self._rule_book.rules().categories
-        return parse_drafts(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)
+        """The drafts of a publish request.
+
+        Raises:
+            Problem: it is not valid.
+            Unavailable: it is not valid without the rules, which this edge could not read.
+        """
+        gateway, categories = self._gateway, self._rule_book.categories()
+        try:
+            return parse_drafts(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)
+        except Problem as problem:
+            if problem.status == 422 and self._rule_book.unread:
+                raise Unavailable("the rules file, which defines categories, cannot be used") from problem
+            raise

@@ -6,12 +6,15 @@ section 3.1).
 
 A JWKS document is fetched in a thread, never while a request waits: `run` fetches it every `jwks_cache_s`, and sooner when a token names
 a key that is not in it.
+
+Weak keys (`weaknesses`) are for trying the engine on one machine: an engine that listens on more than loopback refuses them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import time
@@ -55,10 +58,13 @@ class Keyring:
     """Finds the key for a token's header.
 
     Raises:
-        ConfigError: no key is configured, or a configured one is not valid.
+        ConfigError: no key is configured, a configured one is not valid, or it is weak and others can reach the engine.
     """
 
     def __init__(self, config: Config) -> None:
+        weak = weaknesses(config)
+        if weak and not _is_loopback(config.host):
+            raise ConfigError(f"{weak[0]}; only an engine on loopback starts without, and host is {config.host}")
         self._fixed: dict[str, Key] = {}
         self._url = config.jwt_jwks_url
         self._config = config
@@ -68,9 +74,9 @@ class Keyring:
         self._wanted = asyncio.Event()
         self.version = 0  # grows when keys change: earlier verifications are void
         if config.jwt_secret:
-            self._fixed["HS256"] = _secret(config.jwt_secret)
+            self._fixed["HS256"] = config.jwt_secret.encode()
         if config.jwt_public_key:
-            key = _public_key(config.jwt_public_key)
+            key = _public_key(public_key_text(config.jwt_public_key))
             self._fixed[str(algorithm_of(key))] = key
         if self._url:
             _check_url(self._url)
@@ -136,6 +142,28 @@ class Keyring:
             log.info("%d keys read from %s", len(listed), self._url)
 
 
+def weaknesses(config: Config) -> list[str]:
+    """Why tokens could be forged or taken from elsewhere: a sentence per setting, with what is needed. Empty when there is no reason."""
+    found = []
+    if config.jwt_secret and len(config.jwt_secret.encode()) < SECRET_BYTES_MIN:
+        found.append(f"jwt_secret: at least {SECRET_BYTES_MIN} bytes are needed, a shorter one can be guessed from any token")
+    if config.jwt_jwks_url:
+        parts = urlsplit(config.jwt_jwks_url)
+        if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+            found.append("jwt_jwks_url: https:// is needed, over http:// anyone on the way can replace the keys")
+        if not config.jwt_audience:
+            found.append("jwt_audience: needed with jwt_jwks_url, else tokens that the issuer made for other services are accepted")
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; a name other than `localhost` may mean anything."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
     """The signature keys of a JWKS document by algorithm and key id; keys of other kinds are skipped (RFC 7517, section 5).
 
@@ -169,20 +197,17 @@ def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
     return found
 
 
-def _secret(text: str) -> bytes:
-    if len(text.encode()) < SECRET_BYTES_MIN:
-        log.warning("jwt_secret has fewer than %d bytes: it can be guessed from any token (RFC 7518, section 3.2)", SECRET_BYTES_MIN)
-    return text.encode()
+def public_key_text(text_or_path: str) -> str:
+    """PEM text, as it is given or read from the file with this path. Raises ConfigError."""
+    if "-----BEGIN" in text_or_path:
+        return text_or_path
+    try:
+        return Path(text_or_path).read_text("ascii")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"jwt_public_key: neither PEM text nor a readable file: {error}") from error
 
 
-def _public_key(text_or_path: str) -> RSAPublicKey | EllipticCurvePublicKey:
-    """A public key from PEM text, or from a file with that text."""
-    text = text_or_path
-    if "-----BEGIN" not in text:
-        try:
-            text = Path(text_or_path).read_text("ascii")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"jwt_public_key: neither PEM text nor a readable file: {error}") from error
+def _public_key(text: str) -> RSAPublicKey | EllipticCurvePublicKey:
     if "PRIVATE KEY" in text:
         raise ConfigError("jwt_public_key: this is a private key; the engine must only have the public one")
     try:

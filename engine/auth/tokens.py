@@ -230,7 +230,7 @@ def mint(
     scope = " ".join(scopes)
     unknown = [name for name in scope.split() if name not in SCOPES]
     if unknown:
-        raise Invalid(f"unknown scope; allowed are {', '.join(SCOPES)}", "scope")
+        raise Invalid(f"unknown scope {unknown[0]!r}; allowed are {', '.join(SCOPES)}", "scope")
     if not is_tenant(tenant):
         raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
     if not is_user(sub, TOKEN_USER_CHARS_MAX):
@@ -258,6 +258,19 @@ def load_or_create_secret(data_dir: str | Path) -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _put_new(path, secrets.token_urlsafe(SECRET_BYTES_MIN))
+    except OSError as error:
+        raise ConfigError(f"{path}: the secret for tokens cannot be made: {error}") from error
+    return load_secret(data_dir)
+
+
+def load_secret(data_dir: str | Path) -> str:
+    """The secret that an engine made in the data directory. Only the engine's start makes one: elsewhere it would fit no engine.
+
+    Raises:
+        ConfigError: there is none, other users may read the file, or it has no secret.
+    """
+    path = Path(data_dir) / SECRET_FILE
+    try:
         with path.open(encoding="ascii") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
@@ -265,8 +278,13 @@ def load_or_create_secret(data_dir: str | Path) -> str:
                     f"{path}: others may read this secret (mode {mode:04o}); run `chmod 600 {path}`, or remove it for a new one"
                 )
             secret = file.read().strip()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no engine has made a secret there; name the engine's data directory with --data-dir, "
+            "or give the secret it runs with in ENGINE_JWT_SECRET"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the secret for tokens cannot be read or made: {error}") from error
+        raise ConfigError(f"{path}: the secret for tokens cannot be read: {error}") from error
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigError(f"{path}: holds no secret of at least {SECRET_BYTES_MIN} characters; remove it for a new one")
     return secret

@@ -5,8 +5,10 @@ Nothing heavy is imported before a command needs it, so that `engine --help` and
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,6 +17,8 @@ from rich.markup import escape
 from engine import __version__
 from engine.cli import client_commands, operator_commands
 from engine.errors import EngineError
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,9 +58,24 @@ client_commands.register(app)
 
 
 def main() -> None:
-    """Entry point of `engine` and `python -m engine`: an `EngineError` is printed in one line, with exit code 1."""
+    """Entry point of `engine` and `python -m engine`: an `EngineError`, or a full disk, is printed in one line, with exit code 1."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here it can be reported; at the interpreter's end it is a traceback
     except EngineError as error:
-        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(1)
+        _end(str(error))
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _end(f"{error.filename or 'standard output'}: {error.strerror}")
+
+
+def _end(reason: str) -> NoReturn:
+    Console(stderr=True).print(f"[red]error:[/] {escape(reason)}", soft_wrap=True, highlight=False)
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is left cannot be written, and must not be tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from engine.cli.operator_commands import setting_option
+from engine.cli.operator_commands import GivenToken, setting_option
 from engine.cli.rules_commands import app as rules
-from engine.errors import EngineError, RulesError, Unreachable
+from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine.client.publish_results import Result
@@ -28,9 +28,6 @@ REPLAY_RETRY_S: Final = 60.0  # an engine that is restarted during a replay is w
 
 DataDir = Annotated[str | None, setting_option("data_dir")]
 Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-GivenToken = Annotated[
-    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
-]
 Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
 
 
@@ -113,8 +110,8 @@ def publish(
 
     try:
         result = asyncio.run(run())
-    except Unreachable as error:
-        raise target.unreachable(error) from error
+    except EngineError as error:
+        raise target.explained(error) from error
     printed = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
     if result.scheduled_at is not None:
         printed["scheduled_at"] = datetime.fromtimestamp(result.scheduled_at / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
@@ -152,8 +149,8 @@ def listen(
         asyncio.run(run(target.url, target.token, json=json, count=count, last_event_id=last_event_id))
     except KeyboardInterrupt:
         return  # the intended end; what was printed is acknowledged
-    except Unreachable as error:
-        raise target.unreachable(error) from error
+    except EngineError as error:
+        raise target.explained(error) from error
     except ValueError as error:
         raise EngineError(f"--last-event-id: {error}") from error
 
@@ -180,17 +177,14 @@ def replay(
     engine replay deliveries.jsonl --rules my-rules.toml --rate 20
     zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
     """
+    from engine.api.rule_book import read_rules
     from engine.cli.local_engine import config_of, find_engine, rules_for
     from engine.cli.progress import print_report, progress_bar
     from engine.cli.replay import Replay, open_recording
     from engine.client.publisher import Publisher
-    from engine.core.rules.toml_loader import parse_rules
 
     chosen = rules_for(file, rules, config_of(data_dir))
-    try:
-        parsed = parse_rules(chosen.read_text("utf-8"), str(chosen))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RulesError(f"{chosen}: {error.strerror if isinstance(error, OSError) else error}") from error
+    parsed = read_rules(chosen)
     with open_recording(file) as recording, progress_bar() as progress:
         target = find_engine(data_dir, url, token, "engine-replay", ["publish"], tenant)
         task = progress.add_task("replaying", total=recording.size_bytes or None)
@@ -209,7 +203,7 @@ def replay(
             progress.stop()
             print_report(report)
             sys.stdout.write("not finished; the same command again finishes it and delivers nothing twice\n")
-            raise target.unreachable(error) if isinstance(error, Unreachable) else error from error
+            raise (target.explained(error) if isinstance(error, EngineError) else error) from error
     print_report(report)
     if report.rejected or (report.malformed and not report.read):
         raise typer.Exit(1)

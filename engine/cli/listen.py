@@ -15,6 +15,11 @@ from engine.cli.local_engine import printable
 from engine.client.client import Client
 from engine.client.frames import Message
 from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked, ServerError
+from engine.errors import EngineError
+
+
+class OutputError(EngineError):
+    """Standard output does not take what is printed."""
 
 
 async def listen(url: str, token: str | Callable[[], str], *, json: bool, count: int | None, last_event_id: str | None) -> None:
@@ -23,11 +28,16 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
     client = Client(url, token, device="engine-listen", last_event_id=last_event_id, on_event=lambda event: _print_event(event, err))
     async with client:
         async for message in client:
-            if json:
-                sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
-                sys.stdout.flush()
-            else:
-                out.print(message_line(message), soft_wrap=True)
+            try:
+                if json:
+                    sys.stdout.write(msgspec.json.encode(message).decode() + "\n")
+                    sys.stdout.flush()
+                else:
+                    out.print(message_line(message), soft_wrap=True)
+            except BrokenPipeError:
+                raise  # the reader has ended, as `head` does: the end of the command too
+            except OSError as error:
+                raise OutputError(f"message {message.seq} cannot be printed and is not acknowledged: {error.strerror}") from error
             if count is not None:
                 count -= 1
                 if not count:

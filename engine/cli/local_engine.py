@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.auth.tokens import load_or_create_secret, mint
+from engine.auth.tokens import SECRET_FILE, load_secret, mint
 from engine.cli.settings import load
 from engine.cli.state_file import STATE_FILE, read_state
 from engine.client.credentials import parse_url
 from engine.config import Config
-from engine.errors import ConfigError, EngineError, Unreachable
+from engine.errors import ConfigError, EngineError, Unauthorized, Unreachable
 
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
@@ -31,12 +31,12 @@ def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, t
     """A token of this engine.
 
     Raises:
-        ConfigError: the engine accepts tokens of an outside issuer only, so there is no secret to sign with.
+        ConfigError: there is no secret to sign with: no engine was started here, or it accepts tokens of an outside issuer only.
         Invalid: the scope, tenant or user is malformed.
     """
     if not config.jwt_secret and (config.jwt_public_key or config.jwt_jwks_url):
         raise ConfigError("this engine takes tokens of an outside issuer only (jwt_public_key or jwt_jwks_url); give one with --token")
-    secret = config.jwt_secret or load_or_create_secret(config.data_dir)
+    secret = config.jwt_secret or load_secret(config.data_dir)
     return mint(secret, user, scopes, ttl_s, tenant, now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience)
 
 
@@ -57,6 +57,18 @@ class Target(msgspec.Struct, frozen=True):
             hint = "start one with `engine up`, or say where it is with --url or --data-dir"
             advice = f"no engine answers at {self.url}; {hint} (looked in {looked})"
         return Unreachable(f"{advice} ({error})")
+
+    def explained(self, error: EngineError) -> EngineError:
+        """The error of a request, with what to do where that is known."""
+        if isinstance(error, Unreachable):
+            return self.unreachable(error)
+        if not isinstance(error, Unauthorized) or isinstance(self.token, str):
+            return error
+        secret = "jwt_secret" if self.config.jwt_secret else f"the secret in {Path(self.config.data_dir) / SECRET_FILE}"
+        return EngineError(
+            f"the engine at {self.url} does not accept a token signed with {secret} ({error.detail}): it runs with another "
+            "secret, issuer or audience; use its settings (ENGINE_JWT_SECRET, --data-dir), or give a token with --token"
+        )
 
 
 def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> Target:

@@ -37,6 +37,9 @@ Edges = Annotated[int | None, setting_option("edges")]
 RedisUrl = Annotated[str | None, setting_option("redis_url")]
 DataDir = Annotated[str | None, setting_option("data_dir")]
 Address = Annotated[str | None, setting_option("address")]
+GivenToken = Annotated[
+    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -124,6 +127,7 @@ def _options(
 
 def status(
     json: Annotated[bool, typer.Option("--json", help="The whole status as JSON, for programs.")] = False,
+    token: GivenToken = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show the running engine: its processes, their CPU, memory and restarts, counters and latencies.
@@ -133,7 +137,7 @@ def status(
     """
     from engine.cli.status_report import ask_status, print_status
 
-    found = ask_status(load({"data_dir": data_dir}))
+    found = ask_status(load({"data_dir": data_dir}), token)
     if json:
         import msgspec
 

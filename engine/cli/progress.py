@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from engine.cli.local_engine import printable
-from engine.cli.replay import Report
+from engine.cli.replay import PUBLISHED, Report
 
 USERS_SHOWN: Final = 10
 
@@ -26,7 +26,8 @@ def progress_bar() -> Progress:
 def print_report(report: Report) -> None:
     """The summary, on standard output."""
     console = Console(highlight=False)
-    console.print(f"{report.read} deliveries read, {report.notified.total()} notifications published")
+    published = sum(report.statuses[status] for status in PUBLISHED)
+    console.print(f"{report.read} deliveries read, {published} of {report.notified.total()} notifications published")
     table = Table("rule", "deliveries", "notifications", box=None, pad_edge=False, header_style="bold")
     for rule, matched in report.matched.most_common():
         table.add_row(escape(rule), str(matched), str(report.notified[rule]))

@@ -32,6 +32,8 @@ LINE_BYTES_MAX: Final = 26 << 20  # GitHub delivers at most 25 MB
 EXAMPLES_KEPT: Final = 20  # malformed lines and rejected items that the summary can show
 GZIP_MAGIC: Final = b"\x1f\x8b"
 NO_RULE: Final = "no rule for this event"
+PUBLISHED: Final = ("accepted", "scheduled", "merged")
+"""Statuses of what was not published before, and was not suppressed."""
 
 
 class _Line(Struct):
@@ -199,5 +201,5 @@ class Replay:
 
     def _count(self, result: Result) -> None:
         self.report.statuses[result.status] += 1
-        if result.status in ("accepted", "scheduled", "merged"):
+        if result.status in PUBLISHED:
             self.report.users[result.user or ""] += 1

@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from engine.api.rule_book import read_rules
 from engine.core.policy.contact_policy import limits_in_words
 from engine.core.rules.cases import Case, differences, members, outcome_of, parse_cases
 from engine.core.rules.rules import Rules, delivery_id
-from engine.core.rules.toml_loader import parse_rules
 from engine.errors import RulesError
 
 app = typer.Typer(no_args_is_help=True, help="Check, explain and test a rules file.", rich_markup_mode="rich")
@@ -79,7 +79,7 @@ def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in 
 
 
 def _rules(path: Path) -> Rules:
-    return parse_rules(_text(path), str(path))
+    return read_rules(path)
 
 
 def _text(path: Path) -> str:

@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import time
+from functools import partial
 from typing import Any, Final
 
-import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from engine.auth.tokens import load_or_create_secret, mint
-from engine.cli.local_engine import printable
+from engine.cli.local_engine import Target, mint_token, printable
+from engine.cli.operator_request import NoAnswer, ask, reason_of
 from engine.cli.state_file import read_state
-from engine.client.credentials import parse_url
 from engine.config import Config
-from engine.errors import EngineError
+from engine.errors import EngineError, Refused
 
-_TIMEOUT_S: Final = 10
 _TOKEN_TTL_S: Final = 60
 _LATENCIES: Final = {"publish to send": "send_", "send to ACK": "ack_"}  # row: prefix of its quantiles in the totals
 _QUANTILES: Final = ("p50", "p95", "p99")
 
 
-def ask_status(config: Config) -> dict[str, Any]:
-    """`GET /v1/status` of the running engine.
+def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
+    """`GET /v1/status` of the running engine, with this token or one made for it.
 
     Raises:
-        EngineError: none runs, or it does not answer; one line.
+        EngineError: none runs, it does not answer, or it refuses the token; one line.
     """
     state = read_state(config.data_dir)
     if state is None:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`")
     if not state.runs():
         raise EngineError(f"the engine on {config.data_dir} is gone: its process {state.pid} was killed; start it again with `engine up`")
-    secret = config.jwt_secret or load_or_create_secret(config.data_dir)
-    token = mint(secret, "status", ("admin",), _TOKEN_TTL_S, now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience)
-    address = parse_url(state.url)
+    target = Target(config, state.url, token or partial(mint_token, config, "status", ("admin",), _TOKEN_TTL_S, "default"))
     try:
-        with contextlib.closing(http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)) as connection:
-            connection.request("GET", "/v1/status", headers={"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse()
-            if answer.status != http.HTTPStatus.OK:
-                raise http.client.HTTPException(f"{answer.status} {answer.reason}")
-            return msgspec.json.decode(answer.read(), type=dict[str, Any])
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-        reason = printable(str(error).strip() or type(error).__name__)
+        return ask(target, "GET", "/v1/status")
+    except Refused as error:
+        raise target.explained(error) from error
+    except NoAnswer as error:
+        reason = reason_of(error)
         raise EngineError(f"the engine at {state.url} (pid {state.pid}) does not answer: {reason}; its logs: {state.ray_logs}") from error
 
 
@@ -61,6 +52,9 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     console.print(latency_table(totals))
     if totals.get("quarantined"):
         console.print(f"[red]{totals['quarantined']} stored records could not be read and were moved aside[/]; the shards' logs say which")
+    for row in found["edges"]:
+        for part, reason in (row.get("degraded") or {}).items():
+            console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
 
 
 def parts_table(found: dict[str, Any]) -> Table:

@@ -22,9 +22,12 @@ from typing import Any, Final
 import msgspec
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from engine import __version__
+from engine.api.rule_book import read_rules
+from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
@@ -55,18 +58,31 @@ def up(config: Config, console: Console) -> int:
     lock = DataDirLock(data_dir)
     try:
         data_dir.chmod(0o700)
-        config = with_secret(config)
+        config = with_keys(config)
+        for weakness in weaknesses(config):
+            console.print(
+                f"[yellow]warning:[/] {escape(weakness)}; on another host than loopback the engine refuses to start", soft_wrap=True
+            )
+        if config.rules_path:
+            read_rules(Path(config.rules_path))
         with reserved_port(config) as port:
             return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
     finally:
         lock.release()
 
 
-def with_secret(config: Config) -> Config:
-    """The configuration, with the engine's own secret when no key is configured."""
-    if config.jwt_secret or config.jwt_public_key or config.jwt_jwks_url:
-        return config
-    return msgspec.structs.replace(config, jwt_secret=load_or_create_secret(config.data_dir))
+def with_keys(config: Config) -> Config:
+    """The configuration with all keys in it: the engine's own secret when none is configured, a public key as text.
+
+    Raises:
+        ConfigError: a key is not valid, or it is weak and others can reach the engine.
+    """
+    if not (config.jwt_secret or config.jwt_public_key or config.jwt_jwks_url):
+        config = msgspec.structs.replace(config, jwt_secret=load_or_create_secret(config.data_dir))
+    if config.jwt_public_key:
+        config = msgspec.structs.replace(config, jwt_public_key=public_key_text(config.jwt_public_key))
+    Keyring(config)
+    return config
 
 
 @contextlib.contextmanager

@@ -416,6 +416,7 @@ class Gateway:
             "delay_ms": round(self.request_queue.delay_ms, 1),
             "shed": dict(self.metrics.shed_requests),
             "backlog": len(self.backlog),
+            "degraded": self.metrics.reasons(),
         }
 
     async def drain(self) -> None:

@@ -49,6 +49,7 @@ class EdgeMetrics:
         self.signals = 0  # counted
         self.signals_dropped = 0  # for want of room
         self.broadcasts = 0  # appended to the log
+        self.degraded: dict[str, Callable[[], str]] = {}  # by part of the edge: why it does less than it should, "" when it does not
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0.0
         self._status: Mapping[str, Any] | None = None
@@ -59,6 +60,10 @@ class EdgeMetrics:
     def shed(self, priority: str) -> None:
         """A publish request would have waited too long."""
         self.shed_requests[priority] += 1
+
+    def reasons(self) -> dict[str, str]:
+        """The parts of this edge that do less than they should, and why; it serves nevertheless."""
+        return {part: why for part, reason in self.degraded.items() if (why := reason())}
 
     def publish_took(self, elapsed_ms: float) -> None:
         """One publish request was answered after this long."""
@@ -105,6 +110,15 @@ class EdgeMetrics:
             family = CounterMetricFamily(name, help_text, labels=labels)
             family.add_metric((self.edge,), count)
             yield family
+        degraded = GaugeMetricFamily(
+            "engine_edge_degraded",
+            "1 while a part of this edge does less than it should; the status has the reason.",
+            labels=(*labels, "part"),
+        )
+        reasons = self.reasons()
+        for part in self.degraded:
+            degraded.add_metric((self.edge, part), part in reasons)
+        yield degraded
         publish = HistogramMetricFamily(
             "engine_edge_publish_seconds", "From the last byte of a publish request to its answer.", labels=labels
         )

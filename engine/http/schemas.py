@@ -200,8 +200,13 @@ def schemas(config: Config) -> dict[str, Schema]:
         "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
         "Readiness": _object(
             "The state in a word.",
-            required=("status", "quarantined"),
+            required=("status", "quarantined", "degraded"),
             status={"type": "string"},
+            degraded={
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Parts of this edge that do less than they should, such as `rules`; `/v1/status` has the reasons.",
+            },
             quarantined={
                 "type": ["integer", "null"],
                 "description": "Stored records that could not be read; null when that is not known now.",

@@ -96,8 +96,31 @@ def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path) -> No
     events = ", ".join(f'"e{n}"' for n in range(65))
     rules.write_text(RULES + f"fire = {{ unless_event = [{events}] }}\n")
     book = RuleBook(Config(rules_path=str(rules)), Clock())
-    assert book.rules().rules == ()
-    assert "at most 64 events" in book.refused
+    assert book.unread
+    assert "at most 64 events" in book.reason()
+
+
+async def test_an_edge_that_has_never_read_its_rules_refuses_what_needs_them_until_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    async with edge_world(rules_path=str(path), rules_check_ms=1) as world, world.http() as client:
+        event = {"type": "post.liked", "user": "u1"}
+        answer = await client.post("/v1/events", json=event)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), "without a match it would be lost"
+        categorized = {"user": "u1", "type": "t", "category": "social"}
+        assert (await client.post("/v1/notifications", json=categorized)).status_code == 503, "the rules may define it"
+        assert (await client.post("/v1/notifications", json={"user": "u1", "type": "t"})).status_code == 202
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["degraded"]) == (200, ["rules"])
+        assert 'engine_edge_degraded{edge="edge-0",part="rules"} 1.0' in (await client.get("/metrics")).text
+        assert world.gateway.stats()["degraded"] == {"rules": f"{path}: No such file or directory"}
+        path.write_text(RULES)
+        await until(lambda: not world.gateway.metrics.reasons())
+        assert (await client.post("/v1/events", json=event)).json()["matched"] == ["like"]
+        assert (await client.post("/v1/notifications", json=categorized)).status_code == 422
+        assert (await client.get("/readyz")).json()["degraded"] == []
+        path.write_text("broken")
+        await until(world.gateway.metrics.reasons)
+        assert (await client.post("/v1/events", json={**event, "id": "2"})).json()["matched"] == ["like"], "the rules of before"
 
 
 async def test_publishing_goes_on_with_the_old_rules_while_a_changed_file_is_parsed(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:

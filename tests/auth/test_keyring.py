@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.auth.keyring import Keyring, algorithm_of, read_jwks
+from engine.auth.keyring import Keyring, algorithm_of, read_jwks, weaknesses
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.http.problems import Problem
@@ -85,11 +85,43 @@ def test_a_tokens_algorithm_selects_only_among_keys_bound_to_it() -> None:
     assert status_of(Keyring(Config(jwt_public_key=pem(RSA_KEY))), "HS256", "") == 401
 
 
-def test_a_secret_that_can_be_guessed_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    Keyring(Config(jwt_secret="x" * 32))
-    assert not caplog.records
-    Keyring(Config(jwt_secret="x" * 31)).find("HS256", "")
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+JWKS = "https://keys.example.com/jwks"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"jwt_secret": "x" * 31}, "jwt_secret: at least 32 bytes"),
+        ({"jwt_jwks_url": "http://keys.example.com/jwks", "jwt_audience": "us"}, "jwt_jwks_url: https:// is needed"),
+        ({"jwt_jwks_url": JWKS}, "jwt_audience: needed with jwt_jwks_url"),
+        ({"jwt_secret": SECRET, "jwt_jwks_url": JWKS}, "jwt_audience: "),
+    ],
+)
+def test_an_engine_that_others_reach_refuses_keys_with_which_tokens_can_be_forged(settings: dict[str, str], named: str) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "2001:db8::1", "engine.example.com", ""):
+        with pytest.raises(ConfigError, match=named):
+            Keyring(Config(host=host, **settings))  # type: ignore[arg-type]
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        config = Config(host=host, **settings)  # type: ignore[arg-type]
+        Keyring(config)
+        (weakness,) = weaknesses(config)
+        assert weakness.startswith(named.partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"jwt_secret": "x" * 32},
+        {"jwt_secret": "\u00e4" * 16},
+        {"jwt_public_key": pem(RSA_KEY)},
+        {"jwt_jwks_url": JWKS, "jwt_audience": "us"},
+        {"jwt_jwks_url": "http://127.0.0.1:8080/jwks", "jwt_audience": "us"},
+    ],
+)
+def test_strong_keys_are_taken_on_any_host(settings: dict[str, str]) -> None:
+    config = Config(host="0.0.0.0", **settings)  # type: ignore[arg-type]
+    Keyring(config)
+    assert weaknesses(config) == []
 
 
 # -- A published list. -------------------------------------------------------------------------------------------------

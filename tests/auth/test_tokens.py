@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 from starlette.datastructures import Headers
 
-from engine.auth.tokens import Authenticator, Principal, find_token, load_or_create_secret, mint, require
+from engine.auth.tokens import Authenticator, Principal, find_token, load_or_create_secret, load_secret, mint, require
 from engine.config import Config
 from engine.errors import ConfigError, Invalid
 from engine.http.cors import origin_allowed
@@ -108,7 +108,12 @@ def test_no_token_is_minted_that_would_be_refused(arguments: tuple[Any, ...]) ->
         mint(SECRET, "a", ("connect",), 5, "a:b", now_s=NOW_S)
 
 
-def test_a_short_secret_works_without_a_warning_for_every_token() -> None:
+def test_an_unknown_scope_is_named() -> None:
+    with pytest.raises(Invalid, match="'foo'; allowed are connect, publish, admin"):
+        mint(SECRET, "a", ("connect", "foo"), 5, now_s=NOW_S)
+
+
+def test_a_short_secret_is_good_enough_on_loopback() -> None:
     token = mint("short", "ann", ("connect",), 60, now_s=NOW_S)
     assert Authenticator(Config(jwt_secret="short")).token_principal(token, NOW_S).user == "ann"
 
@@ -479,5 +484,13 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
 
 def test_a_data_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be read or made"):
+    with pytest.raises(ConfigError, match="cannot be made"):
         load_or_create_secret(tmp_path / "file")
+
+
+def test_only_the_engines_start_makes_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no engine has made a secret there; .* --data-dir"):
+        load_secret(tmp_path / "elsewhere")
+    assert not list(tmp_path.iterdir())
+    made = load_or_create_secret(tmp_path)
+    assert load_secret(tmp_path) == made

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from engine.cli.app import app
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from engine.errors import EngineError
 from tests.support.running_engine import RunningEngine
 
 COMMANDS = ("up", "token", "publish", "listen", "replay", "rules", "status", "config", "scale", "down")
@@ -47,6 +48,37 @@ def test_help_teaches_every_command_and_starts_no_ray(tmp_path: Path) -> None:
         assert f" {command} " in found.stdout
     assert "engine publish alice" in found.stdout
     assert found.stdout.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ENGINE_HOST": "0.0.0.0", "ENGINE_JWT_SECRET": "short"}, "jwt_secret: at least 32 bytes are needed"),
+        ({"ENGINE_HOST": "0.0.0.0", "ENGINE_JWT_JWKS_URL": "https://x.example/"}, "jwt_audience: needed with jwt_jwks_url"),
+        ({"ENGINE_JWT_PUBLIC_KEY": "no.pem"}, "jwt_public_key: neither PEM text nor a readable file"),
+        ({"ENGINE_RULES_PATH": "none.toml"}, "none.toml: No such file or directory"),
+        ({"ENGINE_RULES_PATH": "bad.toml"}, "bad.toml:2: rule 'like': "),
+    ],
+)
+def test_an_engine_with_weak_keys_or_unusable_rules_does_not_start_and_names_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], said: str
+) -> None:
+    (tmp_path / "bad.toml").write_text('\n[[rule]]\nname = "like"\nevent = "e"\n')
+    monkeypatch.chdir(tmp_path)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    found = CliRunner().invoke(app, ["up", "--port", "0", "--data-dir", "data"])
+    assert isinstance(found.exception, EngineError)
+    assert said in str(found.exception)
+    assert "\n" not in str(found.exception)
+    assert "starting" not in found.stdout
+
+
+def test_output_that_a_full_disk_does_not_take_is_said_in_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "engine", "config", "--json"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "error: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,11 +17,13 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from engine.auth.tokens import load_or_create_secret
 from engine.cli.client_commands import register
 from engine.cli.replay import LINE_BYTES_MAX, open_recording
 from engine.cli.state_file import EngineState, write_state
@@ -95,13 +97,17 @@ def test_a_token_is_all_that_is_printed_and_says_what_was_asked_for() -> None:
     assert claims(engine("token", "alice").stdout.strip())["scope"] == "connect"
 
 
-def test_without_a_secret_one_is_made_and_used_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_signed_with_the_secret_that_the_engine_made_and_none_is_made_elsewhere(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ENGINE_JWT_SECRET")
-    assert engine("token", "alice").exit_code == 0
-    kept = {path: path.read_bytes() for path in data_dir.iterdir()}
-    assert engine("token", "bob").exit_code == 0
-    assert {path: path.read_bytes() for path in data_dir.iterdir()} == kept
-    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    for command in (["token", "alice"], ["publish", "a", "t", "--url", "http://127.0.0.1:1"]):
+        assert engine(*command).exit_code != 0
+        assert not list(data_dir.iterdir()), "a stray secret would be used by a later start"
+    assert "--data-dir" in failure(engine("token", "alice"), ConfigError)
+    secret = load_or_create_secret(data_dir)
+    made = jwt.decode(engine("token", "alice").stdout.strip(), secret, ["HS256"])
+    assert made["sub"] == "alice"
 
 
 def test_tokens_cannot_be_made_for_an_engine_of_an_outside_issuer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +117,8 @@ def test_tokens_cannot_be_made_for_an_engine_of_an_outside_issuer(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(["--scope", "root"], "scope"), (["--ttl", "5"], "--ttl: a duration looks like"), (["--tenant", "a:b"], "tenant")]
+    ("words", "told"),
+    [(["--scope", "root"], "'root'; allowed are"), (["--ttl", "5"], "--ttl: a duration looks like"), (["--tenant", "a:b"], "tenant")],
 )
 def test_a_wrong_option_of_a_token_is_named(words: list[str], told: str) -> None:
     assert told in failure(engine("token", "alice", *words))
@@ -179,6 +186,16 @@ def test_what_the_engine_rejects_is_told() -> None:
         assert "because 401" in failure(engine("publish", "a", "t", "--url", server.url, "--token", "x"), Unauthorized)
 
 
+def test_an_engine_with_another_secret_is_explained() -> None:
+    for command in (["publish", "a", "t"], ["replay", str(EXAMPLE / "handwritten.jsonl")]):
+        with in_background(running(refuses(401), refuses(401))) as server:
+            told = failure(engine(*command, "--url", server.url))
+            assert f"the engine at {server.url} does not accept a token signed with jwt_secret (because 401): " in told
+            assert "--data-dir" in told
+    with in_background(misbehaving((401, {}, '{"detail": "the token\'s signature is not good"}'))) as server:
+        assert "signed with jwt_secret (the token's signature is not good): " in failure(engine("listen", "u1", "--url", server.url))
+
+
 # -- listen --------------------------------------------------------------------------------------------------------------
 async def talks(peer: Peer) -> None:
     await peer.welcome(seq=2)
@@ -234,16 +251,28 @@ def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:
         assert {"type": "ack", "seq": 2} in server.peers[0].frames
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_message_that_does_not_fit_the_disk_is_not_acknowledged_and_said_in_one_line(options: list[str]) -> None:
+    with in_background(misbehaving(talks)) as server, open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "engine", "listen", "u1", *options, "--url", server.url]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=30, check=False)
+        assert ended.returncode == 1
+        assert ended.stderr.splitlines()[1:] == ["error: message 1 cannot be printed and is not acknowledged: No space left on device"]
+        assert not [frame for frame in server.peers[0].frames if frame["type"] == "ack"]
+
+
 # -- replay --------------------------------------------------------------------------------------------------------------
 def test_the_recording_of_the_example_is_replayed_by_the_rules_beside_it(accepting: Engine) -> None:
     result = engine("replay", str(EXAMPLE / "deliveries.jsonl.gz"), "--url", accepting.url)
     assert result.exit_code == 0, result.output
-    assert "39 deliveries read, 21 notifications published" in result.stdout
+    assert "39 deliveries read, 21 of 21 notifications published" in result.stdout
     assert re.search(r"comment +8 +8", result.stdout)
     assert "accepted 21" in result.stdout
     assert "Codertocat 20, octocat 1" in result.stdout
     assert "no rule for this event 16" in result.stdout
     again = engine("replay", str(EXAMPLE / "deliveries.jsonl.gz"), "--url", accepting.url)
+    assert "39 deliveries read, 0 of 21 notifications published" in again.stdout
     assert "duplicate 21" in again.stdout
     assert "--fresh" in again.stdout
     assert len(accepting.accepted) == 21
@@ -266,7 +295,7 @@ def test_malformed_lines_are_counted_with_their_numbers_and_do_not_stop_the_rest
     file.write_text("\n".join([good[0], "", "{oops", '{"event": "e"}', '{"event": "e", "payload": []}', good[1], ""]))
     result = engine("replay", str(file), "--url", accepting.url, "--rules", RULES)
     assert result.exit_code == 0
-    assert "2 deliveries read, 3 notifications published" in result.stdout
+    assert "2 deliveries read, 2 of 3 notifications published" in result.stdout
     assert "3 malformed lines" in result.stdout
     assert [int(number) for number in re.findall(r"line (\d+):", result.stdout)] == [3, 4, 5]
 

@@ -30,7 +30,7 @@ def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be
     controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
     redis = {"alive": True, "restarts": 0}
     found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
-    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda _config: found)
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
     told = CliRunner().invoke(app, ["status"]).stdout
     assert ("3 stored records could not be read" in told) == bool(quarantined)
     assert re.search(r"latency, ms +p50 +p95 +p99", told)
@@ -54,7 +54,7 @@ def test_the_status_of_a_busy_engine_fits_a_terminal_of_80_columns(monkeypatch: 
     redis = {"alive": True, "restarts": 0, "pid": 1_234_567, "used_memory_bytes": 9_999_000_000}
     found = {"edges": [row("edge", 10, connections=99_999)], "shards": [row("shard", 10, connections=99_999, pending=9_999_999)]}
     found |= {"schedulers": [row("scheduler", 1)], "controller": row("controller", 0), "redis": redis, "totals": totals}  # type: ignore[dict-item]
-    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda _config: found)
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
     told = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["status"]).stdout
     assert "restarts conns pending" in told
     assert "99999 9999999" in told
@@ -94,8 +94,27 @@ def test_an_engine_that_does_not_answer_is_one_line_with_its_address_and_logs(tm
     with server_that_answers(answer) as url:
         write_state(tmp_path, EngineState(url=url, pid=own.pid, pid_started_s=own.create_time(), **facts))
         with pytest.raises(EngineError, match=told) as caught:
-            ask_status(Config(data_dir=str(tmp_path)))
+            ask_status(Config(data_dir=str(tmp_path), jwt_secret="x" * 32))
     reason = str(caught.value)
     assert reason.startswith(f"the engine at {url} (pid {own.pid}) does not answer: ")
     assert reason.endswith("; its logs: /the/logs")
     assert reason.isprintable(), "one line"
+
+
+def test_an_engine_with_another_secret_is_explained(tmp_path: Path) -> None:
+    own = psutil.Process()
+    facts = {"version": "1", "ray_address": "", "ray_logs": "/the/logs", "namespace": "engine", "redis_url": ""}
+    body = b'{"detail": "the token\'s signature is not good"}'
+    with server_that_answers(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as url:
+        write_state(tmp_path, EngineState(url=url, pid=own.pid, pid_started_s=own.create_time(), **facts))
+        with pytest.raises(EngineError, match=r"does not accept a token signed with jwt_secret .the token's signature is not good"):
+            ask_status(Config(data_dir=str(tmp_path), jwt_secret="x" * 32))
+
+
+def test_what_an_edge_does_less_of_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"role": "edge", "index": 1, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    totals = dict.fromkeys(("connections", "pending", "published", "acknowledged", "quarantined"), 0)
+    found = {"edges": [{**row, "degraded": {"rules": "/r.toml:3: rule [x]"}}], "shards": [], "schedulers": [], "controller": row}
+    found |= {"redis": {"alive": True, "restarts": 0}, "totals": totals}
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
+    assert "edge-1: rules: /r.toml:3: rule [x]" in CliRunner().invoke(app, ["status"]).stdout

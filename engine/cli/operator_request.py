@@ -1,0 +1,52 @@
+"""One request of an operator to the running engine, over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from engine.cli.local_engine import Target, printable
+from engine.client.credentials import parse_url
+from engine.errors import Refused, Unauthorized
+
+_TIMEOUT_S: Final = 10
+
+NoAnswer: Final = (OSError, http.client.HTTPException, msgspec.MsgspecError)
+"""What `ask` raises when there is no answer, or one that no engine gives."""
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+
+
+def ask(target: Target, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """The engine's answer, a JSON object.
+
+    Raises:
+        Refused: the engine refuses the request; the message has its reason.
+        NoAnswer: see there.
+    """
+    address = parse_url(target.url)
+    token = target.token if isinstance(target.token, str) else target.token()
+    content = None if body is None else msgspec.json.encode(body)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    made = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+    with contextlib.closing(made(address.host, address.port, timeout=_TIMEOUT_S)) as connection:
+        connection.request(method, address.prefix + path, content, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status == HTTPStatus.OK:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            detail = printable(msgspec.json.decode(text, type=_Problem).detail)
+            raise Unauthorized(detail, answer.status) if answer.status == HTTPStatus.UNAUTHORIZED else Refused(detail, answer.status)
+        raise http.client.HTTPException(f"{answer.status} {answer.reason}")
+
+
+def reason_of(error: Exception) -> str:
+    """The text of a `NoAnswer`, in one line."""
+    return printable(str(error).strip() or type(error).__name__)
