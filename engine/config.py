@@ -85,6 +85,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body_bytes_max: Positive = 1 << 20
     items_max: Positive = 1000  # per publish request, after `users` is expanded
     id_chars_max: Positive = 128  # ids, users, types, devices: an identifier, not a document
+    event_id_chars_max: Positive = 500  # id and source of a CloudEvent, each: in any script both fit into a context
     context_bytes_max: Positive = 4096  # each member beside `data`: actor, target, context
     json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern

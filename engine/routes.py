@@ -42,6 +42,7 @@ from engine.http.cors import CrossOrigin
 from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
+from engine.publish.media_types import Content
 from engine.transports.http_protocol import FastPaths
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
@@ -258,7 +259,7 @@ class _Api:
         body = await read_body(request.scope, request.receive, self.config)
         return _json(
             await explanations.explain(
-                self.gateway.shard_client, self.publisher.parse(body, request.headers.get("content-type"), principal)
+                self.gateway.shard_client, self.publisher.parse(body, Content.of(request.scope["headers"]), principal)
             )
         )
 
@@ -369,7 +370,7 @@ class _Publish:
         """Authenticate, read, publish, answer."""
         principal = self._publisher.admit(scope["headers"], scope["query_string"])
         body = await read_body(scope, receive, self._config)
-        answer = await self._publisher.publish(body, publish_endpoint.content_type(scope["headers"]), principal)
+        answer = await self._publisher.publish(body, scope["headers"], principal)
         headers = publish_endpoint.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})

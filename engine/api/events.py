@@ -42,7 +42,8 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import TS_MS_MAX, Draft, Drafter
-from engine.publish.media_types import Form, Item, ParsedBody
+from engine.publish.items import Item
+from engine.publish.media_types import Form, ParsedBody
 from engine.publish.results import ItemResult
 
 
@@ -218,7 +219,7 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
 def _check(event: _Event, config: Config) -> None:
     chars_max = config.id_chars_max
     if not is_event_type(event.type, chars_max):
-        raise Invalid(f"words of letters, digits, _ and - joined by dots, at most {chars_max} characters", "$.type")
+        raise Invalid(f"words of letters, digits, _, -, / and : joined by dots, at most {chars_max} characters", "$.type")
     if not is_user(event.user, chars_max):
         raise Invalid(f"text of 1 to {chars_max} characters without control characters", "$.user")
     if event.id is not UNSET and not is_id(event.id, chars_max):

@@ -21,6 +21,7 @@ from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
+from engine.publish.media_types import Content
 from engine.publish.results import results_body
 
 PATH: Final = "/v1/notifications"
@@ -34,11 +35,6 @@ def plain(method: bytes, url: bytes, http_version: str, headers: RawHeaders) -> 
     if url != _PATH or method != b"POST" or http_version != "1.1":
         return False
     return _SPECIAL.isdisjoint(name for name, _ in headers)
-
-
-def content_type(headers: RawHeaders) -> str | None:
-    """The first one, as Starlette has it."""
-    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), None)
 
 
 def headers(answer: bytes) -> list[tuple[bytes, bytes]]:
@@ -83,16 +79,17 @@ class PublishEndpoint:
         self._gateway.request_queue.check_unread()
         return principal
 
-    async def publish(self, body: bytes, content_type: str | None, principal: Principal) -> bytes:
+    async def publish(self, body: bytes, headers: RawHeaders, principal: Principal) -> bytes:
         """Wait for the request's turn, and publish it; the body of the 202.
 
         Raises:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
-        await self._gateway.request_queue.enter(body, content_type)
-        return results_body(await self._gateway.shard_client.post(self.parse(body, content_type, principal)))
+        content = Content.of(headers)
+        await self._gateway.request_queue.enter(body, content)
+        return results_body(await self._gateway.shard_client.post(self.parse(body, content, principal)))
 
-    def parse(self, body: bytes, content_type: str | None, principal: Principal) -> list[Draft]:
+    def parse(self, body: bytes, content: Content, principal: Principal) -> list[Draft]:
         """The drafts of a publish request.
 
         Raises:
@@ -101,7 +98,7 @@ class PublishEndpoint:
         """
         gateway, categories = self._gateway, self._rule_book.categories()
         try:
-            return parse_drafts(body, content_type, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)
+            return parse_drafts(body, content, principal, self._config, gateway.wall_ms(), gateway.shard_client.new_id, categories)
         except Problem as problem:
             if problem.status == 422 and self._rule_book.unread:
                 raise Unavailable("the rules file, which defines categories, cannot be used") from problem

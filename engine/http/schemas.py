@@ -17,6 +17,7 @@ _TIME_MS: Schema = {"type": "integer", "minimum": 0, "description": "Millisecond
 _SEQ: Schema = {"type": "integer", "minimum": 0, "description": "Sequence number within the user's mailbox."}
 
 
+_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
 _CLOCK: Schema = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
 
 
@@ -272,7 +273,7 @@ def _options(config: Config) -> dict[str, Schema]:
 
 
 def _event_type(config: Config) -> Schema:
-    return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"}
+    return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_/:-]+(\.[A-Za-z0-9_/:-]+)*$"}
 
 
 def _profile(config: Config) -> Schema:
@@ -365,11 +366,17 @@ def _notification(config: Config) -> Schema:
 def _cloud_event(config: Config) -> Schema:
     return {
         "type": "object",
-        "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` becomes `context.source`.",
+        "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` and `id` become `context`.",
         "properties": {
             "specversion": {"const": "1.0"},
-            "id": _message_id(config, "The idempotency key."),
-            "source": {"type": "string", "format": "uri-reference"},
+            "id": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": config.event_id_chars_max,
+                "pattern": _NO_CONTROLS,
+                "description": "With `source` the idempotency key: the message's id is `ce:` and a hash of both.",
+            },
+            "source": {"type": "string", "format": "uri-reference", "minLength": 1, "maxLength": config.event_id_chars_max},
             "type": _event_type(config),
             "subject": _name(config, "Whom to notify."),
             "time": {"type": "string", "format": "date-time"},

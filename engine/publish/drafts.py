@@ -34,7 +34,8 @@ from engine.core.policy.contact_policy import CATEGORIES
 from engine.errors import Invalid
 from engine.http.problems import Problem, content_too_large, too_large, unprocessable
 from engine.publish import media_types
-from engine.publish.media_types import Item, ParsedBody, rfc3339_ms
+from engine.publish.items import Collapse, Item, rfc3339_ms
+from engine.publish.media_types import Content, ParsedBody
 
 TS_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: beyond it, it is not a time in milliseconds."""
@@ -72,7 +73,7 @@ class TooLarge(Invalid):
 
 def parse_drafts(
     body: bytes,
-    content_type: str | None,
+    content: Content,
     principal: Principal,
     config: Config,
     now_ms: int,
@@ -83,7 +84,7 @@ def parse_drafts(
 
     Args:
         body: the whole request body.
-        content_type: the header, None when there is none.
+        content: what the headers say about it.
         principal: the publisher; the messages are for users of its tenant.
         config: the limits.
         now_ms: milliseconds since the epoch.
@@ -95,7 +96,7 @@ def parse_drafts(
     """
     if len(body) > config.body_bytes_max:
         raise too_large(config)
-    parsed = media_types.read(body, media_types.form_of(content_type), config)
+    parsed = media_types.read(body, content, config)
     drafter = Drafter(principal.tenant, config, now_ms, new_id, categories, compact=_breaks_lines(body))
     return drafter.drafts_of(parsed)
 
@@ -223,7 +224,7 @@ class Drafter:
         """The members an item shares with others of its type and priority. Requests hold few kinds, so each is checked once."""
         chars_max = self._config.id_chars_max
         if not is_event_type(type_, chars_max):
-            raise Invalid(f"words of letters, digits, _ and - joined by dots, at most {chars_max} characters", "$.type")
+            raise Invalid(f"words of letters, digits, _, -, / and : joined by dots, at most {chars_max} characters", "$.type")
         head = f'"type":"{type_}","priority":"{PRIORITIES[_PRIORITY[priority]]}","data":'.encode()
         self._heads[type_, priority] = head
         return head
@@ -247,7 +248,7 @@ class Drafter:
             raise Invalid("an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", "$.url")
         return encoded
 
-    def _collapse(self, collapse: media_types.Collapse | UnsetType) -> tuple[str, Merge | None, int]:
+    def _collapse(self, collapse: Collapse | UnsetType) -> tuple[str, Merge | None, int]:
         """The collapse key, how messages of it are merged, and how many bytes `data` may have."""
         config = self._config
         if collapse is UNSET:

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from engine.auth.tokens import RawHeaders
 from engine.config import Config
 from engine.core.model.constants import NORMAL, PRIORITIES
 from engine.errors import Invalid
 from engine.http.problems import Problem, bad_request, content_too_large, unprocessable, unsupported_media_type
+from engine.publish import cloud_events
+from engine.publish.cloud_events import CloudEvent
+from engine.publish.items import Item
 
 DETAIL_CHARS_MAX: Final = 400  # of one error: it may quote what was sent
 FIELD_CHARS_MAX: Final = 64  # of a field name quoted in an error
@@ -32,6 +35,8 @@ MEDIA_TYPES: Final = (
     "application/cloudevents+json",
     "application/cloudevents-batch+json",
 )
+DATA_TYPES: Final = ("application/json", "application/*+json", "text/*")
+"""Of the data of a CloudEvent in binary mode."""
 
 
 class Form(Enum):
@@ -41,83 +46,43 @@ class Form(Enum):
     LINES = "application/x-ndjson"
     EVENT = "application/cloudevents+json"
     EVENTS = "application/cloudevents-batch+json"
+    BINARY = "ce-*"  # the data of one CloudEvent whose attributes are headers
 
 
-class Collapse(Struct, forbid_unknown_fields=True, gc=False):
-    """Messages of one `key`: a newer one may stand for older ones; with a `window` in seconds they are merged."""
+class Content(NamedTuple):
+    """What the headers of a publish request say about its body."""
 
-    key: str
-    window: int | float = 0
-    leading: bool = False
-    text: str | UnsetType = UNSET
+    content_type: str | None = None  # the first one, as Starlette has it
+    attributes: cloud_events.Headers = ()  # headers `ce-*`
 
+    @classmethod
+    def of(cls, headers: RawHeaders) -> Content:
+        """That of a request with these headers; their names are in lower case."""
+        content_type: str | None = None
+        attributes: list[tuple[bytes, bytes]] = []
+        for header in headers:
+            name, value = header
+            if name == b"content-type":
+                content_type = content_type if content_type is not None else value.decode("latin-1")
+            elif name.startswith(b"ce-"):
+                attributes.append(header)
+        return cls(content_type, attributes)
 
-class Item(Struct, forbid_unknown_fields=True, gc=False):
-    """One published item as it was sent. An unknown field is an error: an item with `dealy` would otherwise be delivered at once."""
+    @property
+    def binary(self) -> bool:
+        """Is it an event in binary mode? A media type of CloudEvents says that the body holds whole events, whatever the headers are."""
+        if not self.attributes or (self.content_type or "").lstrip().lower().startswith("application/cloudevents"):
+            return False
+        return cloud_events.is_binary(self.attributes)
 
-    type: str
-    user: str | UnsetType = UNSET
-    users: list[str] | UnsetType = UNSET
-    topic: str | UnsetType = UNSET
-    broadcast: bool = False
-    id: str | UnsetType = UNSET
-    priority: Literal["high", "normal", "low"] | UnsetType = UNSET
-    actor: Raw | UnsetType = UNSET
-    target: Raw | UnsetType = UNSET
-    context: Raw | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    data: Raw | UnsetType = UNSET
-    ts: int | UnsetType = UNSET
-    delay: int | float | UnsetType = UNSET
-    at: int | str | UnsetType = UNSET
-    ttl: int | float | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
-    collapse: Collapse | UnsetType = UNSET
-    category: str | UnsetType = UNSET
-    unless_active: bool = False
+    @property
+    def form(self) -> Form:
+        """How the body holds its items.
 
-
-class CloudEvent(Struct, gc=False):
-    """A CloudEvents 1.0 event in the JSON format.
-
-    Extension attributes named like the engine's own fields mean the same; others are ignored, as the specification requires.
-    """
-
-    specversion: Literal["1.0"]
-    id: str
-    source: str
-    type: str
-    subject: str
-    time: str | UnsetType = UNSET
-    data: Raw | UnsetType = UNSET
-    data_base64: Raw | UnsetType = UNSET
-    priority: Literal["high", "normal", "low"] = "normal"
-    delay: int | float | UnsetType = UNSET
-    at: int | str | UnsetType = UNSET
-    ttl: int | float | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    category: str | UnsetType = UNSET
-
-    def item(self) -> Item:
-        """The same as an item. `source` becomes the context: two sources may use one id, which must not be taken for one event."""
-        if self.data_base64 is not UNSET:
-            raise Invalid("binary data is not supported; send JSON in `data`", "$.data_base64")
-        return Item(
-            type=self.type,
-            user=self.subject,
-            id=self.id,
-            priority=self.priority,
-            context=Raw(msgspec.json.encode({"source": self.source})),
-            url=self.url,
-            data=self.data,
-            ts=UNSET if self.time is UNSET else rfc3339_ms(self.time, "$.time"),
-            delay=self.delay,
-            at=self.at,
-            ttl=self.ttl,
-            retain=self.retain,
-            category=self.category,
-        )
+        Raises:
+            Problem: 415, for another media type or another charset than UTF-8.
+        """
+        return Form.BINARY if self.binary else form_of(self.content_type)
 
 
 class ParsedBody(Struct):
@@ -136,8 +101,8 @@ class ParsedBody(Struct):
     def fault(self, index: int, error: Invalid) -> None:
         """Add the error of one item, with its path as the publisher wrote it."""
         path = error.path
-        if self.form in (Form.EVENT, Form.EVENTS):
-            path = {"$.user": "$.subject", "$.ts": "$.time", "$.context": "$.source"}.get(path, path)
+        if self.form in (Form.EVENT, Form.EVENTS, Form.BINARY):
+            path = cloud_events.path_of(path, binary=self.form is Form.BINARY)
         if self.array:
             path = f"$[{index}]{path[1:]}"
         self.errors.append({"index": index, "path": path, "detail": error.detail[:DETAIL_CHARS_MAX]})
@@ -157,9 +122,6 @@ _ITEM: Final = msgspec.json.Decoder(Item)
 _ITEMS: Final = msgspec.json.Decoder(list[Item])
 _EVENT: Final = msgspec.json.Decoder(CloudEvent)
 _EVENTS: Final = msgspec.json.Decoder(list[CloudEvent])
-_TIME: Final = Annotated[datetime, Meta(tz=True)]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _MESSAGE: Final = re.compile(r"(.*?)(?: - at `([^`]*)`)?", re.DOTALL)
 _UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _opens_array: Final = re.compile(rb"[ \t\r\n]*\[").match
@@ -172,16 +134,21 @@ def form_of(content_type: str | None) -> Form:
     Raises:
         Problem: 415, for another media type or another charset than UTF-8.
     """
-    media_type, *parameters = (content_type or Form.JSON.value).split(";")
+    name = _media_type(content_type or Form.JSON.value)
+    name = "application/x-ndjson" if name == "application/ndjson" else name
+    if name not in MEDIA_TYPES:
+        raise unsupported_media_type(f"this media type is not accepted; these are: {', '.join(MEDIA_TYPES)}", MEDIA_TYPES)
+    return Form(name)
+
+
+def _media_type(content_type: str) -> str:
+    """The media type in lower case, without its parameters. Raises Problem (415) for another charset than UTF-8."""
+    media_type, *parameters = content_type.split(";")
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in ("utf-8", "utf8", "us-ascii"):
             raise unsupported_media_type("JSON is UTF-8; leave the charset out or say so", MEDIA_TYPES)
-    name = media_type.strip().lower()
-    try:
-        return Form("application/x-ndjson" if name == "application/ndjson" else name)
-    except ValueError:
-        raise unsupported_media_type(f"this media type is not accepted; these are: {', '.join(MEDIA_TYPES)}", MEDIA_TYPES) from None
+    return media_type.strip().lower()
 
 
 class _Peek(Struct, gc=False):
@@ -194,15 +161,18 @@ _PEEK: Final = msgspec.json.Decoder(_Peek)
 _PEEKS: Final = msgspec.json.Decoder(list[_Peek])
 
 
-def least_priority(body: bytes, content_type: str | None) -> int:
+def least_priority(body: bytes, content: Content) -> int:
     """The priority of the least important item of a publish request, at a tenth of what parsing it costs.
 
     A body that cannot be read, or hides the words behind escapes, is of normal priority; parsing it decides.
     """
+    if content.binary:
+        word = cloud_events.attribute(content.attributes, b"priority").decode("latin-1")
+        return PRIORITIES.index(word) if word in PRIORITIES else NORMAL
     if b'"low"' not in body and b'"high"' not in body:
         return NORMAL
     try:
-        if form_of(content_type) is Form.LINES:
+        if content.form is Form.LINES:
             items = _PEEK.decode_lines(body)
         else:
             items = _PEEKS.decode(body) if _opens_array(body) is not None else [_PEEK.decode(body)]
@@ -211,17 +181,20 @@ def least_priority(body: bytes, content_type: str | None) -> int:
     return max((PRIORITIES.index(item.priority) for item in items), default=NORMAL)
 
 
-def read(body: bytes, form: Form, config: Config) -> ParsedBody:
+def read(body: bytes, content: Content, config: Config) -> ParsedBody:
     """The items of a request body.
 
     Raises:
-        Problem: 400 for what is no JSON or no UTF-8, 413 for more items than `items_max`, 422 for no items or nesting
-            beyond what can be read at all.
+        Problem: 400 for what is no JSON or no UTF-8, 413 for more items than `items_max`, 415 for another media type, 422 for no items
+            or nesting beyond what can be read at all.
     """
-    array = form is not Form.LINES and _opens_array(body) is not None
+    form = content.form
+    array = form not in (Form.LINES, Form.BINARY) and _opens_array(body) is not None
     try:
+        if form is Form.BINARY:
+            return _read_binary(body, content, config)
         try:
-            parsed = ParsedBody(_read_all(body, form, array), [], form, array)
+            parsed = ParsedBody(_read_all(body, form, array, config), [], form, array)
         except (msgspec.ValidationError, Invalid):
             parsed = _read_each(body, form, array, config)
         except msgspec.DecodeError:
@@ -238,7 +211,7 @@ def read(body: bytes, form: Form, config: Config) -> ParsedBody:
     return parsed
 
 
-def _read_all(body: bytes, form: Form, array: bool) -> list[Item]:
+def _read_all(body: bytes, form: Form, array: bool, config: Config) -> list[Item]:
     """Read all items at once; any exception means that one of them is invalid."""
     if form is Form.LINES:
         _VALUE.decode_lines(body)
@@ -247,8 +220,8 @@ def _read_all(body: bytes, form: Form, array: bool) -> list[Item]:
     if form is Form.JSON:
         return _ITEMS.decode(body) if array else [_ITEM.decode(body)]
     if form is Form.EVENTS:
-        return [event.item() for event in _EVENTS.decode(body)]
-    return [_EVENT.decode(body).item()]
+        return [event.item(config.event_id_chars_max) for event in _EVENTS.decode(body)]
+    return [_EVENT.decode(body).item(config.event_id_chars_max)]
 
 
 def _read_each(body: bytes, form: Form, array: bool, config: Config) -> ParsedBody:
@@ -263,19 +236,19 @@ def _read_each(body: bytes, form: Form, array: bool, config: Config) -> ParsedBo
     parsed = ParsedBody(items, [], form, array and form is not Form.EVENT)
     for index, piece in enumerate(pieces):
         try:
-            items.append(_read_one(piece, form, array))
+            items.append(_read_one(piece, form, array, config))
         except Invalid as error:
             items.append(None)
             parsed.fault(index, error)
     return parsed
 
 
-def _read_one(piece: bytes, form: Form, array: bool) -> Item:
+def _read_one(piece: bytes, form: Form, array: bool, config: Config) -> Item:
     """One item, or `Invalid` with the path of what is wrong in it."""
     if form is Form.EVENTS and not array:
         raise Invalid("expected an array of events")
     try:
-        item = _EVENT.decode(piece).item() if form in (Form.EVENT, Form.EVENTS) else _ITEM.decode(piece)
+        item = _EVENT.decode(piece).item(config.event_id_chars_max) if form in (Form.EVENT, Form.EVENTS) else _ITEM.decode(piece)
     except msgspec.ValidationError as error:
         raise invalid(error, Item) from None
     except msgspec.DecodeError as error:
@@ -292,6 +265,32 @@ def _read_one(piece: bytes, form: Form, array: bool) -> Item:
             except UnicodeDecodeError:
                 raise Invalid("not valid UTF-8", f"$.{name}") from None
     return item
+
+
+def _read_binary(body: bytes, content: Content, config: Config) -> ParsedBody:
+    """The one item of an event in binary mode."""
+    parsed = ParsedBody([None], [], Form.BINARY, array=False)
+    data = _data(body, content.content_type)
+    try:
+        parsed.items = [cloud_events.from_binary(content.attributes, data).item(config.event_id_chars_max)]
+    except msgspec.ValidationError as error:
+        parsed.fault(0, invalid(error, CloudEvent))
+    except Invalid as error:
+        parsed.fault(0, error)
+    return parsed
+
+
+def _data(body: bytes, content_type: str | None) -> Raw | UnsetType:
+    """The data of an event in binary mode as JSON: JSON as it is, text as a string, as the JSON format of CloudEvents has them."""
+    media_type = _media_type(content_type or Form.JSON.value)
+    if not body.strip():
+        return UNSET
+    if media_type.startswith("text/"):
+        return Raw(msgspec.json.encode(body.decode()))
+    if media_type != Form.JSON.value and not media_type.endswith("+json"):
+        raise unsupported_media_type(f"the data of a CloudEvent in binary mode is one of: {', '.join(DATA_TYPES)}", DATA_TYPES)
+    _VALUE.decode(body)
+    return Raw(body.strip())
 
 
 def _check_count(count: int, config: Config) -> None:
@@ -331,16 +330,3 @@ def unacceptable(error: Invalid) -> Problem:
     """422 for the one thing that is wrong with a request."""
     detail = error.detail[:DETAIL_CHARS_MAX]
     return unprocessable(f"{error.path}: {detail}"[:DETAIL_CHARS_MAX], [{"path": error.path, "detail": detail}])
-
-
-def rfc3339_ms(text: str, path: str) -> int:
-    """Milliseconds since the epoch of an RFC 3339 time; negative before it.
-
-    Raises:
-        Invalid: it is no such time, or has no offset.
-    """
-    try:
-        time: datetime = msgspec.convert(text, _TIME)
-    except msgspec.ValidationError:
-        raise Invalid("not an RFC 3339 time with an offset, such as 2031-05-17T09:30:00Z", path) from None
-    return (time - _EPOCH) // _MILLISECOND

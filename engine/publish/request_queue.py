@@ -22,6 +22,7 @@ from engine.core.edge.backlog import Backlog
 from engine.core.model.constants import HIGH, LOW, PRIORITIES
 from engine.errors import Overloaded
 from engine.publish import media_types
+from engine.publish.media_types import Content
 from engine.publish.priority_lanes import SHARES
 
 _ITEM_BYTES: Final = 1000
@@ -64,7 +65,7 @@ class RequestQueue:
         """Raise Overloaded when a request would be refused at any priority."""
         self._check(HIGH)
 
-    async def enter(self, body: bytes, content_type: str | None) -> None:
+    async def enter(self, body: bytes, content: Content) -> None:
         """Return when it is this request's turn to be parsed; what follows must not await before it is.
 
         Raises:
@@ -72,7 +73,7 @@ class RequestQueue:
         """
         size = len(body)
         if self._turn_taken or self.delay_ms >= SHARES[LOW] * self._target_ms:
-            priority = media_types.least_priority(body, content_type)
+            priority = media_types.least_priority(body, content)
             self._check(priority)
             if priority != HIGH and self._turn_taken:
                 await self._wait(self._lanes[priority], size)

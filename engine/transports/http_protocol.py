@@ -421,11 +421,11 @@ class HttpProtocol(asyncio.Protocol):
         except Exception as error:
             self._refuse(error, paths)
         else:
-            self._run(self._answer_publish(body, publish_endpoint.content_type(headers), principal, paths))
+            self._run(self._answer_publish(body, headers, principal, paths))
 
-    async def _answer_publish(self, body: bytes, content_type: str | None, principal: Principal, paths: FastPaths) -> None:
+    async def _answer_publish(self, body: bytes, headers: RawHeaders, principal: Principal, paths: FastPaths) -> None:
         try:
-            answer = await paths.publisher.publish(body, content_type, principal)
+            answer = await paths.publisher.publish(body, headers, principal)
         except Exception as error:
             self._refuse(error, paths)
         else:

@@ -14,6 +14,7 @@ from engine.core.policy.contact_policy import TOUCH
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.publish.drafts import parse_drafts
+from engine.publish.media_types import Content
 from tests.support.edge_world import edge_world
 
 RULES = """
@@ -71,7 +72,7 @@ async def test_a_notification_of_an_event_is_the_message_that_publishing_it_woul
         (post,) = world.shard.of(wire.Post)
         published = {**json.loads(b"{%b}" % post.envelope.body), "user": "u1", "delay": 0}
         del published["ts"]  # made by the edge
-        (draft,) = parse_drafts(json.dumps(published).encode(), None, Principal("default", "p", frozenset(), 0), world.config, 0, str)
+        (draft,) = parse_drafts(json.dumps(published).encode(), Content(), Principal("default", "p", frozenset(), 0), world.config, 0, str)
         assert (post.key, post.envelope.id, post.envelope.digest) == (draft.key, draft.envelope.id, draft.envelope.digest)
 
 

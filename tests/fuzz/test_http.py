@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.core.wire import records as wire
 from tests.support.edge_in_process import Answer, EdgeInProcess
-from tests.support.hostile_bodies import bodies, content_types, cursors, headers, instants, items, queries, seconds
+from tests.support.hostile_bodies import bodies, content_types, cursors, event_headers, headers, instants, items, queries, seconds
 from tests.support.hostile_input import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
 
 
@@ -32,10 +32,13 @@ def taken_by(edge: EdgeInProcess) -> list[Any]:
     return taken
 
 
-def publish(edge: EdgeInProcess, body: bytes, content_type: str | None, pieces: int = 1) -> Answer:
+def publish(
+    edge: EdgeInProcess, body: bytes, content_type: str | None, pieces: int = 1, attributes: Sequence[tuple[bytes, bytes]] = ()
+) -> Answer:
     """Publish and check what must hold for every answer."""
     taken_by(edge)
-    answer = edge.ask("POST", "/v1/notifications", body, content_type=content_type, pieces=pieces)
+    headers = [(b"authorization", f"Bearer {edge.world.token()}".encode()), *attributes]
+    answer = edge.ask("POST", "/v1/notifications", body, content_type=content_type, pieces=pieces, headers=headers)
     answer.check(202)
     taken = taken_by(edge)
     if answer.status == 202:
@@ -60,6 +63,18 @@ def test_any_publish_is_taken_whole_or_refused_with_a_reason(
     edge: EdgeInProcess, body: bytes, content_type: str | None, pieces: int
 ) -> None:
     event(f"answered {publish(edge, body, content_type, pieces).status}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    event_headers,
+    values.map(encoded) | mutated(json_tokens) | st.just(b""),
+    st.sampled_from([None, "application/json", "text/plain", "a/b+json", "image/png"]),
+)
+def test_any_event_in_binary_mode_is_taken_whole_or_refused_with_a_reason(
+    edge: EdgeInProcess, headers: list[tuple[bytes, bytes]], body: bytes, content_type: str | None
+) -> None:
+    event(f"answered {publish(edge, body, content_type, 1, headers).status}")
 
 
 @settings(max_examples=200, deadline=None)

@@ -18,8 +18,10 @@ from engine.core.model.message import object_bytes
 from engine.core.wire.records import PUBLISH_STATUS, UNAVAILABLE
 from engine.http import openapi, static_files
 from engine.http.problems import Problem
+from engine.publish.cloud_events import CloudEvent
 from engine.publish.drafts import parse_drafts
-from engine.publish.media_types import MEDIA_TYPES, CloudEvent, Item
+from engine.publish.items import Item
+from engine.publish.media_types import MEDIA_TYPES, Content
 from engine.routes import app
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 
@@ -112,7 +114,9 @@ def test_every_field_and_media_type_of_publishing_is_described() -> None:
 # -- True. -------------------------------------------------------------------------------------------------------------
 def accepted(item: object, content_type: str) -> bool:
     try:
-        parse_drafts(json.dumps(item).encode(), content_type, Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
+        parse_drafts(
+            json.dumps(item).encode(), Content(content_type), Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id"
+        )
     except Problem:
         return False
     return True
@@ -207,7 +211,7 @@ def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, obje
 
 def test_a_message_is_as_described() -> None:
     body = b'{"user":"u","type":"a.b","actor":{"id":1},"data":[1]}'
-    (draft,) = parse_drafts(body, None, Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
+    (draft,) = parse_drafts(body, Content(), Principal("t", "u", frozenset(), 0), CONFIG, 1_700_000_000_000, lambda: "id")
     assert valid("Message", json.loads(object_bytes("7", 3, 1, draft.envelope.body)))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from engine.config import Config
 from engine.errors import Overloaded
+from engine.publish.media_types import Content
 from engine.publish.request_queue import RequestQueue
 from tests.support.edge_world import edge_world
 from tests.support.waiting import until
@@ -37,7 +38,7 @@ class Case:
 
     async def outcome(self, body: bytes) -> str:
         try:
-            await self.request_queue.enter(body, None)
+            await self.request_queue.enter(body, Content())
         except Overloaded:
             return "refused"
         return "taken"
@@ -48,7 +49,7 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     order: list[str] = []
 
     async def request(name: str, body: bytes) -> None:
-        await case.request_queue.enter(body, None)
+        await case.request_queue.enter(body, Content())
         order.append(name)
 
     tasks = [asyncio.ensure_future(request(f"low{n}", LOW)) for n in range(3)]
@@ -74,7 +75,7 @@ async def test_between_two_turns_other_work_is_done() -> None:
         asyncio.get_running_loop().call_soon(other)
 
     async def request() -> None:
-        await case.request_queue.enter(NORMAL, None)
+        await case.request_queue.enter(NORMAL, Content())
         seen.append(others)
 
     other()

@@ -21,6 +21,7 @@ from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, U
 from engine.errors import EngineError, Unavailable
 from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
+from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
@@ -383,4 +384,4 @@ class Attempt:
 
 
 def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[Draft]:
-    return parse_drafts(body, "application/json", _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)
+    return parse_drafts(body, Content("application/json"), _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from engine.publish.cloud_events import CloudEvent
 from tests.support.hostile_input import encoded, json_tokens, mutated, objects, texts, values
 
 JSON_TYPES = ("application/json", "application/x-ndjson", "application/cloudevents+json", "application/cloudevents-batch+json")
@@ -52,6 +53,24 @@ bodies = st.one_of(good_items, st.lists(good_items, min_size=1, max_size=3).map(
 )
 odd_types = [None, "", ";", "application/json; charset=utf-8", "application/json; charset=latin-1", "text/plain", "a/b;=", "\xff/\xff"]
 content_types = st.sampled_from([*JSON_TYPES, *JSON_TYPES, *odd_types])
+
+_event_header = st.tuples(
+    st.sampled_from([b"ce-" + name.encode() for name in (*CloudEvent.__struct_fields__, "users", "x")]),
+    st.binary(max_size=20)
+    | st.sampled_from([b"1.0", b"u1", b"a.b", b"low", b"5", b"1e999", b"nan", b"true", b"%00", b"%FF", b"%", b'"', b'"\\"']),
+)
+event_headers = st.builds(
+    lambda good, bad: [(name, value) for name, value in good.items() if name not in dict(bad)] + bad,
+    st.fixed_dictionaries(
+        {
+            b"ce-specversion": st.just(b"1.0"),
+            b"ce-id": st.binary(min_size=1, max_size=9),
+            b"ce-source": st.just(b"/s"),
+            b"ce-type": st.just(b"a"),
+        }
+    ).map(lambda headers: {**headers, b"ce-subject": b"u1"}),
+    st.lists(_event_header, max_size=3),
+)
 
 _HEADERS = (b"x-last-seq", b"x-client-id", b"origin", b"cookie", b"content-length", b"last-event-id", b"accept")
 queries = st.one_of(

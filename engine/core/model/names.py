@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_EVENT_TYPE: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_EVENT_TYPE: Final = re.compile(r"[A-Za-z0-9_/:-]+(?:\.[A-Za-z0-9_/:-]+)*")
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 RANDOM_BITS: Final = 74
@@ -45,7 +45,10 @@ def _is_dotted(text: str) -> bool:
 
 
 def is_event_type(text: str, chars_max: int) -> bool:
-    """Words of `A-Z a-z 0-9 _ -` joined by single dots, together at most `chars_max` characters: `post.liked`."""
+    """Words of `A-Z a-z 0-9 _ - / :` joined by single dots, together at most `chars_max` characters: `post.liked`.
+
+    With `/` and `:` the types of CloudEvents that are URIs or paths are event types too.
+    """
     return len(text) <= chars_max and _is_dotted(text)
 
 

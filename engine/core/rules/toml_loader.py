@@ -182,7 +182,7 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
     if not written.recipients and not written.mentions:
         raise Invalid("a rule needs recipients or mentions, else it notifies nobody", "recipients")
     if not is_event_type(written.type, NAME_CHARS_MAX):
-        raise Invalid("words of letters, digits, _ and - joined by dots are needed", "type")
+        raise Invalid("words of letters, digits, _, -, / and : joined by dots are needed", "type")
     actor = written.actor if written.actor is not None else defaults.actor
     ts = written.ts if written.ts is not None else defaults.ts
     texts = {name: text for name, text in (("title", written.title), ("body", written.body)) if text}

@@ -62,7 +62,10 @@ def test_every_user_and_id_has_a_utf_8_form_and_one_line(text: str) -> None:
         assert len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["post.liked", "a", "A-1_b.c.d", "x" * CHARS_MAX])
+@pytest.mark.parametrize(
+    "text",
+    ["post.liked", "a", "A-1_b.c.d", "https://example.com/types/order", "urn:a:b.c", "Microsoft.Storage/BlobCreated", "x" * CHARS_MAX],
+)
 def test_an_event_type_is_words_joined_by_dots(text: str) -> None:
     assert is_event_type(text, CHARS_MAX)
 

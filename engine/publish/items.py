@@ -1,0 +1,62 @@
+"""`Item`: one published notification as it was sent. Its fields are validated in `engine.publish.drafts`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from engine.errors import Invalid
+
+_TIME: Final = Annotated[datetime, Meta(tz=True)]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Collapse(Struct, forbid_unknown_fields=True, gc=False):
+    """Messages of one `key`: a newer one may stand for older ones; with a `window` in seconds they are merged."""
+
+    key: str
+    window: int | float = 0
+    leading: bool = False
+    text: str | UnsetType = UNSET
+
+
+class Item(Struct, forbid_unknown_fields=True, gc=False):
+    """One published item as it was sent. An unknown field is an error: an item with `dealy` would otherwise be delivered at once."""
+
+    type: str
+    user: str | UnsetType = UNSET
+    users: list[str] | UnsetType = UNSET
+    topic: str | UnsetType = UNSET
+    broadcast: bool = False
+    id: str | UnsetType = UNSET
+    priority: Literal["high", "normal", "low"] | UnsetType = UNSET
+    actor: Raw | UnsetType = UNSET
+    target: Raw | UnsetType = UNSET
+    context: Raw | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    data: Raw | UnsetType = UNSET
+    ts: int | UnsetType = UNSET
+    delay: int | float | UnsetType = UNSET
+    at: int | str | UnsetType = UNSET
+    ttl: int | float | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    collapse: Collapse | UnsetType = UNSET
+    category: str | UnsetType = UNSET
+    unless_active: bool = False
+
+
+def rfc3339_ms(text: str, path: str) -> int:
+    """Milliseconds since the epoch of an RFC 3339 time; negative before it.
+
+    Raises:
+        Invalid: it is no such time, or has no offset.
+    """
+    try:
+        time: datetime = msgspec.convert(text, _TIME)
+    except msgspec.ValidationError:
+        raise Invalid("not an RFC 3339 time with an offset, such as 2031-05-17T09:30:00Z", path) from None
+    return (time - _EPOCH) // _MILLISECOND
