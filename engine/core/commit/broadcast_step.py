@@ -72,6 +72,9 @@ class Adoption(Struct):
 class BroadcastStep:
     """Tracks which mailboxes of a shard are behind the log, and adopts for them.
 
+    `full` has the keys of the mailboxes that adopt nothing until half of their window is free. It is nearly always empty: test it before
+    calling `settled` on a hot path.
+
     Args:
         log: the shard's mirror.
         pending_max: a mailbox with so many messages pending is full.
@@ -91,7 +94,7 @@ class BroadcastStep:
         self._topics: dict[str, frozenset[str]] = {}  # key -> where the mailbox is in `_members`; only those with topics
         self._behind: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}  # those of them for which an entry of more than low priority came
-        self._full: set[str] = set()
+        self.full: set[str] = set()
         self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
         self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
         self._taking: set[str] = set()
@@ -135,7 +138,7 @@ class BroadcastStep:
             self._even(mailbox)
             self._behind.pop(key, None)
             self._urgent.pop(key, None)
-            self._full.discard(key)
+            self.full.discard(key)
             self._asleep.pop(key, None)
             tenant = split_key(key)[0]
             connected = self._tenants[tenant]
@@ -181,12 +184,12 @@ class BroadcastStep:
 
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of the mailbox were acknowledged: a full one continues when half of its window is free."""
-        if mailbox.key in self._full and mailbox.pending_count() <= self._pending_max // 2:
+        if mailbox.key in self.full and mailbox.pending_count() <= self._pending_max // 2:
             self._behind[mailbox.key] = mailbox
 
     def _even(self, mailbox: Mailbox) -> None:
         key = mailbox.key
-        if not any(key in some for some in (self._behind, self._urgent, self._full, self._asleep, self._taking)):
+        if not any(key in some for some in (self._behind, self._urgent, self.full, self._asleep, self._taking)):
             mailbox.log_pos = self._log.head
 
     def _enlist(self, mailbox: Mailbox) -> None:
@@ -277,9 +280,9 @@ class BroadcastStep:
             if room <= 0:
                 room = min(self._make_room(mailbox, now_ms), left)
             if room <= 0:
-                self._full.add(key)
+                self.full.add(key)
                 continue
-            self._full.discard(key)
+            self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
             if not due:
                 mailbox.log_pos = self._log.head

@@ -379,10 +379,10 @@ class PostQueue:
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 
-    def committed(self) -> tuple[Group, list[Mailbox], list[tuple[Mailbox, Message]]]:
+    def committed(self) -> tuple[Group, dict[str, Mailbox], list[tuple[Mailbox, Message]]]:
         """The group is in the journal: add its messages to their mailboxes.
 
-        Returns the group, the mailboxes, each once, and the messages in memory that newer ones superseded.
+        Returns the group, the mailboxes by key, and the messages in memory that newer ones superseded.
         """
         group = self._end()
         touched: dict[str, Mailbox] = {}
@@ -397,7 +397,7 @@ class PostQueue:
                 apply_note(mailbox, record, self._policy_limits.decisions_max)
             else:
                 apply_window(mailbox, record, self._recent_max)
-        return group, list(touched.values()), superseded
+        return group, touched, superseded
 
     def refused(self) -> Group:
         """Drop the group: storage is unavailable and it was rolled back."""

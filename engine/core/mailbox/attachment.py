@@ -70,16 +70,15 @@ class Attachment:
         self.flight[message.seq] = (now_ms, 1)
         self.flight_bytes += len(message.envelope.body)
 
-    def land(self, message: Message) -> bool:
-        """Remove a settled or gone message from the flight and the stall causes. Returns whether it was in flight."""
+    def land(self, message: Message) -> int | None:
+        """Remove a settled or gone message from flight and stall causes. Returns when it was first sent; None if not in flight."""
         if self.exhausted:
             self.exhausted.pop(message.seq, None)
-        if self.first_sent_ms:
-            self.first_sent_ms.pop(message.seq, None)
-        if self.flight.pop(message.seq, None) is None:
-            return False
+        flown = self.flight.pop(message.seq, None)
+        if flown is None:
+            return None
         self.flight_bytes -= len(message.envelope.body)
-        return True
+        return self.first_sent_ms.pop(message.seq, flown[0])
 
     def measure(self, seq: int, now_ms: int, policy: RetryPolicy) -> None:
         """Update the estimate with one round trip per ACK; a retried message gives no sample (Karn's algorithm)."""

@@ -44,11 +44,13 @@ class Settlement(Struct, gc=False):
     Attributes:
         messages: the settled messages that were in memory.
         revoked: for each other connection, the ids of the settled messages that it was sent.
+        sent_ms: when those of them that were in flight on the acknowledging connection were first sent there.
         news: whether anything was settled.
     """
 
     messages: list[Message]
     revoked: dict[Conn, list[str]]
+    sent_ms: list[int]
     news: bool = False
 
 
@@ -199,7 +201,8 @@ class Mailbox:
 
     def _hold(self, message: Message) -> None:
         """Store the message in `hot` and count it."""
-        size = message.size
+        body = message.envelope.body
+        size = len(body) if type(body) is bytes else 0  # as in `Message.size`
         memory = self.memory
         memory.messages += 1
         memory.bytes += size + MESSAGE_BYTES
@@ -297,15 +300,16 @@ class Mailbox:
         assert seq <= self.head, "nobody can have handled what was never numbered"
         floor = self.floor
         if seq <= floor:
-            return Settlement([], {})
+            return Settlement([], {}, [])
         if by is None:
             return self._settle_range(seq, None)
         by.measure(seq, now_ms, policy)
-        if by.stalled or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
+        if by.stalled or by.first_sent_ms or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
             return self._settle_range(seq, by)
-        # The common case: everything above the floor is in memory, and no other connection needs a revocation.
+        # The common case: everything above the floor is in memory, nothing was retried, and no other connection needs a revocation.
         hot, flight = self.hot, by.flight
         messages: list[Message] = []
+        sent_ms: list[int] = []
         size = landed = 0
         for number in range(floor + 1, seq + 1):
             message = hot.pop(number)
@@ -314,38 +318,33 @@ class Mailbox:
             length = len(body)
             if type(body) is bytes:  # as in `Message.size`
                 size += length
-            if flight.pop(number, None) is not None:
+            flown = flight.pop(number, None)
+            if flown is not None:
                 landed += length
+                sent_ms.append(flown[0])
         by.flight_bytes -= landed
         self.hot_bytes -= size
         self.memory.remove(len(messages), size)
         self.floor = seq
-        return Settlement(messages, {}, True)
+        return Settlement(messages, {}, sent_ms, True)
 
     def _settle_range(self, seq: int, by: Attachment | None) -> Settlement:
-        result = Settlement([], {}, True)
+        result = Settlement([], {}, [], True)
         if seq - self.floor <= len(self.hot) + 8:
             numbers: Iterable[int] = range(self.floor + 1, seq + 1)
         else:
             numbers = sorted(number for number in self.hot if number <= seq)
         size = 0
-        alone = by if len(self.connections) == 1 else None
         for number in numbers:
             message = self.hot.pop(number, None)
-            if message is None:
-                continue
-            size += message.size
-            if alone is None:
+            if message is not None:
+                size += message.size
                 self._settle(message, by, result)
-            else:
-                result.messages.append(message)
-                alone.land(message)
         self.hot_bytes -= size
         self.memory.remove(len(result.messages), size)
         if self.cold and self.cold[0] <= seq:
             self._revoke_cold(self.cold[0], seq, by, result)
-        if alone is None or alone.exhausted:
-            self._absolve(seq)
+        self._absolve(seq)
         self.floor = seq
         if self.acked:
             self.acked = {number for number in self.acked if number > seq}
@@ -355,7 +354,7 @@ class Mailbox:
 
     def settle(self, seqs: Iterable[int], by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
         """Settle exactly these numbers; ignores numbers that are neither pending nor dying."""
-        result = Settlement([], {})
+        result = Settlement([], {}, [])
         highest = 0
         for seq in seqs:
             if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
@@ -430,8 +429,11 @@ class Mailbox:
         seq = message.seq
         result.messages.append(message)
         for connection in self.connections.values():
-            flew = connection.land(message)
-            if connection is not by and (flew or seq <= connection.sent):
+            sent_ms = connection.land(message)
+            if connection is by:
+                if sent_ms is not None:
+                    result.sent_ms.append(sent_ms)
+            elif sent_ms is not None or seq <= connection.sent:
                 result.revoked.setdefault(connection.conn, []).append(message.envelope.id)
 
     def _pass_acked(self) -> None:
@@ -468,6 +470,13 @@ class Mailbox:
         connection.sent = self.floor
         connection.stalled = False
         connection.exhausted.clear()
+
+    def resume(self, connection: Attachment, now_ms: int) -> bool:
+        """End the connection's stall if its causes were settled elsewhere, are gone, or have expired. Returns whether it ended."""
+        if not connection.may_go_on(now_ms):
+            return False
+        self.rewind(connection)
+        return True
 
     def detach(self, conn: Conn) -> Attachment | None:
         """Remove an ended connection: its messages in flight are pending again. Returns it; `None` when it is not attached."""

@@ -62,6 +62,6 @@ class EdgeRoundTrip(Struct):
 
     def sample(self, rtt_ms: float, now_ms: int) -> None:
         """Add one round trip, or one wait that ended without an ACK."""
-        known_ms = self.rtt_ms(now_ms)
+        known_ms = self.smoothed_ms if now_ms - self.sampled_ms < PATH_MEMORY_MS else 0.0  # as in `rtt_ms`
         self.smoothed_ms = known_ms + (rtt_ms - known_ms) / 8
         self.sampled_ms = now_ms

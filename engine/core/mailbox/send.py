@@ -42,8 +42,8 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
 
     Returns `None` when there is nothing to send, to load or to hold.
     """
-    head, seq = mailbox.head, max(connection.sent, mailbox.floor) + 1
-    if connection.stalled or seq > head:
+    head = mailbox.head
+    if (connection.stalled and not mailbox.resume(connection, now_ms)) or (seq := max(connection.sent, mailbox.floor) + 1) > head:
         return None
     flight, hot = connection.flight, mailbox.hot
     if seq == head and len(flight) < limits.window and not hold_low:  # the common case: one new message, the only unsent one

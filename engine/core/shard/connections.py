@@ -13,7 +13,8 @@ link session until it is. Before that neither journal nor page has the message a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.journal.journal_records import Handled, settled_numbers
@@ -44,6 +45,8 @@ from engine.core.wire.records import (
     Written,
 )
 from engine.core.wire.records import Settled as SettledRecord
+
+_NONE_ATTACHED: Final[Mapping[int, tuple[Mailbox, Attachment]]] = {}
 
 
 class Connections:
@@ -195,7 +198,7 @@ class Connections:
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
     def ack(self, session: str, record: Ack, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
+        found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
         if found is None:
             self._unknown(session, record)
             return
@@ -207,18 +210,16 @@ class Connections:
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self._output.answered_through(connection, record.seq, now_ms)
         self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
+        found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
         if found is not None:
             mailbox, connection = found
             if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self._output.answered(connection, seqs, now_ms)
             self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms)
         else:
             self._unknown(session, record)
@@ -241,10 +242,11 @@ class Connections:
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
         self._delivery.settled(mailbox, settled, by, now_ms)
-        self._broadcast_step.settled(mailbox)
+        if self._broadcast_step.full:
+            self._broadcast_step.settled(mailbox)
 
     def nack(self, session: str, record: Nack, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
+        found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
         if found is None:
             self._unknown(session, record)
             return
@@ -292,7 +294,7 @@ class Connections:
             self._output.to_edges.append((session, NacksStored(number, ids)))
 
     def written(self, session: str, record: Written, now_ms: int) -> None:
-        found = self._sessions.get(session, {}).get(record.conn)
+        found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
         if found is not None:
             mailbox, connection = found
             connection.written(mailbox.hot, record.seq)

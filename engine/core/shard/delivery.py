@@ -61,7 +61,7 @@ class Delivery:
             by: the connection that acknowledged; `None` if it was none: an HTTP request, a cursor or a dead letter.
         """
         self._mailbox_store.mark(mailbox)
-        self._output.acknowledged(settled.messages, now_ms)
+        self._output.acknowledged(settled, now_ms)
         if settled.revoked:
             for conn, ids in settled.revoked.items():
                 if ids:
@@ -80,7 +80,7 @@ class Delivery:
 
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
-                sendable = self._next(mailbox, connection, now_ms)
+                sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
                 if sendable is None:
                     continue
                 parts = sendable.parts
@@ -89,8 +89,8 @@ class Delivery:
                     continue
                 session, conn = connection.conn
                 # At most one message per connection, and positions grow with its numbers: sorting by position keeps its order.
+                self._output.sent(mailbox, parts[0], connection.since_ms, now_ms)
                 for seq, attempt, body in parts[0]:
-                    self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
                     record = together.get((body.pos, session))
                     if record is None:
                         record = together[body.pos, session] = DeliverShared(body.pos, [])
@@ -99,30 +99,19 @@ class Delivery:
                 self._sent(mailbox, connection, sendable, now_ms)
         for (pos, session), record in sorted(together.items(), key=_by_position):
             self._share(session, bodies[pos])
-            self._counters["delivered"] += len(record.deliveries)
             self._to_edges.append((session, record))
 
     def send(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
-        """Send the connection's next messages, as far as its window has room.
-
-        Ends the connection's stall if the messages that caused it were settled elsewhere or have expired.
-        """
-        sendable = self._next(mailbox, connection, now_ms)
+        """Send the connection's next messages, as far as its window has room."""
+        sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
         if sendable is not None:
             self._send(mailbox, connection, sendable, now_ms)
-
-    def _next(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> Sendable | None:
-        if connection.stalled and connection.may_go_on(now_ms):
-            mailbox.rewind(connection)
-        return send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
 
     def _send(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
         session, conn = connection.conn
         for part in sendable.parts:
-            if isinstance(part, list):
-                self._counters["delivered"] += len(part)
-                for seq, _, _ in part:
-                    self._output.sent(mailbox.hot[seq], connection.since_ms, now_ms)
+            if type(part) is list:
+                self._output.sent(mailbox, part, connection.since_ms, now_ms)
                 self._deliver(session, conn, part)
             else:
                 self._to_edges.append((session, GapRange(conn, *part)))
@@ -158,7 +147,7 @@ class Delivery:
         run: list[tuple[int, int, bytes]] = []
         for message in messages:
             body = message[2]
-            if not isinstance(body, SharedBody):
+            if type(body) is not SharedBody:
                 run.append(message)
                 continue
             if run:

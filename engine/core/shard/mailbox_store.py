@@ -10,7 +10,7 @@ covers, which replay tolerates, and never older.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -92,6 +92,10 @@ class MailboxStore:
     def mark(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty: it differs from its page."""
         self._dirty[mailbox.key] = mailbox
+
+    def mark_all(self, mailboxes: Mapping[str, Mailbox]) -> None:
+        """As `mark`, for each of these, by key."""
+        self._dirty.update(mailboxes)
 
     def mark_urgent(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from engine.core.mailbox.attachment import Attachment
-from engine.core.model.message import Message
+from engine.core.mailbox.mailbox import Mailbox, Settlement
 
 COUNTERS: Final = (
     "published",
@@ -97,35 +96,29 @@ class ShardOutput:
         room = SESSION_EVENTS_MAX - len(self.session_events)
         self.session_events.extendleft(reversed(taken[max(len(taken) - room, 0) :]))
 
-    def acknowledged(self, messages: Sequence[Message], now_ms: int) -> None:
-        """Count acknowledged messages, and the time from their acceptance until now."""
-        latency = self.latency
-        for message in messages:
+    def acknowledged(self, settled: Settlement, now_ms: int) -> None:
+        """Count acknowledged messages, and the times since their acceptance and since they were first sent."""
+        latency, ack_latency = self.latency, self.ack_latency
+        for message in settled.messages:
             ms = now_ms - message.accepted_ms
             latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
-        self.counters["acknowledged"] += len(messages)
-
-    def sent(self, message: Message, open_since_ms: int, now_ms: int) -> None:
-        """Count the time from acceptance until now, if the connection was open then: otherwise it would be the time offline."""
-        if open_since_ms <= message.accepted_ms and not message.attempts:
-            ms = now_ms - message.accepted_ms
-            self.send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
-
-    def answered_through(self, connection: Attachment, seq: int, now_ms: int) -> None:
-        """Count the times since the messages in flight up to `seq` were first sent there; call before they are settled."""
-        ack_latency, sent_again = self.ack_latency, connection.first_sent_ms
-        for number, (sent_ms, _) in connection.flight.items():
-            if number > seq:
-                return
-            ms = now_ms - (sent_again.pop(number, sent_ms) if sent_again else sent_ms)
+        for sent_ms in settled.sent_ms:
+            ms = now_ms - sent_ms
             ack_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+        self.counters["acknowledged"] += len(settled.messages)
 
-    def answered(self, connection: Attachment, seqs: Iterable[int], now_ms: int) -> None:
-        """As `answered_through`, for exactly these numbers; numbers not in flight are skipped."""
-        for seq in seqs:
-            if seq in connection.flight:
-                ms = now_ms - connection.first_sent_ms.pop(seq, connection.flight[seq][0])
-                self.ack_latency[bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+    def sent(self, mailbox: Mailbox, messages: Sequence[tuple[int, int, bytes]], open_since_ms: int, now_ms: int) -> None:
+        """Count messages of the mailbox, (sequence number, attempt, body), that are sent for the first time on a connection.
+
+        Their time from acceptance until now counts if the connection was open then: otherwise it would be the time offline.
+        """
+        self.counters["delivered"] += len(messages)
+        hot, send_latency = mailbox.hot, self.send_latency
+        for seq, attempt, _ in messages:
+            accepted_ms = hot[seq].accepted_ms
+            if attempt == 1 and open_since_ms <= accepted_ms:
+                ms = now_ms - accepted_ms
+                send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
 
     def histograms(self) -> dict[str, list[list[int]]]:
         """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower."""

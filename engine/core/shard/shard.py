@@ -37,7 +37,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
-from engine.core.model.routing import SlotMap, slot_of, topic_of
+from engine.core.model.routing import SlotMap, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -151,11 +151,8 @@ class ShardCore:
         elif isinstance(record, Attach):
             self.output.to_edges.append((session, Hangup(record.conn, 1011, POISONED)))
 
-    def _owns(self, key: str) -> bool:
-        return self.slot_map.owners[slot_of(key)] == self.index
-
     def _post(self, session: str, record: Post, now_ms: int) -> None:
-        if not self._owns(record.key):
+        if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif self.storage_away:
             self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE)))
@@ -175,7 +172,7 @@ class ShardCore:
                 self.post_queue.add(pending, now_ms)
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
-        if not self._owns(record.key):
+        if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(-1, record.conn, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self.page_wait.add(record.key, session, record)
@@ -188,7 +185,7 @@ class ShardCore:
 
     def _ask(self, session: str, record: Question, now_ms: int) -> None:
         """A request that needs a mailbox and no connection."""
-        if not self._owns(record.key):
+        if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self.page_wait.add(record.key, session, record)
@@ -218,7 +215,7 @@ class ShardCore:
     def _fire(self, timer: Timer, failed: list[str], now_ms: int) -> None:
         if not self.fired_timers.take(timer):
             return
-        if not self._owns(timer.key) or self.storage_away:
+        if self.slot_map.owner(timer.key) != self.index or self.storage_away:
             failed.append(timer.sid)
             return
         expires_ms = timer.due_ms + timer.ttl_ms
@@ -311,14 +308,14 @@ class ShardCore:
         self._answer(group.answers)
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older)
-        hot_bytes_max, tight = self.limits.hot_bytes_max, self.mailbox_store.tight
+        hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
         self._watch(group.closing)
-        for mailbox in touched:
-            self.mailbox_store.mark(mailbox)
+        self.mailbox_store.mark_all(touched)
+        for mailbox in touched.values():
             if mailbox.windows is not None:
                 self.mailbox_store.windows_changed(mailbox)
-            trimmed = mailbox.trim(self.limits.offline_max)
-            self.output.counters["trimmed"] += len(trimmed)
+            if mailbox.head - mailbox.floor > offline_max:
+                self.output.counters["trimmed"] += len(mailbox.trim(offline_max))
             for connection in mailbox.connections.values():
                 self.delivery.send(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
@@ -328,16 +325,19 @@ class ShardCore:
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
+        published = conflated = 0
         for record in group.records:
             if isinstance(record, StoredMessage):
-                counters["published"] += 1
-                counters["conflated"] += record.supersedes > 0
+                published += 1
+                conflated += record.supersedes > 0
             elif isinstance(record, Counted):
                 counters["merged"] += not record.seq
             elif isinstance(record, Decided):
                 counters[record.entry.event] += 1
             else:
                 counters["windows_closed"] += isinstance(record, Ended)
+        counters["published"] += published
+        counters["conflated"] += conflated
 
     def replayed(self) -> None:
         """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""

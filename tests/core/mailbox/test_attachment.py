@@ -82,7 +82,7 @@ def test_a_message_that_used_up_its_tries_stalls_the_connection_and_everything_i
 def test_a_stall_ends_when_all_that_caused_it_are_settled_or_expired() -> None:
     connection, hot = stalled(message(1), message(2, expires_ms=20_000))
     assert not connection.may_go_on(19_999)
-    assert not connection.land(hot[1]), "nothing is in flight on a stalled connection"
+    assert connection.land(hot[1]) is None, "nothing is in flight on a stalled connection"
     assert not connection.may_go_on(19_999)
     assert connection.may_go_on(20_000)
 
@@ -123,7 +123,7 @@ def test_the_first_sending_of_a_repeated_message_is_remembered_until_it_lands() 
     connection.overdue(hot, 1000, POLICY)
     connection.overdue(hot, 3000, POLICY)
     assert connection.first_sent_ms == {1: 0}
-    assert connection.land(hot[1])
+    assert connection.land(hot[1]) == 0
     assert connection.first_sent_ms == {}
 
 
@@ -141,7 +141,7 @@ def test_the_bytes_in_flight_are_those_of_the_messages_in_flight(acts: list[tupl
     for act, seq in acts:
         flew = set(connection.flight)
         if act == "land":
-            assert connection.land(hot[seq]) == (seq in flew)
+            assert (connection.land(hot[seq]) is not None) == (seq in flew)
         elif act == "written":
             connection.written(hot, seq)
         elif act == "spend":

@@ -92,5 +92,6 @@ def test_a_low_message_is_held_only_while_nothing_of_more_priority_follows_it() 
 
 def test_a_stalled_connection_is_sent_nothing() -> None:
     mailbox = mailbox_with(b"a")
-    first_connection(mailbox).stalled = True
+    connection = first_connection(mailbox)
+    connection.stalled, connection.exhausted = True, {1: LATER_MS}
     assert sent(mailbox) is None

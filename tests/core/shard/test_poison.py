@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.core.model.envelope import Envelope
+from engine.core.model.routing import SlotMap, spread
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import POISONED
 from engine.core.wire.records import ACCEPTED, UNAVAILABLE, Ack, Attach, FireDone, Hangup, Post, Posted, Timer
@@ -17,19 +18,19 @@ POST = Post(1, "t:bad", True, 2_000_000, Envelope("bad", b"d" * 8, 1, True, b'"i
 TIMER = Timer("3-x", "t:bad", 1_000_000, 0, 60_000, Envelope("late", b"d" * 8, 1, True, b'"id":"late"'))
 
 
+class FailingMap(SlotMap, frozen=True):
+    def owner(self, key: str) -> int:
+        if key == "t:bad":
+            raise ZeroDivisionError
+        return super().owner(key)
+
+
 class Failing(World):
     """Whatever concerns the user `bad` raises."""
 
     def _new_core(self) -> None:
         super()._new_core()
-        owns = self.core._owns
-
-        def raising(key: str) -> bool:
-            if key == "t:bad":
-                raise ZeroDivisionError
-            return owns(key)
-
-        self.core._owns = raising  # type: ignore[method-assign]
+        self.core.slot_map = FailingMap(1, spread(1).owners)
 
 
 def test_a_record_that_is_sent_again_is_recognised() -> None:
