@@ -65,7 +65,7 @@ def reconnects(clients: int) -> Fault:
 
 SCENARIOS: Final = (
     *scenarios.SCENARIOS,
-    Scenario("reconnects", f"{RECONNECTS} reconnects at once", reconnects(RECONNECTS), within_s=180),
+    Scenario("reconnects", f"{RECONNECTS} reconnects at once", reconnects(RECONNECTS), within_s=600),
     Scenario(
         "frozen-node", "stop the second node until its shard is replaced, then let it go on", None, "two nodes to freeze", within_s=150
     ),

@@ -310,7 +310,7 @@ class _Api:
     async def poll(self, request: Request) -> Response:
         """`GET /v1/poll`."""
         principal = self.authenticate(request, "connect")
-        self.gateway.admit()
+        self.gateway.require_capacity()
         cursor = parse_cursor(_cursor_text(request))
         wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
         poll = Poll(self.gateway, principal, cursor, self.device(request))
@@ -387,7 +387,7 @@ class _Sse:
         api = self._api
         request = Request(scope)
         principal = api.authenticate(request, "connect")
-        api.gateway.admit()
+        api.gateway.admit(mailbox_key(principal.tenant, principal.user))
         cursor = parse_cursor(_cursor_text(request))
         explicit = request.query_params.get("ack") == "explicit"
         await EventStream(api.gateway, principal, cursor, api.device(request), explicit=explicit).run(scope, receive, send)

@@ -111,6 +111,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         "what is kept, and how much is taken",
         {
             "connections_max": "connections of one edge; beyond it 503",
+            "connections_per_s": "WebSockets and event streams that may begin at one edge in a second; beyond it, and a burst, 429",
             "connections_per_user_max": "connections of one user; the oldest is closed for a new one",
             "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",
             "timers_per_user_max": "delayed messages pending per user",

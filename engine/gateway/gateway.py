@@ -17,8 +17,8 @@ routed again.
 One ticker drives everything that depends on time: heartbeats and token expiry (buckets of connections by due time),
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection.
 
-Limits: `connections_max` connections, then `Unavailable` before the upgrade; `publish_inflight_max` unanswered records,
-then `Overloaded`. `engine.publish` has the table of who refuses what under load.
+Limits: `connections_max` connections, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
+`publish_inflight_max` unanswered records, then `Overloaded`. `engine.publish` has the table of who refuses what under load.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from engine.config import Config
+from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.routing import SlotMap
@@ -42,6 +43,7 @@ from engine.gateway.pending_calls import PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
+from engine.http.problems import too_many_requests, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
 
@@ -67,6 +69,17 @@ _ANSWERS: Final = frozenset(
 )
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""
+
+
+def _admission_limits(config: Config) -> AdmissionLimits:
+    return AdmissionLimits(
+        config.connections_per_s,
+        config.connections_per_s * config.connections_burst_s,
+        config.connections_warmup_ms,
+        config.connections_retry_s_max * 1000,
+        config.connections_of_user_per_s,
+        config.connections_of_user_burst,
+    )
 
 
 class Gateway:
@@ -115,6 +128,7 @@ class Gateway:
         self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
+        self._connection_admission = ConnectionAdmission(_admission_limits(config), clock())
         self._just_welcomed: list[Connection] = []  # by the batch that is being handled
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
@@ -144,8 +158,21 @@ class Gateway:
                 self._announce(connection)
 
     # -- Connections. ------------------------------------------------------------------------------------------------------
-    def admit(self) -> None:
-        """Check that one more connection may begin. To be called before an upgrade.
+    def admit(self, key: str) -> None:
+        """Check that a connection of this user (mailbox key) may begin now, and count it. To be called before an upgrade or a stream.
+
+        Raises:
+            Unavailable: as `require_capacity`.
+            Problem: 429, too many connections begin; `Retry-After` spreads the refused clients over the time that it takes to admit them.
+        """
+        self.require_capacity()
+        refused = self._connection_admission.admit(key, self.clock())
+        if refused is not None:
+            what = "this user begins connections too often" if refused.by_user else "more connections begin than this edge admits"
+            raise too_many_requests(f"{what}: come back after the time that Retry-After gives", whole_seconds(refused.retry_ms))
+
+    def require_capacity(self) -> None:
+        """Check that one more connection may be open. Enough for a poll: it ends with its answer, and costs no more than any request.
 
         Raises:
             Unavailable: `connections_max` are open, or the edge drains.

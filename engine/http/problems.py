@@ -132,9 +132,14 @@ def unavailable(detail: str, retry_after_s: int) -> Problem:
 
 def retry_after_s(delay_ms: float) -> int:
     """`Retry-After` for a backlog of `delay_ms`: whole seconds (RFC 9110), spread so that rejected clients do not return all at once."""
-    spread_s = delay_ms / 1000 * random.uniform(1.0, 1.5)
-    whole = int(spread_s)
-    return max(1, whole + (random.random() < spread_s - whole))
+    return whole_seconds(delay_ms * random.uniform(1.0, 1.5))
+
+
+def whole_seconds(delay_ms: float) -> int:
+    """The whole seconds of a `Retry-After`: at least one, and right on average."""
+    seconds = delay_ms / 1000
+    whole = int(seconds)
+    return max(1, whole + (random.random() < seconds - whole))
 
 
 def too_large(config: Config) -> Problem:

@@ -27,6 +27,8 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
       (scheduler)                                                         timers_per_user_max of one user
     shard, scheduler           a record whose write got no answer         commit_retry_ms                                  503, in `results`
     Gateway.admit (edge)       a connection, before its upgrade           connections_max are open, or the edge drains     503
+                                                                          connections_per_s of the edge, or                429
+                                                                          connections_of_user_per_s of the user
 
 - The edge alone sees a request before it is parsed, and its own event loop; the shard alone sees the age of its oldest uncommitted post
   and its memory. The levels of pressure (`engine.core.shard.pressure`) begin at pressure_lag_ms and at 50, 70 and 85 % of the limits.

@@ -481,7 +481,11 @@ class HttpProtocol(asyncio.Protocol):
         version, url, headers = self._parser.get_http_version(), self._url, self._headers
         self._end_reading()
         opening = websocket_handshake.plain(method.decode("ascii"), version, url, headers)
-        connection = self._grant(opening) if opening is not None else None
+        try:
+            connection = self._grant(opening) if opening is not None else None
+        except Problem as refused:
+            self._refuse_upgrade(refused)
+            return
         if opening is not None and connection is not None:
             self.transport.write(websocket_handshake.answer(opening, self.default_headers))
             connection.begin(self.transport, self._connections)
@@ -497,13 +501,27 @@ class HttpProtocol(asyncio.Protocol):
             handshake.data_received(rest)
 
     def _grant(self, opening: websocket_handshake.Opening) -> DirectWebSocket | None:
-        """The connection that a plain request gets; None when it is refused, which the general handshake then words and counts."""
+        """The connection that a plain request gets; None when it is refused, which the general handshake then words and counts.
+
+        Raises:
+            Problem: 429, which the general handshake must not decide a second time.
+        """
         if self._fast_paths is None:
             return None
         try:
             return self._fast_paths.open_socket(self._headers, opening.query_string, opening.subprotocols)
-        except (Problem, Unavailable):
+        except Unavailable:
             return None
+        except Problem as problem:
+            if problem.status == 429:
+                raise
+            return None
+
+    def _refuse_upgrade(self, problem: Problem) -> None:
+        refusal = error_responses.refusal(problem, cast("FastPaths", self._fast_paths).refused)
+        headers = [*self.default_headers, *refusal.raw_headers]
+        self.transport.write(publish_endpoint.response(STATUS_LINES[refusal.status_code], headers, bytes(refusal.body), close=True))
+        self.transport.close()
 
     # -- Writing. ----------------------------------------------------------------------------------------------------------
     def write(self, data: bytes) -> None:

@@ -6,9 +6,10 @@
 The general handshake writes the request out again for the library to parse, and runs a task, the middleware and the routes: 400 us of an
 edge's CPU per client that connects, 190 on the fast path.
 
-The fast path only grants. A request is plain when comparing bytes is enough to know that the library would accept it
-(`ServerProtocol.process_request`). Every other request, and every refused one, takes the general handshake from its beginning, so a
-refusal is made, worded and counted in one place, and nothing is granted that the library would reject.
+The fast path only grants, and answers 429. A request is plain when comparing bytes is enough to know that the library would accept it
+(`ServerProtocol.process_request`). Every other request, and every one that is refused for another reason, takes the general handshake
+from its beginning, so nothing is granted that the library would reject. A 429 is answered at once: admission has counted the request,
+and to be refused must cost less than to be admitted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from websockets.utils import accept_key
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
+from engine.core.model.routing import mailbox_key
 from engine.gateway.connection import Cursor, parse_cursor
 from engine.gateway.gateway import Gateway
 from engine.http.cors import origin_allowed
@@ -37,7 +39,7 @@ SocketArguments = tuple[Gateway, Principal, Cursor, str, Verify]
 """The arguments of a `WebSocketSession`."""
 
 OpenSocket = Callable[[RawHeaders, bytes, Sequence[str]], DirectWebSocket]
-"""(headers, query string, offered subprotocols) -> the connection, not begun. Raises Problem or Unavailable, without side effects."""
+"""(headers, query string, offered subprotocols) -> the connection, not begun. Raises Problem or Unavailable."""
 
 _PATH: Final = PATH.encode()
 _CONNECTION: Final = frozenset((b"upgrade", b"keep-alive, upgrade"))  # Firefox sends the latter
@@ -106,13 +108,14 @@ class Sockets:
         """Authenticate and admit a request; return the arguments of its connection.
 
         Raises:
-            Problem: 401; 403, the token has no scope `connect`, or the page's origin is not allowed.
+            Problem: 401; 403, the token has no scope `connect`, or the page's origin is not allowed; 429, too many connections begin. Only
+                the last one has been counted, so it must be the answer.
             Unavailable: the edge is full or draining.
         """
         principal = self._authenticator.authenticate(headers, query_string, subprotocols, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "connect")
         self._check_origin(dict(headers))
-        self._gateway.admit()
+        self._gateway.admit(mailbox_key(principal.tenant, principal.user))
         query = dict(parse_qsl(query_string.decode("latin-1"), keep_blank_values=True))
         device = query.get("device", "")[: self._config.id_chars_max]
         return self._gateway, principal, parse_cursor(query.get("last_event_id", "")), device, self._verify

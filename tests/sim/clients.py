@@ -123,7 +123,10 @@ class Link:
         owner = Principal(tenant, user, frozenset(("connect",)), _EXPIRES_S)
         cursor = Cursor(*self.cursor)
         try:
-            gateway.admit()
+            if self.kind == POLL:
+                gateway.require_capacity()
+            else:
+                gateway.admit(device.book.key)
         except EngineError:
             self.wire.to_client(self.closed, 4429)
             return

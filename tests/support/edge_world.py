@@ -519,7 +519,8 @@ async def edge_world(
 ) -> AsyncIterator[EdgeWorld]:
     """A running edge; everything it started has ended afterwards. `wrap`: put something around the application; `short`: let
     plain requests pass it by, as an edge does."""
-    config = Config(jwt_secret=SECRET, drain_ms=1000, **settings)
+    many = {"connections_per_s": 10_000, "connections_of_user_burst": 10_000}  # tests are one user who connects again and again
+    config = Config(jwt_secret=SECRET, drain_ms=1000, **(many | settings))
     world = EdgeWorld(config, shards)
 
     async def status() -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""Which connections may begin at an edge now, and when a refused client should ask again.
+
+A connection costs an edge and a shard some 300 us of CPU, a message a few tens. When thousands of clients come back at once, those
+that stayed are protected by admitting `rate_per_s` of them, and by giving every other one a time of its own.
+
+    admit --the user's bucket is empty--> refused until it has a token
+          --the edge's bucket is empty--> refused until the next free slot: slots follow each other at `rate_per_s`
+          --else------------------------> admitted
+
+Buckets. The edge's holds `burst` tokens. A user's holds `user_burst`, so one who reconnects in a loop is refused before the others'
+tokens are touched. A bucket that is full again is as good as none and is forgotten: only users of the last `user_burst / user_rate_per_s`
+seconds have one, and `_USERS_MAX` at most.
+
+Warm-up. A new process is slow: no token is verified yet, no page read, no code path warm. As in Guava's SmoothWarmingUp, the rate
+rises linearly from a third of it to all of it within `warmup_ms`; as in Envoy's slow start only after the start, not after a pause. The
+bucket is given a time of its own for this, which runs at a third of the speed first; it begins with a third of its burst.
+
+Slots. With one fixed Retry-After all refused clients would come back together, again and again. A slot reserves nothing: its client may
+find the bucket empty and gets another one. Slots lie within `retry_max_ms`; when they are used up, they are given again from its half on.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.edge.token_bucket import TokenBucket
+
+_COLD: Final = 1 / 3
+"""The part of the rate and of the burst that a new edge has: Guava's cold factor is 3."""
+
+_USERS_MAX: Final = 50_000
+"""Users with a bucket at most, some 15 MB; beyond it the one that asked least recently is forgotten."""
+
+
+class AdmissionLimits(Struct, frozen=True):
+    """Of one edge: connections a second, at once, and the time until the full rate. Of one user: connections a second, and at once."""
+
+    rate_per_s: float
+    burst: float
+    warmup_ms: float
+    retry_max_ms: float
+    user_rate_per_s: float
+    user_burst: float
+
+
+class NotAdmitted(Struct, frozen=True):
+    """The connection may not begin: its client should ask again after `retry_ms`. `by_user`: it is this user who connects too often."""
+
+    retry_ms: float
+    by_user: bool
+
+
+class ConnectionAdmission:
+    """The connection admission of one edge; see the module. The edge starts at `now_ms`."""
+
+    def __init__(self, limits: AdmissionLimits, now_ms: float) -> None:
+        self._limits = limits
+        self._started_ms = now_ms
+        self._bucket = TokenBucket(limits.rate_per_s, limits.burst, 0.0, limits.burst * _COLD)
+        self._users: dict[str, TokenBucket] = {}  # least recent first
+        self._next_slot_ms = now_ms  # of the client that is refused next
+
+    def admit(self, user: str, now_ms: float) -> NotAdmitted | None:
+        """Whether a connection of this user may begin: None when it may."""
+        limits, bucket = self._limits, self._bucket_of(user, now_ms)
+        if not bucket.take(now_ms):
+            return NotAdmitted(bucket.wait_ms(now_ms), by_user=True)
+        warm_ms = self._warm_ms(now_ms)
+        if self._bucket.take(warm_ms):
+            return None
+        free_ms = self._cold_ms(warm_ms + self._bucket.wait_ms(warm_ms))
+        slot_ms = max(self._next_slot_ms, free_ms)
+        if slot_ms - now_ms > limits.retry_max_ms:
+            slot_ms = max(now_ms + limits.retry_max_ms / 2, free_ms)
+        self._next_slot_ms = slot_ms + 1000 / limits.rate_per_s
+        return NotAdmitted(slot_ms - now_ms, by_user=False)
+
+    @property
+    def users(self) -> int:
+        """Users with a bucket."""
+        return len(self._users)
+
+    def _bucket_of(self, user: str, now_ms: float) -> TokenBucket:
+        users = self._users
+        bucket = users.pop(user, None)
+        if bucket is None:
+            bucket = TokenBucket(self._limits.user_rate_per_s, self._limits.user_burst, now_ms)
+        while users:
+            oldest = next(iter(users))
+            if len(users) < _USERS_MAX and not users[oldest].full(now_ms):
+                break
+            del users[oldest]
+        users[user] = bucket
+        return bucket
+
+    def _warm_ms(self, now_ms: float) -> float:
+        """The bucket's own time: the integral of the part of the rate that applies, from the start."""
+        since_ms, warmup_ms = now_ms - self._started_ms, self._limits.warmup_ms
+        if since_ms >= warmup_ms:
+            return since_ms - warmup_ms * (1 - _COLD) / 2
+        return since_ms * _COLD + since_ms * since_ms * (1 - _COLD) / (2 * warmup_ms)
+
+    def _cold_ms(self, warm_ms: float) -> float:
+        """The time at which the bucket's own time is `warm_ms`: the inverse of `_warm_ms`."""
+        warmup_ms = self._limits.warmup_ms
+        if warm_ms >= warmup_ms * (1 + _COLD) / 2:
+            return self._started_ms + warm_ms + warmup_ms * (1 - _COLD) / 2
+        slope = (1 - _COLD) / warmup_ms
+        return self._started_ms + (sqrt(_COLD * _COLD + 2 * slope * warm_ms) - _COLD) / slope
