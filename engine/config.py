@@ -45,6 +45,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_origins: tuple[str, ...] = ()  # empty: the engine's own origin only
     heartbeat_ms: Positive = 30_000  # half of the 60 s after which common proxies close a silent connection
     drain_ms: Positive = 2000  # a close handshake takes a round trip; an operator at Ctrl-C waits this long
+    drain_spread_ms: Positive = 5000  # an edge of 10 000 clients sends 2 000 of them elsewhere in each second
+    offline_after_ms: Positive = 30_000  # three or four of the reconnect delays that clients are given
 
     # -- published: [redis] --------------------------------------------------------------------------------------------
     redis_url: str = ""  # empty: the engine starts a Redis of its own
@@ -142,7 +144,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add
     request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
-    drain_spread_ms: Positive = 5000  # reconnects after a drain are spread over this
 
     # -- internal: mailboxes -------------------------------------------------------------------------------------------
     sweep_ms: Positive = 300_000
@@ -158,6 +159,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
+    suspects_max: Positive = (
+        200_000  # users of a shard whose clients may come back, about 400 bytes each; beyond it the first are offline early
+    )
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
 
@@ -258,6 +262,11 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
         config.ack_timeout_factor > 1,
         "ack_timeout_factor: must be above 1, a timeout below the round trip repeats every message",
+    )
+    back_ms = int(config.reconnect_delays_ms[0] * (1 + config.reconnect_jitter)) if config.reconnect_delays_ms else 0
+    yield (
+        config.offline_after_ms > back_ms,
+        f"offline_after_ms: must be above {back_ms}, the time after which a client first reconnects, else each lost connection is offline",
     )
     yield 0 <= config.reconnect_jitter < 1, "reconnect_jitter: allowed is 0 up to, not including, 1"
     yield (

@@ -33,6 +33,7 @@ from engine.auth.topic_permissions import check_topics, mailbox_of, memberships,
 from engine.config import Config
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
+from engine.core.shard.presence import OFFLINE
 from engine.errors import Invalid, Unavailable
 from engine.gateway import metrics
 from engine.gateway.connection import parse_cursor
@@ -290,14 +291,14 @@ class _Api:
         return _json({"acknowledged": True})
 
     async def heartbeat(self, request: Request) -> Response:
-        """`GET /v1/heartbeat`: is the user online, as the engine sees it?"""
+        """`GET /v1/heartbeat`: the user's presence; a suspect user's client is expected for longer."""
         principal = self.authenticate(request, "connect")
         client = request.headers.get("x-client-id", "")[: self.config.id_chars_max]
         last = request.headers.get("x-last-seq", "0")
         if not (last.isascii() and last.isdigit() and len(last) <= 18):
             raise bad_request("X-Last-Seq: a sequence number is needed")
         probed = await self.gateway.shard_client.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
-        return _json({"online": probed.online, "seq": probed.seq})
+        return _json({"online": probed.state != OFFLINE, "state": probed.state, "seq": probed.seq})
 
     async def websocket(self, websocket: WebSocket) -> None:
         """`GET /v1/ws`, where the fast path did not take it. The accepted connection outlives this call."""

@@ -220,11 +220,11 @@ async def test_an_ack_by_http_settles_and_one_from_the_future_is_refused() -> No
 async def test_the_probe_tells_presence_and_the_newest_number() -> None:
     async with edge_world() as world, world.http() as client:
         headers = {"X-Client-ID": "phone", "X-Last-Seq": "0"}
-        assert (await client.get("/v1/heartbeat", headers=headers)).json() == {"online": False, "seq": 0}
+        assert (await client.get("/v1/heartbeat", headers=headers)).json() == {"online": False, "state": "offline", "seq": 0}
         await world.publish(count=3)
         async with world.connect():
             await until(lambda: world.shard.attached)
-            assert (await client.get("/v1/heartbeat")).json() == {"online": True, "seq": 3}
+            assert (await client.get("/v1/heartbeat")).json() == {"online": True, "state": "connected", "seq": 3}
         problem(await client.get("/v1/heartbeat", headers={"X-Last-Seq": "x"}), 400)
 
 

@@ -40,7 +40,7 @@ from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.errors import DataLost, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.external_streams import write_dead_letters, write_session_events
+from engine.store.external_streams import read_online, write_dead_letters, write_session_events
 from engine.store.journal import RECORD_ORIGIN, Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Replicas
@@ -176,6 +176,7 @@ class Shard(Server):
         core.refused_records = refused_after(await self._journal.failed_records())
         await self._follower.catch_up()
         await self._recovery.replay()
+        core.connections.presence.assume(await read_online(self._client, slot_map.slots_of(self._index)), self._now_ms())
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await require_slot_map(self._client)

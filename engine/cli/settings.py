@@ -76,6 +76,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "allowed_origins": "other origins whose pages may connect from a browser; `*` for all",
             "heartbeat_ms": "time between heartbeats; below the idle timeout of proxies in between",
             "drain_ms": "time for connections to close when the engine stops",
+            "drain_spread_ms": "time over which the clients of a drained edge are spread; when the engine stops, their reconnects",
+            "offline_after_ms": "time after an abnormal close in which a user who neither reconnects nor probes is not yet offline",
         },
     ),
     "redis": Section(

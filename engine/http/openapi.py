@@ -368,8 +368,8 @@ def _receiving(config: Config) -> Part:
             "get": _operation(
                 "probe",
                 "receiving",
-                "Does the engine see the user online?",
-                {200: ("Yes or no.", _json("Presence"))},
+                "Tell that the client is there, and ask whether the engine takes the user as online.",
+                {200: ("The user's presence.", _json("Presence"))},
                 (400, 429, 503),
                 scope="connect",
                 parameters=(client, last_seq),

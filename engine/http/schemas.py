@@ -193,9 +193,10 @@ def schemas(config: Config) -> dict[str, Schema]:
         },
         "Acknowledged": _object("Done.", required=("acknowledged",), acknowledged={"const": True}),
         "Presence": _object(
-            "Is any connection of the user attached?",
-            required=("online", "seq"),
+            "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
+            required=("online", "state", "seq"),
             online={"type": "boolean"},
+            state={"enum": ["connected", "suspect", "offline"]},
             seq={**_SEQ, "title": "newest"},
         ),
         "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),

@@ -1,19 +1,24 @@
-"""Streams for other systems: dead letters per tenant, and the connects and disconnects of all users."""
+"""Streams for other systems: dead letters per tenant, and the connects, disconnects and presence of all users.
+
+With the presence goes the set of users who are online, for the successor of a shard: a user whose event is lost because storage was away
+for long is told offline by a later successor, or is not told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from engine.core.model.constants import PRIORITIES
-from engine.core.model.routing import split_key
+from engine.core.model.routing import slot_of, split_key
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
 from engine.errors import StorageUnavailable
-from engine.store.keys import dead_letter_key, session_stream_key
+from engine.store.keys import dead_letter_key, online_key, session_stream_key
 
 
 async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter], length_max: int) -> None:
@@ -42,7 +47,7 @@ async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter],
 
 
 async def write_session_events(client: redis.Redis, events: Sequence[SessionEvent], length_max: int) -> None:
-    """Append connects and disconnects to `session:stream`: event, tenant, user, session, device, node, transport, at, code.
+    """Append events to `session:stream`: event, tenant, user, session, device, node, transport, at, code. Update who is online.
 
     Raises StorageUnavailable; some may have been written.
     """
@@ -62,6 +67,20 @@ async def write_session_events(client: redis.Redis, events: Sequence[SessionEven
                 "code": event.code,
             }
             pipeline.xadd(session_stream_key(), fields, maxlen=length_max, approximate=True)  # type: ignore[arg-type]
+            if event.online is not None:
+                (pipeline.sadd if event.online else pipeline.srem)(online_key(slot_of(event.key)), event.key)
         await pipeline.execute()
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"session stream: {error}") from error
+
+
+async def read_online(client: redis.Redis, slots: Iterable[int]) -> list[str]:
+    """Return the mailbox keys of the users of these slots who were online as of the last event. Raises StorageUnavailable."""
+    try:
+        pipeline = client.pipeline(transaction=False)
+        for slot in slots:
+            pipeline.smembers(online_key(slot))
+        sets: list[Any] = await pipeline.execute()
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"users online: {error}") from error
+    return [key.decode() for keys in sets for key in keys]

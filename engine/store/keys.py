@@ -53,6 +53,11 @@ def page_key(slot: int) -> str:
     return f"{{s{slot}}}page"
 
 
+def online_key(slot: int) -> str:
+    """Set: mailbox keys of the users who are online (`engine.core.shard.presence`), as of their last event in `session:stream`."""
+    return f"{{s{slot}}}online"
+
+
 def windows_key(slot: int) -> str:
     """Sorted set: mailbox keys whose page has open aggregation windows, scored by when the next one closes, ms."""
     return f"{{s{slot}}}windows"

@@ -28,7 +28,7 @@ SSE_HEADERS: Final = (
     (b"cache-control", b"no-cache, no-store"),
     (b"x-accel-buffering", b"no"),  # nginx buffers responses otherwise
 )
-_CLIENT_LEFT: Final = 1001
+_CLIENT_LEFT: Final = 1006  # a stream has no closing handshake: whether the client or the network ended it is unknown
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 

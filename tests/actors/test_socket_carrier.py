@@ -109,7 +109,7 @@ async def test_records_go_both_ways_over_the_socket_and_none_of_them_through_ray
     async with running(Edge()) as edge:
         for ref in range(1000):
             edge.link.send(wire.Probe(ref, "t:ann", "", 0))
-            actor.links.send(actor.opened[0], wire.Probed(ref, True, ref))
+            actor.links.send(actor.opened[0], wire.Probed(ref, "connected", ref))
             if ref % 50 == 0:
                 await asyncio.sleep(0)
         await until(lambda: len(actor.taken) == len(edge.heard) == 1000)

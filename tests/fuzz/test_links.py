@@ -228,7 +228,7 @@ async def test_a_request_that_cannot_be_read_ends_that_session_only(spoiled: byt
 
 
 @pytest.mark.parametrize(
-    "spoiled", [b"\xc1", wire.encode([wire.Probed(1, True, 1), wire.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
+    "spoiled", [b"\xc1", wire.encode([wire.Probed(1, "connected", 1), wire.Ack(1, 1)]), msgspec.msgpack.encode([[33, 1, []]])]
 )
 async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins(spoiled: bytes) -> None:
     peer = Peer()
@@ -238,11 +238,11 @@ async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins
     try:
         await until(lambda: link.open)
         peer.reply = spoiled
-        peer.server.send(peer.opened[0], wire.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
         await until(lambda: link.sessions == 2 and link.open)
         assert got == []
-        peer.server.send(peer.opened[1], wire.Probed(2, True, 1))
-        await until(lambda: got == [wire.Probed(2, True, 1)])
+        peer.server.send(peer.opened[1], wire.Probed(2, "connected", 1))
+        await until(lambda: got == [wire.Probed(2, "connected", 1)])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -260,7 +260,7 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
     running = asyncio.ensure_future(link.run())
     try:
         await until(lambda: link.open)
-        peer.server.send(peer.opened[0], wire.Probed(1, True, 1))
+        peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
         await until(lambda: link.sessions == 2 and link.open)
     finally:
         running.cancel()

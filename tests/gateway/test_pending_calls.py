@@ -36,7 +36,7 @@ class Peers:
         return self.calls.begin(len(users), lambda base: [Probe(base + n, user, "", 0) for n, user in enumerate(users)])
 
     def answer(self, ref: int, seq: int = 0) -> None:
-        self.calls.answer(ref, Probed(ref, False, seq))
+        self.calls.answer(ref, Probed(ref, "offline", seq))
 
     def newly_sent(self) -> list[tuple[int, int]]:
         sent, self.sent = self.sent, []

@@ -244,6 +244,25 @@ class MiniRedis:
         self._tidy(key, value)
         return removed
 
+    def cmd_sadd(self, key: bytes, *members: bytes) -> int:
+        value = self._make(key, set)
+        added = len(set(members) - value)
+        value.update(members)
+        return added
+
+    def cmd_srem(self, key: bytes, *members: bytes) -> int:
+        value = self._get(key, set)
+        if value is None:
+            return 0
+        removed = len(value.intersection(members))
+        value.difference_update(members)
+        self._tidy(key, value)
+        return removed
+
+    def cmd_smembers(self, key: bytes) -> list[bytes]:
+        """In order, where a real server has none."""
+        return sorted(self._get(key, set) or ())
+
     def cmd_hlen(self, key: bytes) -> int:
         return len(self._get(key, dict) or ())
 

@@ -215,6 +215,15 @@ class Pipeline:
     def zrange(self, key: str, start: int, end: int) -> None:
         self._commands.append(("ZRANGE", key, start, end))
 
+    def sadd(self, key: str, *members: str) -> None:
+        self._commands.append(("SADD", key, *members))
+
+    def srem(self, key: str, *members: str) -> None:
+        self._commands.append(("SREM", key, *members))
+
+    def smembers(self, key: str) -> None:
+        self._commands.append(("SMEMBERS", key))
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands, self._commands = self._commands, []
         replies = await self._storage.round_trip(commands)

@@ -44,6 +44,12 @@ HASHES = st.one_of(
     st.tuples(st.just("HLEN"), keys),
     st.tuples(st.just("DEL"), keys),
 )
+SETS = st.one_of(
+    st.tuples(st.just("SADD"), keys, members, members),
+    st.tuples(st.just("SREM"), keys, members, members),
+    st.tuples(st.just("SMEMBERS"), keys),
+    st.tuples(st.just("DEL"), keys),
+)
 STREAMS = st.one_of(
     st.tuples(st.just("XADD"), keys, ids, st.just("f"), members),
     st.tuples(st.just("XADD"), keys, st.just("MAXLEN"), st.just("~"), st.just(2), ids, st.just("f"), members),
@@ -65,14 +71,15 @@ SORTED_SETS = st.one_of(
     st.tuples(st.just("ZRANGE"), keys, st.integers(-3, 3), st.integers(-3, 5), st.just("WITHSCORES")),
     st.tuples(st.just("DEL"), keys),
 )
-HISTORIES = st.one_of(*(st.lists(kind, min_size=1, max_size=30) for kind in (STRINGS, HASHES, STREAMS, SORTED_SETS)))
+HISTORIES = st.one_of(*(st.lists(kind, min_size=1, max_size=30) for kind in (STRINGS, HASHES, SETS, STREAMS, SORTED_SETS)))
 
 
 def on_the_wire(connection: redis.Connection, command: tuple[Any, ...]) -> Any:
     """The reply as it comes, not as the client library shows it; errors by their text."""
     connection.send_command(*command)
     try:
-        return connection.read_response()
+        reply = connection.read_response()
+        return sorted(reply) if command[0] == "SMEMBERS" else reply
     except ResponseError as error:
         return f"error: {error}"
 

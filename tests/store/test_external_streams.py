@@ -8,11 +8,12 @@ from redis.asyncio import Redis
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
+from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import SSE, WEBSOCKET
 from engine.errors import StorageUnavailable
-from engine.store.external_streams import write_dead_letters, write_session_events
+from engine.store.external_streams import read_online, write_dead_letters, write_session_events
 from engine.store.keys import dead_letter_key, session_stream_key
 
 
@@ -20,8 +21,8 @@ def letter(key: str, seq: int = 1) -> DeadLetter:
     return DeadLetter(key, Message(seq, Envelope(f"m{seq}", b"", HIGH, True, b'"id":"m%d"' % seq), 0, 0, 3), "no renderer")
 
 
-def event(key: str, transport: int = WEBSOCKET) -> SessionEvent:
-    return SessionEvent("disconnect", key, "c1", "phone", "edge-0", transport, 1_700_000_000_000, 1006)
+def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", online: bool | None = None) -> SessionEvent:
+    return SessionEvent(name, key, "c1", "phone", "edge-0", transport, 1_700_000_000_000, 1006, online)
 
 
 async def test_a_dead_letter_has_every_field_and_goes_to_its_tenants_stream(redis_client: Redis) -> None:
@@ -56,6 +57,15 @@ async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
     assert second[b"transport"] == b"sse"
 
 
+async def test_who_is_online_is_kept_for_the_successor_of_a_shard(redis_client: Redis) -> None:
+    came = [event(key, name="connect", online=True) for key in ("acme:ann", "acme:bob", "acme:cyd")]
+    await write_session_events(
+        redis_client, [*came, event("acme:ann", name="suspect"), event("acme:bob", name="offline", online=False)], 100
+    )
+    assert sorted(await read_online(redis_client, range(SLOTS))) == ["acme:ann", "acme:cyd"]
+    assert await read_online(redis_client, [slot_of("acme:cyd")]) == ["acme:cyd"]
+
+
 async def test_both_streams_are_trimmed_to_about_their_limit(redis_client: Redis) -> None:
     await write_dead_letters(redis_client, [letter("acme:u", seq) for seq in range(1, 401)], 50)
     await write_session_events(redis_client, [event("acme:u")] * 400, 50)
@@ -65,7 +75,7 @@ async def test_both_streams_are_trimmed_to_about_their_limit(redis_client: Redis
 
 async def test_a_silent_redis_is_unavailable() -> None:
     client = Redis.from_url("unix:///nonexistent/redis.sock")
-    for call in (write_dead_letters(client, [letter("t:u")], 9), write_session_events(client, [event("t:u")], 9)):
+    for call in (write_dead_letters(client, [letter("t:u")], 9), write_session_events(client, [event("t:u")], 9), read_online(client, [1])):
         with pytest.raises(StorageUnavailable):
             await call
     await client.aclose()

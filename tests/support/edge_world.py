@@ -216,8 +216,8 @@ class FakeShard:
         self.say(msgspec.structs.replace(traced, ref=record.ref))
 
     def probe(self, probe: wire.Probe) -> None:
-        online = any(attach.key == probe.key for attach in self.attached.values())
-        self.say(wire.Probed(probe.ref, online, self.heads.get(probe.key, 0)))
+        state = "connected" if any(attach.key == probe.key for attach in self.attached.values()) else "offline"
+        self.say(wire.Probed(probe.ref, state, self.heads.get(probe.key, 0)))
 
     # -- what tests ask ----------------------------------------------------------------------------------------------------
     def of(self, kind: type) -> list[Any]:

@@ -72,6 +72,7 @@ class World:
         self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
         self.dead: list[Any] = []
         self.events: list[Any] = []
+        self.online: set[str] = set()  # as storage has it
         self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
         self.log_end = 0
         self.log_ids: set[str] = set()
@@ -123,8 +124,8 @@ class World:
     def nack(self, conn: int, *ids: str) -> None:
         self.tell(Nack(conn, list(ids), "cannot"))
 
-    def detach(self, conn: int) -> None:
-        self.tell(Detach(conn, 1006))
+    def detach(self, conn: int, code: int = 1006) -> None:
+        self.tell(Detach(conn, code))
 
     def tell(self, *records: Any) -> None:
         self.core.handle(EDGE, records, self.now_ms)
@@ -213,8 +214,15 @@ class World:
         if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
-        self.events.extend(core.output.take_session_events(1000))
+        self.log_sessions()
         return bool(keys or reads or letters or doubts)
+
+    def log_sessions(self) -> None:
+        events = self.core.output.take_session_events(1000)
+        self.events.extend(events)
+        for event in events:
+            if event.online is not None:
+                (self.online.add if event.online else self.online.discard)(event.key)
 
     def page(self, key: str) -> MailboxPage | None:
         return decode_page(self.pages[key]) if key in self.pages else None
@@ -276,6 +284,7 @@ class World:
             self.core.mailbox_store.replay(records, self.now_ms)
         self.core.replayed()
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
+        self.core.connections.presence.assume(sorted(self.online), self.now_ms)
 
     def wait(self, ms: int) -> list[Any]:
         """Time passes; retry timers fire when they are due."""

@@ -6,6 +6,9 @@ next session (`Attach.resume`), with the last number each was sent. The mailboxe
 Messages settled by ACK, cursor or dead letter are journalled by the next group (`take_handled`). A crash before that loses the settlement,
 and the messages are delivered again.
 
+Who is online, and who may come back by itself, is decided by `engine.core.shard.presence`. A user is active by coming, not by coming back
+(`Mailbox.seen_ms`): a client on a bad network, or one whose edge was drained, would otherwise look like a person at the screen.
+
 A nack takes effect when the dead-letter stream has the message. The edge is sent `NacksStored` then, and repeats the nack under each new
 link session until it is. Before that neither journal nor page has the message as settled, whatever the client acknowledges after it
 (`journal_records.settled_numbers`). The nack of a message that is not in memory waits for a read (`engine.core.shard.nack_queue`).
@@ -27,6 +30,7 @@ from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
 from engine.core.shard.nack_queue import NackQueue
 from engine.core.shard.output import SessionEvent, ShardOutput
+from engine.core.shard.presence import OFFLINE, SUSPECT, Client, Presence
 from engine.core.wire.records import (
     POLL,
     Ack,
@@ -73,6 +77,7 @@ class Connections:
         self._acked: dict[str, Mailbox] = {}  # with settlements that no group carries yet
         self._acked_since_ms = 0
         self._nack_queue = NackQueue(mailbox_store, limits.window)
+        self.presence = Presence(limits.offline_after_ms, limits.suspects_max)
         self._unknown = unknown  # called with records of connections that are not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -114,14 +119,18 @@ class Connections:
             self._output.to_edges.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
-        if not record.resume:
+        found, back = self.presence.attached(mailbox.key)
+        if found != SUSPECT and not record.resume:
             mailbox.seen_ms = now_ms
         resumed = "new"
         if record.cursor_epoch:
             resumed = "gap"
             if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
-                self.settled(mailbox, mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry), None, now_ms)
+                settlement = mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry)
+                if settlement.news and not record.resume:
+                    mailbox.seen_ms = now_ms
+                self.settled(mailbox, settlement, None, now_ms)
         conn, path = (session, record.conn), self._paths[session]
         connection = Attachment(conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path)
         while len(mailbox.connections) >= self._limits.connections_per_user_max:
@@ -130,11 +139,14 @@ class Connections:
             self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
         mailbox.connections[connection.conn] = connection
         connections[record.conn] = (mailbox, connection)
+        client = _client(connection)
+        self._session_event("connect", mailbox.key, client, now_ms, online=True if found == OFFLINE else None)
+        if back:
+            self._session_event("back", mailbox.key, client, now_ms)
         waits = self._broadcast_step.attached(mailbox, connection, now_ms, resumed=record.resume)
         if record.resume:
             self._readopt(mailbox, connection, record.sent, now_ms)
         else:
-            self._session_event("connect", mailbox, connection, now_ms, 0)
             # A poll ends at once if `head` is its cursor: count the broadcasts that are about to be adopted.
             head = mailbox.head + (waits and record.kind == POLL)
             welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
@@ -175,7 +187,11 @@ class Connections:
             self._nack_queue.discard(mailbox)
         self._broadcast_step.detached(mailbox)
         mailbox.active_ms = now_ms
-        self._session_event("disconnect", mailbox, connection, now_ms, record.code)
+        client = _client(connection)
+        self._session_event("disconnect", mailbox.key, client, now_ms, record.code)
+        change = self.presence.detached(mailbox.key, client, record.code, now_ms)
+        if change:
+            self._session_event(change, mailbox.key, client, now_ms, record.code, online=False if change == OFFLINE else None)
         if not mailbox.connections and mailbox.hot:
             self._mailbox_store.mark_urgent(mailbox)
         return mailbox
@@ -189,10 +205,14 @@ class Connections:
         mailbox, connection = found
         self._broadcast_step.rejoined(mailbox, connection, record.topics, now_ms)
 
-    def _session_event(self, event: str, mailbox: Mailbox, connection: Attachment, now_ms: int, code: int) -> None:
-        edge = connection.conn[0].partition("/")[0]
+    def tick(self, now_ms: int) -> None:
+        """Find the users whose clients did not come back in time."""
+        for key, expected in self.presence.expire(now_ms):
+            self._session_event(OFFLINE, key, expected.client, now_ms, expected.code, online=False)
+
+    def _session_event(self, event: str, key: str, client: Client, now_ms: int, code: int = 0, *, online: bool | None = None) -> None:
         self._output.session_events.append(
-            SessionEvent(event, mailbox.key, connection.session, connection.device, edge, connection.kind, now_ms, code)
+            SessionEvent(event, key, client.session, client.device, client.edge, client.transport, now_ms, code, online)
         )
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
@@ -302,9 +322,9 @@ class Connections:
         else:
             self._unknown(session, record)
 
-    def probe(self, mailbox: Mailbox, session: str, record: Probe, _now_ms: int) -> None:
-        """Answer whether the user is online."""
-        self._output.to_edges.append((session, Probed(record.ref, bool(mailbox.connections), mailbox.head)))
+    def probe(self, mailbox: Mailbox, session: str, record: Probe, now_ms: int) -> None:
+        """Answer what the user's presence is. A suspect user's client is expected for longer by it."""
+        self._output.to_edges.append((session, Probed(record.ref, self.presence.probed(mailbox.key, record.client, now_ms), mailbox.head)))
 
     # -- for the journal ---------------------------------------------------------------------------------------------
 
@@ -328,3 +348,7 @@ class Connections:
         """The group with these settlements was refused: the next group carries them."""
         mailboxes = self._mailbox_store.mailboxes
         self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
+
+
+def _client(connection: Attachment) -> Client:
+    return Client(connection.session, connection.device, connection.conn[0].partition("/")[0], connection.kind)

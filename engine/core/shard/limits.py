@@ -39,6 +39,8 @@ class ShardLimits(Struct, frozen=True):
     windows_max: int = 16
     windows_close_max: int = 250
     postponed_max: int = 5000
+    offline_after_ms: int = 30_000
+    suspects_max: int = 200_000
     policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
 
     @staticmethod
@@ -74,5 +76,7 @@ class ShardLimits(Struct, frozen=True):
             windows_max=config.windows_max,
             windows_close_max=config.windows_close_max,
             postponed_max=config.timer_claims_max * config.schedulers,
+            offline_after_ms=config.offline_after_ms,
+            suspects_max=config.suspects_max,
             policy_limits=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
         )

@@ -52,9 +52,12 @@ SESSION_EVENTS_MAX: Final = 100_000
 
 
 class SessionEvent(Struct):
-    """The start or end of a connection, for `session:stream`."""
+    """The start or end of a connection, or a change of its user's presence, for `session:stream`.
 
-    event: str  # connect | disconnect
+    `online`: the user came online (true) or is offline by this event (false), and a successor of the shard has to know; else None.
+    """
+
+    event: str  # connect | disconnect | suspect | back | offline
     key: str
     session: str
     device: str
@@ -62,6 +65,7 @@ class SessionEvent(Struct):
     transport: int
     at_ms: int
     code: int
+    online: bool | None = None
 
 
 class ShardOutput:
@@ -70,7 +74,7 @@ class ShardOutput:
     Attributes:
         to_edges: (link session, record), in the order in which they are sent.
         to_schedulers: (timer partition, record), in the order in which they are sent.
-        session_events: connects and disconnects, oldest first.
+        session_events: connects, disconnects and changes of presence, oldest first.
         counters: one number for each name in `COUNTERS`.
         latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was offline.
         send_latency: of acceptance to the first send, on connections that were open at the acceptance.

@@ -465,9 +465,10 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Find windows and quiet hours that ended, measure the load and adjust admission. To be called every `pressure_tick_ms`."""
+        """Find windows, quiet hours and suspicions that ended, and adjust admission to the load. To be called every `pressure_tick_ms`."""
         self.mailbox_store.window_closer.tick(now_ms)
         self.broadcast_step.tick(now_ms)
+        self.connections.tick(now_ms)
         if self.admission.tick(now_ms):
             self.evict(now_ms)
 
@@ -484,6 +485,7 @@ class ShardCore:
             **self.output.counters,
             "users": len(self.mailboxes),
             "connections": self.connections.count,
+            "suspects": self.connections.presence.suspects,
             "pending": memory.messages + memory.cold,
             "broadcasts": len(self.mailbox_store.log),
             "windows": memory.windows,

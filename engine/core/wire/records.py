@@ -79,10 +79,10 @@ class Probe(Struct, array_like=True, tag=8, gc=False):
 
 
 class Probed(Struct, array_like=True, tag=38, gc=False):
-    """Answer to `Probe`: whether a connection of the user is attached, and the user's newest sequence number."""
+    """Answer to `Probe`: the user's presence (connected, suspect or offline), and the user's newest sequence number."""
 
     ref: int
-    online: bool
+    state: str
     seq: int
 
 

@@ -546,7 +546,7 @@ def test_a_probe_tells_whether_anyone_is_connected() -> None:
     world.tell(Probe(1, "t:u", "c", 0))
     world.attach(1)
     world.tell(Probe(2, "t:u", "c", 0))
-    assert [(p.ref, p.online) for p in of(world.settle(), Probed)] == [(1, False), (2, True)]
+    assert [(p.ref, p.state) for p in of(world.settle(), Probed)] == [(1, "offline"), (2, "connected")]
 
 
 def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
@@ -659,15 +659,6 @@ def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
     world.post()
     world.attach(1)
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
-
-
-def test_connects_and_disconnects_are_events() -> None:
-    world = World()
-    world.attach(1)
-    world.settle()
-    world.detach(1)
-    world.settle()
-    assert [(event.event, event.key, event.code) for event in world.events] == [("connect", "t:u", 0), ("disconnect", "t:u", 1006)]
 
 
 def test_a_user_of_another_shard_is_answered_with_moved() -> None:
