@@ -105,6 +105,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: bounds their memory
+    publish_inflight_bytes_max: Positive = 64 << 20  # and their bytes on links, where `users` makes a thousand of one body; then 429
     publish_delay_target_ms: Positive = (
         500  # a request that would wait longer is rejected with 429; low priority at half of it, normal at 80 %
     )
@@ -112,6 +113,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publish_window_items: Positive = 250  # sent to a shard and unanswered, beside high ones; grows to twice what its measured speed needs,
     # and shrinks to half while high ones are not answered within three times the shortest time an item took, and
     publish_high_ms: Positive = 10  # two commits on a good disk
+    publish_window_bytes: Positive = 32 << 20  # unanswered by one shard or scheduler, high ones included; an eighth of its link's queue,
+    # beyond which the session would be reset and everything sent again, and four of its batches
 
     # -- internal: delivery --------------------------------------------------------------------------------------------
     window: Positive = 256  # unacknowledged messages in flight per connection
@@ -227,6 +230,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
     link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
     link_timeout_ms: Positive = 3000  # without a reply, or a request, for this long the session ends
+    breaker_error_ratio: float = 0.5  # of requests to a shard that fail; then those that need it get 503 at once
+    breaker_window_ms: Positive = 10_000  # over which they are counted: longer than publish_timeout_ms, after which one has failed
+    breaker_calls_min: Positive = 20  # in it: fewer are no ratio
+    breaker_open_ms: Positive = 60_000  # unless a new session with the shard works earlier, as after a crash, in a second or two
+    breaker_probes: Positive = 10  # unanswered at once while it is tried again, and as many decide
 
     # -- internal: operating -------------------------------------------------------------------------------------------
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
@@ -313,5 +321,6 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
         "link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead",
     )
     yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
+    yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
     pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"

@@ -59,7 +59,16 @@ class Overloaded(EngineError):
 
 
 class Unavailable(EngineError):
-    """A required part did not answer, or this process accepts nothing new (HTTP 503): the same request succeeds later."""
+    """A required part did not answer, or this process accepts nothing new (HTTP 503): the same request succeeds later.
+
+    Args:
+        detail: which part, or why.
+        retry_ms: when it may be back, after so long; 0 when unknown.
+    """
+
+    def __init__(self, detail: str, retry_ms: float = 0.0) -> None:
+        super().__init__(detail)
+        self.retry_ms = retry_ms
 
 
 class RulesError(EngineError):

@@ -64,14 +64,17 @@ class EdgeLinks:
         config = self._config
         for shard in range(config.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
-            self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms)
+            on_open = partial(gateway.shard_answers, shard)
+            self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms, on_open)
         for scheduler in range(config.schedulers):
             on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
             name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
             self._link(name, wire.scheduler_to_edge, on_records, on_reset, config.schedulers, pacing_ms)
         return [self._follow_slots(gateway), *(link.run() for link in self.links.values())]
 
-    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float) -> None:
+    def _link(
+        self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float, on_open: Any = lambda: None
+    ) -> None:
         self.links[peer] = LinkCaller(
             self._context.peer(peer, self._config.namespace),
             f"edge-{self._index}",
@@ -79,6 +82,7 @@ class EdgeLinks:
             self._config,
             on_records=on_records,
             on_reset=on_reset,
+            on_open=on_open,
             peers=peers,
             pacing_ms=pacing_ms,
             context=self._context,

@@ -114,6 +114,7 @@ class LinkCaller:
         decoder: of the callee's records.
         on_records: called with the callee's records, in order.
         on_reset: called when a session begins, also the first: announce all state in `send` calls.
+        on_open: called when the callee has answered for the first time in a session, before the records of that answer.
         peers: number of such links of the calling actor.
         pacing_ms: overrides the setting `link_pacing_ms`.
         context: supplies the clock and session names.
@@ -128,6 +129,7 @@ class LinkCaller:
         *,
         on_records: Callable[[list[Any]], None],
         on_reset: Callable[[], None],
+        on_open: Callable[[], None] = lambda: None,
         peers: int = 1,
         pacing_ms: float | None = None,
         context: ProcessContext = REAL,
@@ -139,6 +141,7 @@ class LinkCaller:
         self._decoder = decoder
         self._on_records = on_records
         self._on_reset = on_reset
+        self._on_open = on_open
         self._limits = partial(link_limits, config, peers, pacing_ms)
         self._open_s = (config.link_timeout_ms + config.link_park_ms) / 1000
         self._caller: Caller | None = None
@@ -245,7 +248,9 @@ class LinkCaller:
         if caller.over:
             self._end(caller)
             return
-        self.open = True
+        if not self.open:
+            self.open = True
+            self._on_open()
         if not _taken(caller.session, "callee", batches, self._decoder, self._on_records):
             self._end(caller)
         self._pump()

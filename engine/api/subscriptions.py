@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.core.wire.records import OK, OVERLOADED, Subscribe, Subscribed
+from engine.core.wire.records import OK, OVERLOADED, Rejected, Subscribe, Subscribed
 from engine.errors import Overloaded, Unavailable
 from engine.gateway.shard_client import ShardClient
 
@@ -40,13 +40,18 @@ def begin_change(
         on_result: called once, with the subscriptions or with an error code.
     """
 
-    def answered(answer: Subscribed | None) -> None:
-        if answer is not None and answer.status == OK:
+    def answered(answer: Subscribed | Rejected | None) -> None:
+        overloaded = answer is not None and answer.status == OVERLOADED
+        if isinstance(answer, Subscribed) and answer.status == OK:
             on_result(answer.topics)
+        elif isinstance(answer, Subscribed) and overloaded:
+            on_result("too_many_topics")
         else:
-            on_result("too_many_topics" if answer is not None and answer.status == OVERLOADED else "unavailable")
+            on_result("overloaded" if overloaded else "unavailable")
 
     try:
         shard_client.send_request(lambda ref: Subscribe(ref, key, list(add), list(remove)), answered)
     except Overloaded:
         on_result("overloaded")
+    except Unavailable:
+        on_result("unavailable")

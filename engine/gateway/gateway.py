@@ -18,7 +18,8 @@ One ticker drives everything that depends on time: heartbeats and token expiry (
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection.
 
 Limits: `connections_max` connections, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
-`publish_inflight_max` unanswered records, then `Overloaded`. `engine.publish` has the table of who refuses what under load.
+`publish_inflight_max` unanswered records, or `publish_inflight_bytes_max`, then `Overloaded`. `engine.publish` has the table of who
+refuses what under load.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from engine.config import Config
+from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
@@ -39,7 +41,7 @@ from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
 from engine.gateway.metrics import EdgeMetrics
-from engine.gateway.pending_calls import PendingCalls
+from engine.gateway.pending_calls import CallLimits, PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
@@ -65,6 +67,7 @@ _ANSWERS: Final = frozenset(
         wire.Explained,
         wire.Traced,
         wire.Followed,
+        wire.Rejected,
     )
 )
 Messages = list[tuple[int, int, bytes]]
@@ -111,7 +114,19 @@ class Gateway:
         self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, PONG_MISSES_MAX)
         self._links = links
         self._router = router = RecordRouter(config, slots, context, links)
-        self.pending_calls = PendingCalls(config.publish_inflight_max, config.publish_timeout_ms, clock, router.route, router.lanes)
+        self.pending_calls = PendingCalls(
+            CallLimits(config.publish_inflight_max, config.publish_inflight_bytes_max, config.publish_timeout_ms),
+            BreakerLimits(
+                config.breaker_error_ratio,
+                config.breaker_window_ms,
+                config.breaker_calls_min,
+                config.breaker_open_ms,
+                config.breaker_probes,
+            ),
+            clock,
+            router.route,
+            router.lanes,
+        )
         self.pending_calls.add_routes(set(slots.owners))
         self.request_queue = RequestQueue(config, clock, lambda: self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
@@ -398,6 +413,10 @@ class Gateway:
                 self._announce(connection)
         self.pending_calls.repeat(index)
 
+    def shard_answers(self, index: int) -> None:
+        """Shard `index` has answered for the first time in a session."""
+        self.pending_calls.session_works(index)
+
     def scheduler_reset(self, index: int) -> None:
         """A new session with scheduler `index` begins."""
         self.pending_calls.repeat(~index)
@@ -429,6 +448,7 @@ class Gateway:
         for connection in list(self.backlog):
             connection.check_backlog(now_ms)
         self.pending_calls.expire(now_ms)
+        self.metrics.breakers = self.pending_calls.breaker_states
         if self._slots_wanted > self.slots.version:
             self._links.need_slots(self._slots_wanted)
         self._route_again()

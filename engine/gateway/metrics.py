@@ -50,6 +50,7 @@ class EdgeMetrics:
         self.signals_dropped = 0  # for want of room
         self.broadcasts = 0  # appended to the log
         self.degraded: dict[str, Callable[[], str]] = {}  # by part of the edge: why it does less than it should, "" when it does not
+        self.breakers: Mapping[int, int] = {}  # by shard, see `engine.core.edge.circuit_breaker.BreakerState`
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0.0
         self._status: Mapping[str, Any] | None = None
@@ -97,6 +98,14 @@ class EdgeMetrics:
         for transport in ("websocket", "sse", "poll"):
             connections.add_metric((self.edge, transport), self.connections[transport])
         yield connections
+        breakers = GaugeMetricFamily(
+            "engine_edge_breaker_state",
+            "Circuit breaker of this edge for a shard: 0 closed, 1 half-open, 2 open: requests to the shard are refused.",
+            labels=(*labels, "shard"),
+        )
+        for shard, state in sorted(self.breakers.items()):
+            breakers.add_metric((self.edge, str(shard)), int(state))
+        yield breakers
         for name, help_text, count in (
             ("engine_edge_broadcasts", "Broadcasts this edge has put into the log.", self.broadcasts),
             ("engine_edge_signals", "Signals counted.", self.signals),

@@ -6,8 +6,12 @@ a link session begins anew or its slot has moved; shards and schedulers recognis
 
 Every route has its lanes (`engine.publish.priority_lanes`): they decide when a record is sent, and refuse what would wait too long.
 
-Limits: `records_max` records await answers at once, then `Overloaded`; every call ends after `timeout_ms`, with `None` in
-place of the answers that did not come. `engine.publish` has the table of who refuses what under load.
+Every shard has a circuit breaker (`engine.core.edge.circuit_breaker`), which is reported how each of its records ends. While it does not
+admit, records for that shard are refused. Records for other shards, for schedulers (delayed messages) and broadcasts need nothing of it
+and are accepted: a request for users of several shards gets a result for each.
+
+Limits: `limits.records` records await answers at once, or `limits.bytes` and those of one request, then `Overloaded`; every call ends after
+`limits.timeout_ms`, with `None` in place of the answers that did not come. `engine.publish` has the table of who refuses what under load.
 
 A route is the number of the peer that answers, see `engine.gateway.record_router`.
 """
@@ -17,24 +21,65 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 
+from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.constants import HIGH
-from engine.core.wire.records import OVERLOADED, Posted, Schedule, TimerAnswer
-from engine.errors import Overloaded
+from engine.core.wire.records import (
+    OVERLOADED,
+    UNAVAILABLE,
+    EdgeToScheduler,
+    Explain,
+    Post,
+    Posted,
+    Rejected,
+    Schedule,
+    TimerAnswer,
+    encode,
+)
+from engine.errors import Overloaded, Unavailable
 from engine.publish.priority_lanes import PriorityLanes, refuse_closed
+
+_TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
+
+_ENVELOPE_BYTES: Final = 500
+"""Of a message on a link, beside its body: key, id, digest, terms."""
+
+_RETRY_MS_MAX: Final = 5000
+"""The longest that a publisher is told to wait while a breaker is open: usually a new session ends that within two seconds."""
+
+
+class CallLimits(Struct, frozen=True):
+    """Of the records of one edge that await answers: how many, their bytes on links, and for how long."""
+
+    records: int
+    bytes: int
+    timeout_ms: int
+
+
+def record_bytes(record: Struct) -> int:
+    """The size of a record on a link; of a message about, without encoding it."""
+    kind = type(record)
+    if kind is Post:
+        return len(record.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
+    if kind is Schedule:
+        return len(record.timer.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
+    if kind is Explain:
+        return len(record.post.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
+    return len(encode((record,)))
 
 
 class PendingCall:
     """The records of one request and their answers so far; `answers[i]` belongs to `records[i]`."""
 
-    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes")
+    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes")
 
-    def __init__(self, base: int, records: Sequence[Struct], routes: list[int], deadline_ms: int) -> None:
+    def __init__(self, base: int, records: Sequence[Struct], sizes: Sequence[int], routes: list[int], deadline_ms: int) -> None:
         self.base = base
         self.records = records
+        self.sizes = sizes
         self.routes = routes
         self.answers: list[Any] = [None] * len(records)
         self.deadline_ms = deadline_ms
@@ -57,18 +102,22 @@ class PendingCall:
             self.done.set_result(None)
 
 
-def _refusal(ref: int, record: Struct, backlog_ms: float) -> Posted | TimerAnswer:
+def _refusal(ref: int, record: Struct, status: int, detail: str, retry_ms: float) -> Posted | TimerAnswer | Rejected:
     """The answer to a record that was never sent."""
-    detail = "the backlog takes too long for this priority"
-    return TimerAnswer(ref, OVERLOADED, detail=detail) if type(record) is Schedule else Posted(ref, OVERLOADED, 0, detail, int(backlog_ms))
+    kind = type(record)
+    if kind is Post:
+        return Posted(ref, status, 0, detail, int(retry_ms))
+    if kind in _TIMER_REQUESTS:
+        return TimerAnswer(ref, status, detail=detail, retry_ms=int(retry_ms))
+    return Rejected(ref, status, detail, int(retry_ms))
 
 
 class PendingCalls:
     """All calls of one edge.
 
     Args:
-        records_max: records awaiting an answer at once.
-        timeout_ms: of every call.
+        limits: of the records that await answers.
+        breaker_limits: of the breaker of each shard.
         clock: milliseconds that never step.
         route: returns the route of a record, by the newest slot map.
         lanes: makes the lanes of a route. What they deliver may be lost; `repeat` is called then.
@@ -76,18 +125,20 @@ class PendingCalls:
 
     def __init__(
         self,
-        records_max: int,
-        timeout_ms: int,
+        limits: CallLimits,
+        breaker_limits: BreakerLimits,
         clock: Callable[[], int],
         route: Callable[[Any], int],
         lanes: Callable[[int], PriorityLanes],
     ) -> None:
-        self._records_max = records_max
-        self._timeout_ms = timeout_ms
+        self._limits = limits
+        self._breaker_limits = breaker_limits
         self._clock = clock
         self._route = route
         self._make_lanes = lanes
         self._lanes: dict[int, PriorityLanes] = {}
+        self._breakers: dict[int, CircuitBreaker] = {}  # by route, of shards
+        self.bytes = 0  # of the records that await answers
         self._calls: dict[int, PendingCall] = {}
         self._deadlines: deque[PendingCall] = deque()
         self._parked: list[int] = []
@@ -110,7 +161,14 @@ class PendingCalls:
         lanes = self._lanes.get(route)
         if lanes is None:
             lanes = self._lanes[route] = self._make_lanes(route)
+            if route >= 0:
+                self._breakers[route] = CircuitBreaker(self._breaker_limits, self._clock())
         return lanes
+
+    @property
+    def breaker_states(self) -> dict[int, BreakerState]:
+        """The state of each shard's breaker."""
+        return {route: breaker.state for route, breaker in self._breakers.items()}
 
     def begin(self, count: int, build: Callable[[int], Sequence[Struct]], priorities: Sequence[int] = ()) -> PendingCall:
         """Send the `count` records that `build(first ref)` makes, numbered consecutively. Await `PendingCall.done`.
@@ -120,39 +178,91 @@ class PendingCalls:
 
         Raises:
             Overloaded: too many records await answers, or some of these would wait too long; nothing was sent.
+            Unavailable: no breaker admits any of them; nothing was sent.
         """
-        if len(self._calls) + count > self._records_max:
+        if len(self._calls) + count > self._limits.records or self.bytes >= self._limits.bytes:
             backlog_ms = max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0)
-            raise Overloaded(f"{len(self._calls)} requests await their answers here, {self._records_max} are allowed", backlog_ms)
+            waiting = f"{len(self._calls)} requests of {self.bytes} bytes await their answers here"
+            raise Overloaded(f"{waiting}, {self._limits.records} of {self._limits.bytes} are allowed", backlog_ms)
         base = self._next
         records = build(base)
         routes = [self._route(record) for record in records]
+        self.add_routes(asked := set(routes))
+        closed = {route for route in asked if not self._admits(route)}
+        if closed and closed == asked:
+            raise Unavailable(*self._avoided(closed))
         if priorities:
-            refuse_closed((self._lanes_of(route), priority) for route, priority in set(zip(routes, priorities, strict=True)))
+            wanted = set(zip(routes, priorities, strict=True))
+            refuse_closed((self._lanes[route], priority) for route, priority in wanted if route not in closed)
         else:
             priorities = (HIGH,) * count
         self._next += count
-        call = PendingCall(base, records, routes, self._clock() + self._timeout_ms)
+        sizes = [record_bytes(record) for record in records]
+        call = PendingCall(base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
+        self.bytes += sum(sizes)
         self._deadlines.append(call)
-        self.add_routes(set(routes))
+        if closed:
+            self._refuse(call, closed)
         lanes = self._lanes
-        for ref, (route, record, priority) in enumerate(zip(routes, records, priorities, strict=True), base):
-            lanes[route].send(ref, record, priority)
+        for ref, (route, record, priority, size) in enumerate(zip(routes, records, priorities, sizes, strict=True), base):
+            if route not in closed:
+                lanes[route].send(ref, record, priority, size)
         return call
+
+    def _admits(self, route: int) -> bool:
+        breaker = self._breakers.get(route)
+        return breaker is None or breaker.admits(self._lanes[route].flow.waiting)
+
+    def _avoided(self, shards: Iterable[int]) -> tuple[str, int]:
+        """Why records for these shards are refused, and when to send them again."""
+        now_ms = self._clock()
+        retry_ms = max(self._breakers[shard].retry_ms(now_ms) for shard in shards)
+        names = ", ".join(f"shard-{shard}" for shard in sorted(shards))
+        return f"{names} has not been answering; what its users need of it is refused until it does", min(retry_ms, _RETRY_MS_MAX)
+
+    def _refuse(self, call: PendingCall, shards: Iterable[int]) -> None:
+        """Answer the records of a new call for these shards; they are not sent."""
+        detail, retry_ms = self._avoided(shards)
+        for ref, (record, route) in enumerate(zip(call.records, call.routes, strict=True), call.base):
+            if route in shards:
+                self._end(ref, call)
+                call.answer(ref, _refusal(ref, record, UNAVAILABLE, detail, retry_ms))
+
+    def _end(self, ref: int, call: PendingCall) -> None:
+        """This record awaits no answer any more."""
+        del self._calls[ref]
+        self.bytes -= call.sizes[ref - call.base]
 
     def answer(self, ref: int, answer: Any) -> None:
         """Store the answer to a record; one that nobody awaits any more is dropped."""
-        call = self._calls.pop(ref, None)
+        call = self._calls.get(ref)
         if call is not None:
-            self._lanes[call.routes[ref - call.base]].over(ref, answered=True)
+            self._end(ref, call)
+            index = ref - call.base
+            route = call.routes[index]
+            self._lanes[route].over(ref, call.sizes[index], answered=True)
+            if route >= 0:
+                self._breakers[route].succeeded()
             call.answer(ref, answer)
 
     def repeat(self, route: int) -> None:
-        """A new session with `route` began: send again what it has not answered, each record on its route by the newest slot map."""
-        for ref, call in list(self._calls.items()):
-            if call.routes[ref - call.base] == route and not self._lanes[route].has(ref):
-                self._resend(ref, call)
+        """A new session with `route` began: send again what it has not answered, each record on its route by the newest slot map.
+
+        That is at most what the lanes let out, `PriorityLanes`' window of bytes.
+        """
+        sent = [
+            (ref, call) for ref, call in self._calls.items() if call.routes[ref - call.base] == route and not self._lanes[route].has(ref)
+        ]
+        if route in self._breakers:
+            self._breakers[route].lost(sum(call.repeated for _, call in sent), self._clock())
+        for ref, call in sent:
+            self._resend(ref, call)
+
+    def session_works(self, route: int) -> None:
+        """The peer has answered in a new session."""
+        if route in self._breakers:
+            self._breakers[route].session_works(self._clock())
 
     def moved(self, ref: int, route: int, *, known: bool) -> None:
         """`route` does not own the slot of this record: send it elsewhere, or park it. `known`: our map is as new as the peer's."""
@@ -174,28 +284,40 @@ class PendingCalls:
 
     def _resend(self, ref: int, call: PendingCall) -> None:
         index = ref - call.base
-        record = call.records[index]
+        record, size = call.records[index], call.sizes[index]
         call.repeated = True
         before, call.routes[index] = call.routes[index], self._route(record)
         if call.routes[index] == before:
             self._lanes[before].again(ref, record)
         else:
-            self._lanes[before].over(ref, answered=False)
-            self._lanes_of(call.routes[index]).adopt(record)
+            self._lanes[before].over(ref, size, answered=False)
+            self._lanes_of(call.routes[index]).adopt(ref, record, size)
 
     def expire(self, now_ms: int) -> None:
         """Complete the calls whose time is over, refuse records that were never sent in time, and measure the routes."""
         for lanes in self._lanes.values():
             lanes.look(now_ms)
             for ref, record in lanes.overdue(now_ms):
-                call = self._calls.pop(ref)
-                lanes.over(ref, answered=False)
-                call.answer(ref, _refusal(ref, record, lanes.flow.delay_ms))
+                call = self._calls[ref]
+                self._end(ref, call)
+                lanes.over(ref, call.sizes[ref - call.base], answered=False)
+                detail = "the backlog takes too long for this priority"
+                call.answer(ref, _refusal(ref, record, OVERLOADED, detail, lanes.flow.delay_ms))
         deadlines = self._deadlines
         while deadlines and (deadlines[0].done.done() or deadlines[0].deadline_ms <= now_ms):
             call = deadlines.popleft()
             if not call.done.done():
-                for ref, route in enumerate(call.routes, call.base):
-                    if self._calls.pop(ref, None) is not None:
-                        self._lanes[route].over(ref, answered=False)
+                self._expire(call)
                 call.finish()
+        for breaker in self._breakers.values():
+            breaker.look(now_ms)
+
+    def _expire(self, call: PendingCall) -> None:
+        began_ms = call.deadline_ms - self._limits.timeout_ms
+        for ref, (route, size) in enumerate(zip(call.routes, call.sizes, strict=True), call.base):
+            if ref not in self._calls:
+                continue
+            self._end(ref, call)
+            if route >= 0 and not self._lanes[route].has(ref):
+                self._breakers[route].failed(began_ms)
+            self._lanes[route].over(ref, size, answered=False)

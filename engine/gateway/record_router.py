@@ -72,6 +72,7 @@ class RecordRouter:
         config = self._config
         return PriorityLanes(
             config.publish_window_items,
+            config.publish_window_bytes,
             config.publish_high_ms,
             config.publish_rate_initial_per_s / 1000,
             config.publish_delay_target_ms,

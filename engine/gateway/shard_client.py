@@ -2,8 +2,8 @@
 
 Each is one call (`engine.gateway.pending_calls`), which repeats its records and ends at its deadline.
 
-Every request raises `Overloaded` when too many records await answers (nothing was sent then), and all but `post` raise
-`Unavailable` when no answer came in time.
+Every request raises `Overloaded` when too many records await answers or would wait too long (nothing was sent then), or when the peer
+refused it under load, and `Unavailable` while the breaker of its shard is open; all but `post` also when no answer came in time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from engine.config import Config
+from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import partition_of_timer
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
@@ -129,12 +130,12 @@ class ShardClient:
     async def settle(self, key: str, seq: int, ids: list[str]) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
         self._metrics.acks += 1
-        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids))
+        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids), HIGH)
         return str(answer.error)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
         """Return whether the user is online, and its newest sequence number."""
-        answer, _ = await self._ask(lambda ref: wire.Probe(ref, key, client, seq))
+        answer, _ = await self._ask(lambda ref: wire.Probe(ref, key, client, seq), HIGH)
         return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
 
     async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> wire.Subscribed:
@@ -159,10 +160,10 @@ class ShardClient:
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
-        call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base))
+        call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base), (NORMAL,) * len(drafts))
         await call.done
-        if None in call.answers:
-            raise Unavailable("no answer in time")
+        for answer in call.answers:
+            _raise_unless_answered(answer)
         return call.answers
 
     async def happened(
@@ -179,7 +180,7 @@ class ShardClient:
 
     def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""
-        call = self._calls.begin(1, lambda ref: [build(ref)])
+        call = self._calls.begin(1, lambda ref: [build(ref)], (NORMAL,))
         call.done.add_done_callback(lambda _: answered(call.answers[0]))
 
     async def inspect(self, tenant: str, sid: str) -> wire.TimerAnswer:
@@ -201,21 +202,29 @@ class ShardClient:
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
         """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""
-        answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse))
+        answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
         return answer  # type: ignore[no-any-return]  # likewise
 
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> wire.TimerAnswer:
         if partition_of_timer(sid) is None:
             return wire.TimerAnswer(-1, wire.NOT_FOUND)
-        answer, call = await self._ask(build)
+        answer, call = await self._ask(build, HIGH)
         if answer.status == wire.NOT_FOUND and call.repeated and type(call.records[0]) is wire.Cancel:
             # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
             answer = wire.TimerAnswer(answer.ref, wire.OK)
         return answer  # type: ignore[no-any-return]
 
-    async def _ask(self, build: Callable[[int], Struct]) -> tuple[Any, PendingCall]:
-        call = self._calls.begin(1, lambda ref: [build(ref)])
+    async def _ask(self, build: Callable[[int], Struct], priority: int = NORMAL) -> tuple[Any, PendingCall]:
+        call = self._calls.begin(1, lambda ref: [build(ref)], (priority,))
         await call.done
-        if call.answers[0] is None:
-            raise Unavailable("no answer in time")
+        _raise_unless_answered(call.answers[0])
         return call.answers[0], call
+
+
+def _raise_unless_answered(answer: Any) -> None:
+    if answer is None:
+        raise Unavailable("no answer in time")
+    if type(answer) is wire.Rejected:
+        if answer.status == wire.OVERLOADED:
+            raise Overloaded(answer.detail, answer.retry_ms)
+        raise Unavailable(answer.detail, answer.retry_ms)

@@ -13,7 +13,6 @@ from starlette.websockets import WebSocket
 
 from engine.errors import Overloaded, Unavailable
 from engine.http.problems import (
-    RETRY_AFTER_S,
     Problem,
     method_not_allowed,
     not_found,
@@ -55,7 +54,7 @@ def _problem(error: Exception) -> Problem:
     if isinstance(error, Overloaded):
         return too_many_requests(str(error), retry_after_s(error.backlog_ms))
     if isinstance(error, Unavailable):
-        return unavailable(str(error), RETRY_AFTER_S)
+        return unavailable(str(error), retry_after_s(error.retry_ms))
     if not isinstance(error, HTTPException):
         return Problem(500, "the engine failed to answer; the operator's log says why")
     headers: Mapping[str, str] = error.headers or {}

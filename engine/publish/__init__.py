@@ -3,7 +3,7 @@
 Who refuses what under load
 ---------------------------
 A request is refused at the first place on its way that knows that it would wait too long or find no room. Refusing costs less the earlier
-it is, and needs knowledge that is only there later; so there are four places, each with its own measure. `share` is 50 % for low, 80 % for
+it is, and needs knowledge that is only there later; so there are several places, each with a measure. `share` is 50 % for low, 80 % for
 normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-After`, from the backlog that was measured.
 
     where, in order            refuses                                    when                                             answer
@@ -13,12 +13,17 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
     RequestQueue.enter         a publish request, its body unparsed       the same delay, or the age of the oldest         429
       (edge)                   (by its least important item)              request that waits >= share of that target
     RequestQueue.tick          a request that waits for its turn          it has waited publish_delay_target_ms            429
-    PendingCalls.begin         any request, before it sends anything      publish_inflight_max records are unanswered      429
-      (edge)
-    PriorityLanes.closed_ms    a publish request, before it sends         backlog of one of its shards, or the age of the  429
-      (edge, per shard or      anything                                   oldest record that waits >= share of the target
+    PendingCalls.begin         any request, before it sends anything      publish_inflight_max records are unanswered, or  429
+      (edge)                                                              publish_inflight_bytes_max of them
+    CircuitBreaker.admits      what needs a shard: immediate messages     breaker_error_ratio of its records have failed:  503; in `results`
+      (edge, per shard)        for its users, questions about them        for breaker_open_ms, or until it answers in a    for a part of a
+                                                                          new session; then all but breaker_probes         request
+    PriorityLanes.closed_ms    a request, before it sends anything        backlog of one of its shards, or the age of the  429
+      (edge, per shard or                                                 oldest record that waits >= share of the target
       scheduler)
-    PriorityLanes.overdue      a record that was never sent               it has waited publish_delay_target_ms            429, in `results`
+    PriorityLanes.overdue      a record that was never sent, because      it has waited publish_delay_target_ms            429, in `results`
+                               publish_window_items or _bytes are
+                               unanswered
     PendingCalls.expire        a record without an answer                 publish_timeout_ms                               503, in `results`
     Admission.takes            a post                                     pressure level 2: low; level 3: normal;          429, in `results`
       (shard)                                                             posts_pending_max, shard_memory_messages_max or
@@ -34,6 +39,9 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
   and its memory. The levels of pressure (`engine.core.shard.pressure`) begin at pressure_lag_ms and at 50, 70 and 85 % of the limits.
 - The edge measures what it has been answering (Little's law, `engine.core.edge.backlog`), so it usually refuses first; the shard's limits
   hold when several edges together send more than each of them expects.
+- Questions are requests like any other: acknowledgements, heartbeats and cancels by HTTP of high priority, everything else of normal.
+- A breaker refuses what its shard would leave unanswered for publish_timeout_ms. Delayed messages need a scheduler and broadcasts their
+  log, so they are accepted, as are items for the users of other shards; connections stay.
 - What is refused before anything was sent was not accepted. In `results` every item has its own outcome; repeating the whole request
   under the same ids is safe in every case.
 """

@@ -1,7 +1,9 @@
 """When an edge sends a record to a shard or scheduler: one queue per priority in front of every route.
 
 High leaves at once. Normal and low leave while fewer than a window of them are unanswered on the route, normal first; the others wait
-here, where high can still overtake them, and not in the link, which keeps order. Before anything of a request is sent, every route it
+here, where high can still overtake them, and not in the link, which keeps order. Nothing leaves while `window_bytes` are unanswered on the
+route: one request for a thousand users is one body here and a thousand on the link, whose queue is bounded. So what a new session of the
+link repeats, which is what was sent and not answered, is bounded too. Before anything of a request is sent, every route it
 concerns is checked for each of its priorities: it is closed to low when a new record would wait for half of `delay_target_ms`, to normal
 at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the time the backlog takes
 (`engine.publish` has the table of who refuses what under load).
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -27,11 +29,20 @@ SHARES: Final = (1.0, 0.8, 0.5)
 """Shares of the delay target at which a route closes to high, normal and low."""
 
 
+class _Waiting(NamedTuple):
+    """A record in a lane, since when, and its size on the link."""
+
+    record: Struct
+    since_ms: int
+    size: int
+
+
 class PriorityLanes:
     """The lanes of one route. The owner reports every record with `send` and `over`, and asks `closed_ms` before a request.
 
     Args:
         window_floor: the smallest window of unanswered records below high, see `engine.core.edge.backlog`.
+        window_bytes: while so many bytes are unanswered, nothing is sent; exceeded by one record at most.
         bearable_ms: while high ones take longer than this, and than is to be expected, the window shrinks.
         rate_per_ms: records answered per millisecond, until it is measured.
         delay_target_ms: the longest a record may wait.
@@ -42,6 +53,7 @@ class PriorityLanes:
     def __init__(
         self,
         window_floor: int,
+        window_bytes: int,
         bearable_ms: int,
         rate_per_ms: float,
         delay_target_ms: int,
@@ -51,7 +63,8 @@ class PriorityLanes:
         self._target_ms = delay_target_ms
         self._deliver = deliver
         self._clock = clock
-        self._waiting: tuple[OrderedDict[int, tuple[Struct, int]], ...] = tuple(OrderedDict() for _ in PRIORITIES)
+        self._waiting: tuple[OrderedDict[int, _Waiting], ...] = tuple(OrderedDict() for _ in PRIORITIES)
+        self._window_bytes = window_bytes
         self._unanswered = 0  # of normal and low
         self._high_unanswered: set[int] = set()
         self._window = ConcurrencyLimit(window_floor, bearable_ms, clock())
@@ -59,31 +72,39 @@ class PriorityLanes:
         self._high = Stopwatch()
         self.flow = Backlog(rate_per_ms, clock())
         self.queued = 0
+        self.bytes_sent = 0  # and unanswered
 
     def closed_ms(self, priority: int) -> float:
         """0 when the route takes records of this priority, else how long its backlog takes, or the oldest of this priority has waited."""
         delay_ms = self.flow.delay_ms
         lane = self._waiting[priority]
         if lane:
-            delay_ms = max(delay_ms, self._clock() - next(iter(lane.values()))[1])
+            delay_ms = max(delay_ms, self._clock() - next(iter(lane.values())).since_ms)
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
-    def send(self, ref: int, record: Struct, priority: int) -> None:
-        """Send a record, now or when its turn comes."""
+    def send(self, ref: int, record: Struct, priority: int, size: int) -> None:
+        """Send a record of `size` bytes, now or when its turn comes."""
         self.flow.waiting += 1
+        if self.bytes_sent >= self._window_bytes:
+            passes = False
+        elif priority == HIGH:
+            passes = not self._waiting[HIGH]
+        else:
+            passes = not self.queued and self._unanswered < self._window.size
+        if passes:
+            self._go(ref, record, priority, size)
+        else:
+            self._waiting[priority][ref] = _Waiting(record, self._clock(), size)
+            self.queued += 1
+
+    def _go(self, ref: int, record: Struct, priority: int, size: int) -> None:
+        self.bytes_sent += size
         if priority == HIGH:
             self._high_unanswered.add(ref)
             if self._high.timed < 0:
                 self._high.start(ref, self._clock())
-            self._go(ref, record)
-        elif not self.queued and self._unanswered < self._window.size:
-            self._unanswered += 1
-            self._go(ref, record)
         else:
-            self._waiting[priority][ref] = (record, self._clock())
-            self.queued += 1
-
-    def _go(self, ref: int, record: Struct) -> None:
+            self._unanswered += 1
         if self._any.timed < 0:
             self._any.start(ref, self._clock())
         self._deliver(record)
@@ -92,8 +113,8 @@ class PriorityLanes:
         """Whether this record waits for its turn."""
         return bool(self.queued) and any(ref in lane for lane in self._waiting)
 
-    def over(self, ref: int, *, answered: bool) -> None:
-        """The record was answered, or nobody awaits it any more. Waiting ones take its place."""
+    def over(self, ref: int, size: int, *, answered: bool) -> None:
+        """The record of `size` bytes was answered, or nobody awaits it any more. Waiting ones take its place."""
         if answered:
             self.flow.leave(1)
         else:
@@ -103,18 +124,25 @@ class PriorityLanes:
                 if lane.pop(ref, None) is not None:
                     self.queued -= 1
                     return
+        self.bytes_sent -= size
         if ref in self._high_unanswered:
             self._high_unanswered.discard(ref)
         else:
             self._unanswered -= 1
         if ref in (self._any.timed, self._high.timed):
             self._time(ref, answered=answered)
-        while self.queued and self._unanswered < self._window.size:
-            lane = next(lane for lane in self._waiting if lane)
+        if self.queued:
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send what the windows have room for, the most important first."""
+        while self.queued and self.bytes_sent < self._window_bytes:
+            priority = next(priority for priority, lane in enumerate(self._waiting) if lane)
+            if priority != HIGH and self._unanswered >= self._window.size:
+                return
+            ref, waiting = self._waiting[priority].popitem(last=False)
             self.queued -= 1
-            waiting_ref, (record, _) = lane.popitem(last=False)
-            self._unanswered += 1
-            self._go(waiting_ref, record)
+            self._go(ref, waiting.record, priority, waiting.size)
 
     def _time(self, ref: int, *, answered: bool) -> None:
         """A record that is timed has ended: measure how long it took, when it was answered."""
@@ -133,16 +161,20 @@ class PriorityLanes:
         self._time(ref, answered=False)
         self._deliver(record)
 
-    def adopt(self, record: Struct) -> None:
-        """Send a record that was sent on another route before, at once."""
+    def adopt(self, ref: int, record: Struct, size: int) -> None:
+        """Send a record that was sent on another route before: at once, or as soon as there is room for its bytes."""
+        if self.bytes_sent >= self._window_bytes:
+            self.send(ref, record, HIGH, size)
+            return
         self.flow.waiting += 1
+        self.bytes_sent += size
         self._unanswered += 1
         self._deliver(record)
 
     def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
         """Records that have waited for the whole target without being sent; the caller takes each out with `over`."""
         due_since_ms = now_ms - self._target_ms
-        return [(ref, record) for lane in self._waiting for ref, (record, since_ms) in _waiting_since(lane, due_since_ms)]
+        return [(ref, waiting.record) for lane in self._waiting for ref, waiting in _waiting_since(lane, due_since_ms)]
 
     def look(self, now_ms: int) -> None:
         """Measure. To be called some ten times a second."""
@@ -150,8 +182,8 @@ class PriorityLanes:
         self._window.look(self.flow.rate_per_ms)
 
 
-def _waiting_since(lane: OrderedDict[int, tuple[Struct, int]], since_ms: int) -> Iterator[tuple[int, tuple[Struct, int]]]:
-    return takewhile(lambda entry: entry[1][1] <= since_ms, lane.items())
+def _waiting_since(lane: OrderedDict[int, _Waiting], since_ms: int) -> Iterator[tuple[int, _Waiting]]:
+    return takewhile(lambda entry: entry[1].since_ms <= since_ms, lane.items())
 
 
 def refuse_closed(wanted: Iterable[tuple[PriorityLanes, int]]) -> None:

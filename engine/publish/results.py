@@ -33,7 +33,7 @@ from engine.core.wire.records import (
     Timer,
     TimerAnswer,
 )
-from engine.http.problems import RETRY_AFTER_S, Problem, conflict, retry_after_s, too_many_requests, unavailable
+from engine.http.problems import Problem, conflict, retry_after_s, too_many_requests, unavailable
 from engine.publish.drafts import Draft
 from engine.store.broadcast_stream import Appended
 
@@ -210,11 +210,10 @@ def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], a
     detail = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
     if status == CONFLICT:
         return conflict(detail, errors=errors, results=msgspec.to_builtins(made))
-    if status == OVERLOADED:
-        # A shard that refuses returns when to come back; a scheduler that does not has written its queue within a moment.
-        problem = too_many_requests(detail, retry_after_s(max(getattr(answer, "retry_ms", 0) for answer in answers)))
-    else:
-        problem = unavailable(detail, RETRY_AFTER_S)
+    # A shard that refuses returns when to come back, and so does an edge that avoids it; a scheduler that does not has written its queue
+    # within a moment, and storage answers again within seconds.
+    retry_s = retry_after_s(max((getattr(answer, "retry_ms", 0) for answer in answers), default=0))
+    problem = too_many_requests(detail, retry_s) if status == OVERLOADED else unavailable(detail, retry_s)
     problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
     return problem
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,11 +23,35 @@ SECONDS = 4.0
 DEADLINE_S = 30.0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pressed_engine() -> Iterator[RunningEngine]:
     """Half a second of backlog is much on a fast machine: an engine that lets nobody wait for long is soon beyond its capacity."""
     with running_engine("--shards", "1", env={"ENGINE_INTERNAL_PUBLISH_DELAY_TARGET_MS": "100"}) as running:
         yield running
+
+
+def peak_mb(engine: RunningEngine, kind: str) -> float:
+    """The most that the process of an actor has ever had in memory."""
+    (row,) = engine.status()[kind]
+    (peak,) = [line for line in Path(f"/proc/{row['pid']}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(peak.split()[1]) / 1024
+
+
+async def test_requests_that_are_far_larger_on_a_link_than_over_http_stop_nobody_and_fit_into_memory(pressed_engine: RunningEngine) -> None:
+    # Six requests of 70 KB are 360 MB on the link to the shard, more than its queue takes. The session was reset then and everything was
+    # sent again, fifteen times over, for the eight seconds that publishers wait; the edge grew by 540 MB.
+    before_mb = {kind: peak_mb(pressed_engine, kind) for kind in ("edges", "shards")}
+    headers = {"Authorization": f"Bearer {pressed_engine.token('app', 'publish')}", "Content-Type": "application/json"}
+    url, data = f"{pressed_engine.url}/v1/notifications", {"x": "y" * 60_000}
+    large = [{"users": [f"v{n}-{m}" for m in range(1000)], "type": "t", "priority": "high", "data": data} for n in range(6)]
+    async with httpx.AsyncClient(trust_env=False, verify=False, headers=headers, timeout=DEADLINE_S) as client:
+        answers = await asyncio.gather(*(client.post(url, content=json.dumps(item)) for item in large))
+        assert {answer.status_code for answer in answers} <= {202, 429}, [answer.text[:200] for answer in answers]
+        assert min(int(answer.headers["retry-after"]) for answer in answers if answer.status_code == 429) >= 1
+        small = json.dumps({"user": "small", "type": "t", "priority": "high"})
+        await until(lambda: client.post(url, content=small), DEADLINE_S, holds=lambda answer: answer.status_code == 202, look_s=0.05)
+    assert peak_mb(pressed_engine, "edges") - before_mb["edges"] < 150
+    assert peak_mb(pressed_engine, "shards") - before_mb["shards"] < 250
 
 
 async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through_nothing_is_lost_and_it_ends_by_itself(

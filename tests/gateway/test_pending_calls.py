@@ -7,14 +7,34 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from engine.core.wire.records import OVERLOADED, Probe, Probed
-from engine.errors import Overloaded
-from engine.gateway.pending_calls import PendingCall, PendingCalls
+from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState
+from engine.core.model.constants import HIGH
+from engine.core.model.envelope import Envelope
+from engine.core.wire.records import (
+    ACCEPTED,
+    OVERLOADED,
+    UNAVAILABLE,
+    Explain,
+    Post,
+    Posted,
+    Probe,
+    Probed,
+    Rejected,
+    Schedule,
+    SetProfile,
+    Timer,
+    encode,
+)
+from engine.errors import Overloaded, Unavailable
+from engine.gateway.pending_calls import CallLimits, PendingCall, PendingCalls, record_bytes
 from engine.publish.priority_lanes import PriorityLanes
 
 TIMEOUT_MS = 1000
-RECORDS_MAX = 10
+LIMITS = CallLimits(records=10, bytes=1000, timeout_ms=TIMEOUT_MS)
+BREAKER = BreakerLimits(error_ratio=0.5, window_ms=10_000, calls_min=4, open_ms=60_000, probes=2)
+WINDOW_BYTES = 5000
 
 
 class Peers:
@@ -24,13 +44,13 @@ class Peers:
         self.now_ms = 0
         self.routes: dict[str, int] = {}
         self.sent: list[tuple[int, int]] = []  # route, ref
-        self.calls = PendingCalls(RECORDS_MAX, TIMEOUT_MS, self.clock, lambda record: self.routes.get(record.key, 0), self._lanes)
+        self.calls = PendingCalls(LIMITS, BREAKER, self.clock, lambda record: self.routes.get(record.key, 0), self._lanes)
 
     def clock(self) -> int:
         return self.now_ms
 
     def _lanes(self, route: int) -> PriorityLanes:
-        return PriorityLanes(4, 10, 1.0, 500, lambda record: self.sent.append((route, record.ref)), self.clock)  # type: ignore[attr-defined]
+        return PriorityLanes(4, WINDOW_BYTES, 10, 1.0, 500, lambda record: self.sent.append((route, record.ref)), self.clock)  # type: ignore[attr-defined]
 
     def ask(self, *users: str) -> PendingCall:
         return self.calls.begin(len(users), lambda base: [Probe(base + n, user, "", 0) for n, user in enumerate(users)])
@@ -79,6 +99,138 @@ async def test_more_records_than_may_wait_are_refused_and_none_of_them_is_sent()
     assert len(peers.calls) == 8
     peers.ask("x", "y")
     assert len(peers.newly_sent()) == 2
+
+
+def message(ref: int, user: str, size: int = 500) -> Post:
+    return Post(ref, user, True, 0, Envelope(f"m{ref}", b"", HIGH, True, bytes(size - 500)))
+
+
+async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_of_them() -> None:
+    peers = Peers()
+    body = message(0, "a", 550)
+    call = peers.calls.begin(2, lambda base: [replace(body, ref=base), replace(body, ref=base + 1)], (HIGH, HIGH))
+    assert peers.calls.bytes == 1100
+    with pytest.raises(Overloaded):
+        peers.ask("b")
+    assert len(peers.calls) == 2
+    peers.calls.answer(call.base, Posted(0, ACCEPTED, 1))
+    assert peers.calls.bytes == 550
+    peers.ask("b")
+
+
+async def test_what_is_counted_of_a_record_is_about_its_size_on_a_link() -> None:
+    timer = Timer("0-a", "t:u", 1, 1, 1, message(0, "t:u", 1500).envelope)
+    for record in (message(1, "t:u", 1500), Schedule(1, True, timer), Explain(1, "t:u", 0, message(1, "t:u", 1500))):
+        assert 1000 < len(encode([record])) < record_bytes(record) == 1500
+    assert record_bytes(SetProfile(1, "t:u", None)) == len(encode([SetProfile(1, "t:u", None)]))
+
+
+async def failing(peers: Peers, *users: str) -> None:
+    """So many requests that their shards do not answer in time."""
+    peers.ask(*users)
+    peers.now_ms += TIMEOUT_MS
+    peers.calls.expire(peers.now_ms)
+    peers.newly_sent()
+
+
+async def test_a_shard_that_does_not_answer_in_time_is_avoided_and_no_other() -> None:
+    peers = Peers()
+    peers.routes = {"a": 0, "b": 1, "s": ~0}
+    await failing(peers, *"aaaa")
+    assert peers.calls.breaker_states == {0: BreakerState.OPEN}
+    with pytest.raises(Unavailable) as refused:
+        peers.ask("a")
+    assert 0 < refused.value.retry_ms <= 5000
+    assert peers.newly_sent() == []
+    peers.ask("b")
+    peers.ask("s")
+    assert [route for route, _ in peers.newly_sent()] == [1, ~0]
+
+
+async def test_of_a_request_for_several_shards_only_what_needs_the_avoided_one_is_refused_each_record_in_its_kind() -> None:
+    peers = Peers()
+    peers.routes = {"a": 0, "b": 1}
+    await failing(peers, *"aaaa")
+    call = peers.calls.begin(
+        4, lambda base: [message(base, "a"), message(base + 1, "b"), Probe(base + 2, "a", "", 0), Probe(base + 3, "b", "", 0)], (HIGH,) * 4
+    )
+    assert peers.newly_sent() == [(1, call.base + 1), (1, call.base + 3)]
+    post, _, probe, _ = call.answers
+    assert (type(post), post.ref, post.status) == (Posted, call.base, UNAVAILABLE)
+    assert (type(probe), probe.ref, probe.status) == (Rejected, call.base + 2, UNAVAILABLE)
+    assert "shard-0" in post.detail
+    assert post.retry_ms > 0
+    peers.answer(call.base + 1)
+    peers.answer(call.base + 3)
+    assert call.done.done()
+    assert (len(peers.calls), peers.calls.bytes) == (0, 0)
+
+
+async def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
+    peers = Peers()
+    peers.routes = {"s": ~0}
+    await failing(peers, *"ssssssss")
+    peers.ask("s")
+    assert len(peers.newly_sent()) == 1
+
+
+async def test_an_answer_that_refuses_is_an_answer() -> None:
+    peers = Peers()
+    for _ in range(20):
+        call = peers.calls.begin(1, lambda base: [message(base, "a")], (HIGH,))
+        peers.calls.answer(call.base, Posted(call.base, UNAVAILABLE))
+        peers.calls.expire(peers.now_ms)
+    assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
+
+
+async def test_what_was_never_sent_is_no_failure_of_the_shard() -> None:
+    peers = Peers()
+    peers.calls.begin(10, lambda base: [Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
+    assert len(peers.newly_sent()) == 4
+    for ref in range(3):
+        peers.answer(ref)  # three more are sent
+    peers.now_ms = TIMEOUT_MS
+    peers.calls.expire(TIMEOUT_MS)
+    assert peers.calls.breaker_states == {0: BreakerState.OPEN}, "four of seven that were sent failed"
+    peers = Peers()
+    peers.calls.begin(10, lambda base: [Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
+    for ref in range(5):
+        peers.answer(ref)
+    peers.now_ms = TIMEOUT_MS
+    peers.calls.expire(TIMEOUT_MS)
+    assert peers.calls.breaker_states == {0: BreakerState.CLOSED}, "four of nine; the tenth was never sent"
+
+
+async def test_a_session_that_works_lets_probes_through_and_their_answers_everything() -> None:
+    peers = Peers()
+    await failing(peers, *"aaaa")
+    peers.calls.repeat(0)
+    peers.calls.session_works(0)
+    peers.ask("a")
+    peers.ask("a")
+    with pytest.raises(Unavailable):
+        peers.ask("a")
+    for _, ref in peers.newly_sent():
+        peers.answer(ref)
+    peers.calls.expire(peers.now_ms)
+    assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
+    peers.ask(*"aaaa")
+
+
+async def test_one_lost_session_costs_nothing_the_second_one_that_loses_the_same_records_opens_the_breaker() -> None:
+    peers = Peers()
+    call = peers.ask(*"aaaa")
+    peers.calls.repeat(0)
+    peers.calls.session_works(0)
+    assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
+    peers.calls.repeat(0)
+    assert peers.calls.breaker_states == {0: BreakerState.OPEN}
+    peers.calls.session_works(0)
+    for ref in range(4):
+        peers.answer(ref)
+    peers.calls.expire(peers.now_ms)
+    assert call.done.done()
+    assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
 
 
 async def test_a_new_session_is_sent_what_its_route_has_not_answered_under_the_same_refs() -> None:
@@ -158,7 +310,7 @@ async def test_a_record_that_was_never_sent_is_refused_with_the_time_of_the_back
     call = peers.calls.begin(5, lambda base: [Probe(base + n, "a", "", 0) for n in range(5)], [1] * 5)
     assert [ref for _, ref in peers.newly_sent()] == [0, 1, 2, 3]
     peers.calls.expire(500)
-    assert call.answers[4].status == OVERLOADED
+    assert (type(call.answers[4]), call.answers[4].status) == (Rejected, OVERLOADED)
     assert call.answers[:4] == [None] * 4
     assert not call.done.done()
 
@@ -185,4 +337,5 @@ async def test_whatever_happens_each_record_is_answered_where_it_was_sent_last_a
         peers.answer(ref, ref)
     assert call.done.done()
     assert [answer.seq for answer in call.answers] == list(range(6))
-    assert all(lanes.flow.waiting == 0 for lanes in peers.calls._lanes.values())
+    assert all(lanes.flow.waiting == lanes.bytes_sent == 0 for lanes in peers.calls._lanes.values())
+    assert peers.calls.bytes == 0

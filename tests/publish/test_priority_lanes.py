@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import ACCEPTED, OVERLOADED, Post, Posted
 from engine.errors import Overloaded
-from engine.gateway.pending_calls import PendingCalls
+from engine.gateway.pending_calls import CallLimits, PendingCalls
 from engine.http.problems import retry_after_s
 from engine.publish.priority_lanes import SHARES, PriorityLanes
 
@@ -28,16 +29,23 @@ class Clock:
 class Edge:
     """Calls over lanes to routes that record what they are sent and answer when told."""
 
-    def __init__(self, *, window: int = 4, rate_per_ms: float = 1.0) -> None:
+    def __init__(self, *, window: int = 4, window_bytes: int = 32 << 20, rate_per_ms: float = 1.0) -> None:
         self.clock = Clock()
         self.sent: dict[int, list[Post]] = {}
         self.owner = 0
 
         def lanes(route: int) -> PriorityLanes:
             sent = self.sent.setdefault(route, [])
-            return PriorityLanes(window, 10, rate_per_ms, TARGET_MS, sent.append, self.clock)
+            return PriorityLanes(window, window_bytes, 10, rate_per_ms, TARGET_MS, sent.append, self.clock)
 
-        self.calls = PendingCalls(50_000, 8000, self.clock, lambda record: int(record.key) if record.key else self.owner, lanes)
+        breaker_limits = BreakerLimits(error_ratio=0.5, window_ms=10_000, calls_min=20, open_ms=60_000, probes=10)
+        self.calls = PendingCalls(
+            CallLimits(50_000, 64 << 20, 8000),
+            breaker_limits,
+            self.clock,
+            lambda record: int(record.key) if record.key else self.owner,
+            lanes,
+        )
 
     def post(self, *priorities: int, route: int | None = None) -> list[int]:
         """One request; returns its refs."""
@@ -46,6 +54,14 @@ class Edge:
             len(priorities),
             lambda base: [Post(base + n, key, True, 0, Envelope(f"i{base + n}", b"", p, True, b"")) for n, p in enumerate(priorities)],
             priorities,
+        )
+        return list(range(call.base, call.base + len(priorities)))
+
+    def post_bytes(self, size: int, *priorities: int) -> list[int]:
+        """One request, each of its records so large on a link."""
+        envelopes = [Envelope("i", b"", priority, True, bytes(size - 500)) for priority in priorities]
+        call = self.calls.begin(
+            len(priorities), lambda base: [Post(base + n, "", True, 0, envelope) for n, envelope in enumerate(envelopes)], priorities
         )
         return list(range(call.base, call.base + len(priorities)))
 
@@ -78,6 +94,54 @@ async def test_high_passes_everything_that_waits_and_normal_passes_low() -> None
     edge.answer(2)
     edge.answer(1)
     assert edge.refs() == [0, 3, 2, 1]
+
+
+async def test_high_ones_too_wait_while_a_window_of_bytes_is_unanswered_and_go_first_when_there_is_room() -> None:
+    edge = Edge(window=3, window_bytes=2000)
+    edge.post_bytes(1000, NORMAL, NORMAL)
+    edge.post_bytes(1000, LOW, HIGH, HIGH)
+    assert edge.refs() == [0, 1]
+    edge.answer(1)
+    assert edge.refs() == [0, 1, 3]
+    edge.post_bytes(1000, HIGH)
+    edge.answer(0)
+    edge.answer(3)
+    assert edge.refs() == [0, 1, 3, 4, 5], "one that came later waits behind the other high one"
+    edge.answer(4)
+    assert edge.refs() == [0, 1, 3, 4, 5, 2]
+
+
+async def test_a_record_larger_than_the_window_of_bytes_is_sent_by_itself() -> None:
+    edge = Edge(window_bytes=1000)
+    edge.post_bytes(5000, HIGH, HIGH)
+    assert edge.refs() == [0]
+    edge.answer(0)
+    assert edge.refs() == [0, 1]
+
+
+async def test_what_a_new_session_repeats_and_what_moves_here_is_a_window_of_bytes() -> None:
+    edge = Edge(window=100, window_bytes=2000)
+    edge.calls.add_routes([0, 1])
+    edge.post_bytes(1000, *[HIGH] * 10)
+    edge.calls.repeat(0)
+    assert edge.refs() == [0, 1, 0, 1]
+    edge.owner = 1
+    edge.post_bytes(1000, HIGH, HIGH)
+    edge.calls.moved(0, 0, known=True)
+    assert edge.refs(0)[4:] == [2], "its place on the old route is free"
+    assert edge.refs(1) == [10, 11], "it waits on the new one"
+    edge.answer(10)
+    assert edge.refs(1) == [10, 11, 0]
+
+
+async def test_an_expired_record_gives_its_bytes_back() -> None:
+    edge = Edge(window_bytes=1000)
+    edge.post_bytes(1000, HIGH)
+    edge.clock.now_ms = 8000
+    edge.calls.expire(8000)
+    assert edge.calls.bytes == 0
+    edge.post_bytes(1000, HIGH)
+    assert edge.refs() == [0, 1]
 
 
 async def test_while_high_ones_take_long_fewer_of_the_others_are_under_way() -> None:
@@ -227,7 +291,7 @@ STEPS = st.one_of(st.tuples(st.just("post"), st.sampled_from([HIGH, NORMAL, LOW]
 def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     sent: list[int] = []
-    lanes = PriorityLanes(2, 10, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
+    lanes = PriorityLanes(2, 1000, 10, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
     under_way: list[tuple[int, int]] = []  # (priority, ref)
     waiting: list[tuple[int, int]] = []
     ref = 0
@@ -237,7 +301,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
 
     for what, value in steps:
         if what == "post":
-            lanes.send(ref, ref, value)  # type: ignore[arg-type]
+            lanes.send(ref, ref, value, 1)  # type: ignore[arg-type]
             if value == HIGH or (not waiting and others() < 2):
                 under_way.append((value, ref))
             else:
@@ -245,7 +309,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
             ref += 1
         elif under_way:
             _, done = under_way.pop(value % len(under_way))
-            lanes.over(done, answered=True)
+            lanes.over(done, 1, answered=True)
             while waiting and others() < 2:
                 chosen = min(waiting)
                 waiting.remove(chosen)

@@ -335,6 +335,15 @@ class Hangup(Struct, array_like=True, tag=36, gc=False):
     reason: str
 
 
+class Rejected(Struct, array_like=True, tag=54, gc=False):
+    """Answer to a record other than `Post` that was not carried out: OVERLOADED or UNAVAILABLE, why, and when to send it again."""
+
+    ref: int
+    status: int
+    detail: str
+    retry_ms: int = 0
+
+
 class Moved(Struct, array_like=True, tag=39, gc=False):
     """This shard does not own the slot. Exactly one of `ref` (a record that is answered) and `conn` (an Attach) is not -1.
 
@@ -530,6 +539,7 @@ FromShard = (
     | Explained
     | Traced
     | Followed
+    | Rejected
     | Moved
     | Fault
 )
