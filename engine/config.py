@@ -22,6 +22,10 @@ Count = Annotated[int, Meta(ge=1, le=1024)]
 NonNegative = Annotated[int, Meta(ge=0)]
 
 
+REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
+"""Below it, the tenth that edges leave to the engine's own writes would be less than what may be under way."""
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an engine. Immutable; every process of one engine gets the same object.
 
@@ -51,6 +55,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [redis] --------------------------------------------------------------------------------------------
     redis_url: str = ""  # empty: the engine starts a Redis of its own
     redis_fsync: Literal["always", "everysec"] = "always"  # `everysec` may lose the last second in a power cut
+    redis_memory_bytes_max: NonNegative = 0  # 0: a third of the machine's; rewriting its file may take as much again
+    redis_durability: Literal["required", "reported"] = "required"  # a 202 must not promise what the Redis behind it does not keep
     redis_replicas_min: NonNegative = 0  # 0: a fail-over may lose the last moments
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
 
@@ -301,6 +307,11 @@ def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
         config.digest_ms <= remembered_s * 1000,
         f"digest_ms: must not exceed {remembered_s * 1000}, as long as ids are remembered, else a repeated publish could count twice",
+    )
+    yield (
+        not 0 < config.redis_memory_bytes_max < REDIS_MEMORY_BYTES_MIN,
+        f"redis_memory_bytes_max: at least {REDIS_MEMORY_BYTES_MIN}, or 0 for a third of the machine's memory; a tenth of it is "
+        "left for delivering what was accepted",
     )
     yield 0 < config.timer_degrade_load <= 1, "timer_degrade_load: a share of the claims, above 0 and at most 1"
     if config.redis_replicas_min:

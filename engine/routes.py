@@ -189,8 +189,14 @@ class _Api:
     async def event(self, request: Request) -> Response:
         """`POST /v1/events`: an event for the rules."""
         principal = self.authenticate(request, "publish")
+        self.gateway.storage.check_room()
         body = await read_body(request.scope, request.receive, self.config)
-        return _json(await self._events.take(body, principal), 202)
+        return _json({**await self._events.take(body, principal), **self._durability()}, 202)
+
+    def _durability(self) -> dict[str, str]:
+        """The member of an answer that says that storage keeps less than promised."""
+        word = self.gateway.storage.durability
+        return {"durability": word} if word else {}
 
     async def count(self, request: Request) -> Response:
         """`POST /v1/signals`: signals that only count."""
@@ -211,6 +217,7 @@ class _Api:
     async def subscribe(self, request: Request) -> Response:
         """`PUT /v1/subscriptions/{topic}?user=`."""
         principal, key, others = self._subscriber(request)
+        self.gateway.storage.check_room()
         topic = self._topic(request)
         if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
@@ -246,6 +253,7 @@ class _Api:
     async def set_profile(self, request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
         key = self._user_of(request, own=False)
+        self.gateway.storage.check_room()
         body = await read_body(request.scope, request.receive, self.config)
         return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
 
@@ -336,7 +344,8 @@ class _Api:
             problem = unavailable(f"not answering: {', '.join(failing)}", RETRY_AFTER_S)
             problem.members["failing"] = failing
             raise problem
-        return _json({"status": "ready", "quarantined": await self._quarantined(), "degraded": sorted(self.gateway.metrics.reasons())})
+        degraded = sorted(self.gateway.metrics.reasons())
+        return _json({"status": "ready", "quarantined": await self._quarantined(), "degraded": degraded, **self._durability()})
 
     async def _quarantined(self) -> int | None:
         """Stored records that could not be read; None when the controller does not answer at once: readiness does not depend on it."""

@@ -244,6 +244,40 @@ async def test_health_and_readiness_say_which_part_does_not_answer() -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
+async def test_storage_that_is_nearly_full_refuses_what_would_grow_it_and_names_the_limit() -> None:
+    async with edge_world() as world, world.http() as client:
+        world.gateway.storage.measured(91 << 20, 100 << 20)
+        item = {"user": "u1", "type": "a.b"}
+        for method, path, body in (
+            ("POST", "/v1/notifications", item),
+            ("POST", "/v1/notifications", item | {"delay": 60}),
+            ("POST", "/v1/notifications", {"topic": "news", "type": "a.b"}),
+            ("POST", "/v1/events", item),
+            ("PUT", "/v1/subscriptions/news?user=u1", None),
+            ("PUT", "/v1/users/u1/profile", {"level": "low"}),
+        ):
+            answer = await client.request(method, path, json=body)
+            detail = problem(answer, 429)["detail"]
+            assert "storage holds 91 MiB of the 100 MiB that it may (redis_memory_bytes_max)" in detail, (method, path)
+            assert int(answer.headers["retry-after"]) >= 5
+        assert not world.shard.received
+        assert (await client.get("/v1/users/u1/profile")).status_code == 200
+        assert (await client.delete("/v1/users/u1/profile")).status_code == 204, "what frees memory is not refused"
+        world.gateway.storage.measured(80 << 20, 100 << 20)
+        assert (await client.post("/v1/notifications", json=item)).status_code == 202
+
+
+async def test_a_weaker_durability_is_reported_by_readiness_and_in_every_202() -> None:
+    async with edge_world() as world, world.http() as client:
+        item = {"user": "u1", "type": "a.b"}
+        assert "durability" not in (await client.post("/v1/notifications", json=item)).json()
+        assert "durability" not in (await client.post("/v1/events", json=item)).json()
+        world.gateway.storage.durability = "everysec"
+        assert (await client.post("/v1/notifications", json=item)).json()["durability"] == "everysec"
+        assert (await client.post("/v1/events", json=item)).json()["durability"] == "everysec"
+        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 0, "degraded": [], "durability": "everysec"}
+
+
 async def test_readiness_waits_for_no_controller() -> None:
     async with edge_world() as world, world.http() as client:
         world.status = None  # it does not answer

@@ -258,10 +258,11 @@ class Controller:
         self._redis.pop("error", None)
         self._redis |= {
             "alive": True,
-            "version": info["redis_version"],
+            "version": info.get("valkey_version") or info["redis_version"],
             "pid": info["process_id"],
             "uptime_s": info["uptime_in_seconds"],
             "used_memory_bytes": info["used_memory"],
+            "memory_bytes_max": info.get("maxmemory", 0),
             "aof_enabled": bool(info.get("aof_enabled")),
             "aof_bytes": info.get("aof_current_size", 0),
         }

@@ -114,7 +114,13 @@ class Edge(Process):
         application = self._app(authenticator)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
-            for task in (*self._links.tasks(self._gateway), self._gateway.run(), self._signals.run(), authenticator.run()):
+            for task in (
+                *self._links.tasks(self._gateway),
+                self._gateway.run(),
+                self._signals.run(),
+                authenticator.run(),
+                self._gateway.storage.follow(self._redis),
+            ):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
 

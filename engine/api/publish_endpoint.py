@@ -77,6 +77,7 @@ class PublishEndpoint:
         principal = self._authenticator.authenticate(headers, query_string, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "publish")
         self._gateway.request_queue.check_unread()
+        self._gateway.storage.check_room()
         return principal
 
     async def publish(self, body: bytes, headers: RawHeaders, principal: Principal) -> bytes:
@@ -87,7 +88,8 @@ class PublishEndpoint:
         """
         content = Content.of(headers)
         await self._gateway.request_queue.enter(body, content)
-        return results_body(await self._gateway.shard_client.post(self.parse(body, content, principal)))
+        results = await self._gateway.shard_client.post(self.parse(body, content, principal))
+        return results_body(results, self._gateway.storage.durability)
 
     def parse(self, body: bytes, content: Content, principal: Principal) -> list[Draft]:
         """The drafts of a publish request.

@@ -85,6 +85,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
         {
             "redis_url": "URL of a Redis, 6.2 or newer: redis://, rediss://, unix://, redis+sentinel://HOST,HOST/NAME; empty starts one",
             "redis_fsync": "of the engine's own Redis; `everysec` may lose the last second in a power cut",
+            "redis_memory_bytes_max": "memory of the engine's own Redis; at nine tenths of it 429; 0: a third of the machine's",
+            "redis_durability": "of your Redis: `required` refuses one that fsyncs too late, `reported` says so on /readyz and in 202s",
             "redis_replicas_min": "replicas that must have a write before it is answered",
             "redis_timeout_ms": "time for one command",
         },

@@ -234,7 +234,7 @@ class _Run:
                     soft_wrap=True,
                 )
             self._supervisor = asyncio.ensure_future(self._redis.supervise())
-            self._config = msgspec.structs.replace(config, redis_url=self._redis.url)
+            self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported")
             return
         client = connect(config)
         try:

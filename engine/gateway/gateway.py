@@ -48,6 +48,7 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import too_many_requests, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
+from engine.store.storage_state import StorageState
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +132,8 @@ class Gateway:
         self.request_queue = RequestQueue(config, clock, lambda: self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
+
+        self.storage = StorageState()
 
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken

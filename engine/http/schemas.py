@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from engine.config import Config
 from engine.core.model.constants import PRIORITIES
@@ -26,6 +26,12 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_DURABILITY: Final[Schema] = {
+    "enum": ["everysec", "os", "memory", "evictable", "unknown"],
+    "description": 'Only where storage keeps less of accepted messages than promised (`redis_durability = "reported"`): what it keeps.',
+}
+
+
 def schemas(config: Config) -> dict[str, Schema]:
     """All named schemas."""
     return {
@@ -36,6 +42,7 @@ def schemas(config: Config) -> dict[str, Schema]:
             required=("accepted", "results"),
             accepted={"type": "integer", "description": "How many were accepted, scheduled or merged."},
             results={"type": "array", "items": ref("Result")},
+            durability=_DURABILITY,
         ),
         "Result": _object(
             "What became of one item: for one user, or for a topic or everyone (each mailbox gives a broadcast a `seq` of its own).",
@@ -168,6 +175,7 @@ def schemas(config: Config) -> dict[str, Schema]:
             results={"type": "array", "items": ref("Result")},
             scheduled={"type": "array", "items": {"type": "string"}, "description": "Scheduled ids."},
             cancelled={"type": "integer", "description": "Scheduled notifications that the event ended."},
+            durability=_DURABILITY,
         ),
         "CancelledAll": _object(
             "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
@@ -213,6 +221,7 @@ def schemas(config: Config) -> dict[str, Schema]:
                 "type": ["integer", "null"],
                 "description": "Stored records that could not be read; null when that is not known now.",
             },
+            durability=_DURABILITY,
         ),
         "Status": _status(),
         "Problem": _problem(),

@@ -64,9 +64,10 @@ class ItemResult(Struct, omit_defaults=True, gc=False):
     broadcast: bool = False
 
 
-class _Answer(Struct, gc=False):
+class _Answer(Struct, omit_defaults=True, gc=False):
     accepted: int
     results: Sequence[ItemResult]
+    durability: str = ""
 
 
 class Answered(Protocol):
@@ -134,9 +135,12 @@ def raise_unless_taken(made: Sequence[ItemResult], drafts: Sequence[Draft], answ
             raise _problem(made, status, drafts, answers)
 
 
-def results_body(results: Sequence[ItemResult]) -> bytes:
-    """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted."""
-    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results))
+def results_body(results: Sequence[ItemResult], durability: str = "") -> bytes:
+    """The 202 answer: `{"accepted": n, "results": [...]}`. Repeats and suppressed items do not count as accepted.
+
+    `durability` is a word of `engine.store.durability` where storage keeps less than promised, and left out where it does not.
+    """
+    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results, durability))
 
 
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemResult:

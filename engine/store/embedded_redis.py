@@ -26,7 +26,7 @@ from typing import IO, Final
 
 import psutil
 
-from engine.config import Config
+from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.redis_client import check_version
 from engine.store.server_program import NAMES, ServerProgram, installed_servers
@@ -62,6 +62,15 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory that this process may use: the machine's, or less where a control group limits it (a container)."""
+    limits: list[int] = [psutil.virtual_memory().total]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroup v2 and v1; without a limit: "max", or a huge number
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int((cgroups / name).read_text("ascii")))
+    return min(limits)
 
 
 class DataDirLock:
@@ -261,6 +270,7 @@ class EmbeddedRedis:
             "--aof-load-truncated", "yes",  # a crash may truncate the last write; acknowledged ones precede it
             "--auto-aof-rewrite-min-size", "256mb",
             "--save", "",  # the append-only file suffices; snapshots would cost forks
+            "--maxmemory", str(self._config.redis_memory_bytes_max or max(memory_bytes() // 3, REDIS_MEMORY_BYTES_MIN)),
             "--maxmemory-policy", "noeviction",  # reject a write rather than evict an accepted message
             "--timeout", "0",
             "--always-show-logo", "no",

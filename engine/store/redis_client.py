@@ -18,11 +18,12 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
 
 from engine.config import Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.connection_pool import CancellableConnection, ConnectionPool
+from engine.store.durability import REASONS, VerifiedConnection, WeakDurability, read_durability
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Script
 from engine.store.sentinel import SCHEMES, SentinelPool
@@ -65,7 +66,8 @@ def connect(config: Config) -> redis.Redis:
             pool = ConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:
         raise ConfigError(f"redis_url: {error}") from error
-    pool.connection_class = type("EngineConnection", (CancellableConnection, pool.connection_class), {})
+    mixins = (CancellableConnection, VerifiedConnection) if config.redis_durability == "required" else (CancellableConnection,)
+    pool.connection_class = type("EngineConnection", (*mixins, pool.connection_class), {})
     return redis.Redis.from_pool(pool)
 
 
@@ -78,7 +80,8 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
     """Wait until Redis answers and has loaded its data; returns its version.
 
     Raises:
-        StorageUnavailable: no reply within `timeout_s`, a rejected password, or a Redis older than `VERSION_MIN`.
+        StorageUnavailable: no reply within `timeout_s`, a rejected password, a Redis older than `VERSION_MIN`, or one that keeps less than
+            `redis_durability` requires.
     """
     where = display_url(config.redis_url)
     version = await _first_answer(client, where, time.monotonic() + timeout_s)
@@ -100,25 +103,17 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
         except AuthenticationError as error:
             raise StorageUnavailable(f"Redis at {where} refuses the login: {error}") from error
         except (ConnectionError, TimeoutError, OSError) as error:  # also while it loads: BusyLoadingError is a ConnectionError
+            if isinstance(error, WeakDurability) or isinstance(error.__cause__, WeakDurability):  # redis-py wraps it
+                raise StorageUnavailable(f"Redis at {where} {error}") from error
             if time.monotonic() > deadline:
                 raise StorageUnavailable(f"Redis at {where} does not answer ({error}); is it running, and reachable from here?") from error
             await asyncio.sleep(0.02)
 
 
 async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> list[str]:
-    """One sentence for each setting of this Redis under which an accepted message may be lost; empty when there is none.
-
-    A server that does not show its configuration (managed services) yields no warning about it.
-    """
-    try:
-        found = {**await client.config_get("appendonly"), **await client.config_get("maxmemory-policy")}
-    except RedisError:
-        found = {}
-    warnings = []
-    if found.get("appendonly") == "no":
-        warnings.append("Redis keeps no append-only file (appendonly no): accepted messages do not survive its restart")
-    if found.get("maxmemory-policy", "noeviction") != "noeviction":
-        warnings.append(f"Redis may evict accepted messages (maxmemory-policy {found['maxmemory-policy']}): set it to noeviction")
+    """One sentence for each reason why this Redis keeps less than promised, or takes nothing; empty when there is none."""
+    word = await read_durability(client)
+    warnings = [f"Redis: {REASONS[word]}"] if word else []
     connected = int((await client.info("replication"))["connected_slaves"])
     if connected < replicas_min:
         warnings.append(

@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def network_redis(folder: Path) -> Iterator[str]:
     port = free_port()
-    options = f"--port {port} --bind 127.0.0.1 --appendonly yes --maxmemory-policy noeviction --dir {folder}"
+    options = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always --dir {folder}"
     process = subprocess.Popen([find_server(), *options.split()], stdout=subprocess.DEVNULL)
     wait_for_port(port, process)
     yield f"redis://127.0.0.1:{port}/0"

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from redis.exceptions import RedisError, ResponseError
 
-from engine.config import Config
+from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
 from engine.store.redis_client import connect
 from engine.store.server_program import ServerProgram, installed_servers
 from tests.support.chaos.disk import CannotMount, filled, small_disk
@@ -44,7 +44,7 @@ async def running(config: Config, *servers: ServerProgram) -> AsyncIterator[Embe
 
 
 async def command(redis: EmbeddedRedis, config: Config, *words: str) -> object:
-    client = connect(msgspec.structs.replace(config, redis_url=redis.url))
+    client = connect(msgspec.structs.replace(config, redis_url=redis.url, redis_durability="reported"))
     try:
         return await client.execute_command(*words)
     finally:
@@ -141,6 +141,24 @@ async def test_files_of_the_oldest_server_are_opened_by_the_newest(config: Confi
         assert await command(redis, config, "XLEN", "log") == 1
 
 
+async def test_its_memory_is_limited_and_nothing_is_evicted(config: Config, server: ServerProgram) -> None:
+    third = memory_bytes() // 3
+    for given, expected in ((0, third), (REDIS_MEMORY_BYTES_MIN, REDIS_MEMORY_BYTES_MIN)):
+        limited = msgspec.structs.replace(config, redis_memory_bytes_max=given)
+        async with running(limited, server) as redis:
+            assert await command(redis, limited, "CONFIG", "GET", "maxmemory") == {b"maxmemory": b"%d" % expected}
+            assert await command(redis, limited, "CONFIG", "GET", "maxmemory-policy") == {b"maxmemory-policy": b"noeviction"}
+
+
+def test_the_memory_of_a_container_is_what_its_control_group_allows(tmp_path: Path) -> None:
+    machine = memory_bytes(tmp_path)
+    assert machine == psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_bytes(tmp_path) == machine
+    (tmp_path / "memory.max").write_text("1048576\n")
+    assert memory_bytes(tmp_path) == 1 << 20
+
+
 async def test_commands_that_nobody_may_use_are_not_there(config: Config, server: ServerProgram) -> None:
     async with running(config, server) as redis:
         for words in (("DEBUG", "SLEEP", "0"), ("MODULE", "LIST")):
@@ -168,8 +186,8 @@ def test_a_second_engine_on_the_same_data_directory_is_refused_by_name(tmp_path:
 
 _ENGINE_THAT_IS_KILLED = """
 import asyncio, os, signal, sys
-from engine.config import Config
-from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
+from engine.config import REDIS_MEMORY_BYTES_MIN, Config
+from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
 
 async def main():
     config = Config(data_dir=sys.argv[1])

@@ -11,7 +11,7 @@ from engine.errors import ConfigError
 from engine.store.server_program import ServerProgram, find_server, program_at
 from tests.support.missing_programs import missing
 
-REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --maxmemory-policy noeviction"
+REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync always --maxmemory-policy noeviction"
 
 
 class RedisServer:
@@ -23,11 +23,12 @@ class RedisServer:
         self.socket = folder / "redis.sock"
         self.url = f"unix://{self.socket}"
         self.process: subprocess.Popen[bytes] | None = None
+        self.options = REDIS_OPTIONS.split()
 
     def start(self) -> None:
         self.socket.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [self.program, "--unixsocket", self.socket, "--dir", self.folder, *REDIS_OPTIONS.split()],
+            [self.program, "--unixsocket", self.socket, "--dir", self.folder, *self.options],
             stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 10
