@@ -48,6 +48,7 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import too_many_requests, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
+from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Gateway:
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
 
         self.storage = StorageState()
+        metrics.degraded["storage"] = lambda: REASONS.get(self.storage.durability, "")
 
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
