@@ -275,7 +275,12 @@ async def test_a_weaker_durability_is_reported_by_readiness_and_in_every_202() -
         world.gateway.storage.durability = "everysec"
         assert (await client.post("/v1/notifications", json=item)).json()["durability"] == "everysec"
         assert (await client.post("/v1/events", json=item)).json()["durability"] == "everysec"
-        assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 0, "degraded": ["storage"], "durability": "everysec"}
+        assert (await client.get("/readyz")).json() == {
+            "status": "ready",
+            "quarantined": 0,
+            "degraded": ["storage"],
+            "durability": "everysec",
+        }
 
 
 async def test_readiness_waits_for_no_controller() -> None:
