@@ -35,7 +35,6 @@ from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.presence import OFFLINE
 from engine.errors import Invalid, Unavailable
-from engine.gateway import metrics
 from engine.gateway.connection import parse_cursor
 from engine.gateway.gateway import Gateway
 from engine.http import openapi, static_files
@@ -356,13 +355,14 @@ class _Api:
             return None
         return int(status.get("totals", {}).get("quarantined", 0))
 
-    async def metrics(self, _request: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """`GET /metrics`."""
         try:
             status = await self._status()
         except Unavailable:
             status = None
-        return Response(self.gateway.metrics.render(status), 200, {"Content-Type": metrics.CONTENT_TYPE})
+        text, content_type = self.gateway.metrics.render(status, request.headers.get("accept", ""))
+        return Response(text, 200, {"Content-Type": content_type, "Vary": "accept"})
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`."""

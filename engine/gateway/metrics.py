@@ -1,4 +1,4 @@
-"""The body of `GET /metrics`, in Prometheus' text format.
+"""The body of `GET /metrics`: Prometheus' text format 0.0.4, or OpenMetrics 1.0 for a client that prefers it.
 
 Counting must not cost: an edge handles tens of thousands of messages a second. So `EdgeMetrics` holds plain integers, which the
 hot paths add to, and the Prometheus objects are built from them at each scrape. Nothing is counted twice: what an edge counts
@@ -10,20 +10,24 @@ mix, and what must be complete on every scrape is among the `engine_*` ones.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
-
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 PUBLISH_BUCKETS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the publish latency: dense around the budget (p50 4 ms, p99 20 ms), then up to the publish timeout."""
+
+
+_openmetrics: Final[Callable[[CollectorRegistry], bytes]] = openmetrics.generate_latest  # has no types of its own
+_WEIGHT: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 class EdgeMetrics:
@@ -71,10 +75,17 @@ class EdgeMetrics:
         self._publish_counts[bisect_left(PUBLISH_BUCKETS_MS, elapsed_ms)] += 1
         self._publish_sum_ms += elapsed_ms
 
-    def render(self, status: Mapping[str, Any] | None) -> bytes:
-        """The whole text. `status`: the controller's, None while it does not answer; then its part is missing."""
+    def render(self, status: Mapping[str, Any] | None, accept: str = "") -> tuple[bytes, str]:
+        """The whole text, and its content type.
+
+        Args:
+            status: the controller's, None while it does not answer; then its part is missing.
+            accept: the client's `Accept` header.
+        """
         self._status = status
-        return generate_latest(self._registry)
+        if prefers_openmetrics(accept):
+            return _openmetrics(self._registry), openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def gather(self) -> Iterator[Metric]:
         """All families, freshly built."""
@@ -135,6 +146,21 @@ class EdgeMetrics:
             (self.edge,), _buckets(zip((*PUBLISH_BUCKETS_MS, -1), self._publish_counts, strict=True)), self._publish_sum_ms / 1000
         )
         yield publish
+
+
+def prefers_openmetrics(accept: str) -> bool:
+    """Does an `Accept` header (RFC 9110, section 12.5.1) name OpenMetrics 1.0 with a weight not below that of plain text?"""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for offer in accept.split(","):
+        media_type, *parameters = (part.strip() for part in offer.lower().split(";"))
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        if media_type in weights and (media_type == "text/plain" or values.get("version", "1.0.0") == "1.0.0"):
+            weights[media_type] = max(weights[media_type], _weight(values.get("q", "1")))
+    return 0 < weights["application/openmetrics-text"] >= weights["text/plain"]
+
+
+def _weight(text: str) -> float:
+    return float(text) if _WEIGHT.fullmatch(text) else 0.0
 
 
 class _Gatherer(Collector):
@@ -220,9 +246,7 @@ _ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edg
 
 def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     """The engine-wide families. A figure that an actor does not report (it is starting, or away) is left out."""
-    info = GaugeMetricFamily("engine_info", "Always 1; the label has the version.", labels=("version",))
-    info.add_metric((str(status.get("version", "")),), 1)
-    yield info
+    yield InfoMetricFamily("engine", "The version.", value={"version": str(status.get("version", ""))})
     rows = {role: [row for row in status.get(field) or () if isinstance(row, Mapping)] for role, field in _ROLES}
     everyone = [((role, str(row.get("index", ""))), row) for role in rows for row in rows[role]]
     for figure in _PROCESS:
@@ -238,7 +262,7 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
             storage.add_metric(labels, row["storage"] == "ok")
         if labels[0] == "edge" and isinstance(row.get("connections"), Mapping):
             for transport, count in row["connections"].items():
-                connections.add_metric((labels[1], str(transport)), count)
+                connections.add_metric((f"edge-{labels[1]}", str(transport)), count)  # its name, as in `engine_edge_*`
     yield storage
     yield connections
     yield from _latencies(status, rows)
@@ -253,8 +277,8 @@ def _latencies(status: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[st
     ):
         family = HistogramMetricFamily(name, help_text, labels=(role,))
         for row in rows[role]:
-            if row.get(field):
-                family.add_metric((str(row.get("index", "")),), _buckets(row[field]), None)
+            if row.get(field) and f"{field}_sum_ms" in row:
+                family.add_metric((str(row.get("index", "")),), _buckets(row[field]), row[f"{field}_sum_ms"] / 1000)
         yield family
     recent = GaugeMetricFamily(
         "engine_delivery_recent_seconds", "Quantiles from acceptance to the acknowledgement over the recent past.", labels=("quantile",)

@@ -383,13 +383,22 @@ def _operating() -> Part:
         content = {media_type: {"schema": schema or {"type": "string"}}}
         return {"get": _operation(name, "operating", summary, {200: ("As said.", content)}, problems, scope=None)}
 
+    text: Part = {"schema": {"type": "string"}}
     return {
         "/v1/status": {
             "get": _operation("status", "operating", "Every actor and the totals.", {200: ("Now.", _json("Status"))}, (503,), scope="admin")
         },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
         "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
-        "/metrics": public("metrics", "Prometheus text.", "text/plain"),
+        "/metrics": {
+            "get": _operation(
+                "metrics",
+                "operating",
+                "Figures for Prometheus, in its text format or, where `Accept` prefers it, OpenMetrics 1.0.",
+                {200: ("As said.", {"text/plain": text, "application/openmetrics-text": text})},
+                scope=None,
+            )
+        },
         "/openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
         "/": public("demo", "A live demo page.", "text/html"),
         "/client.js": public("client", "The browser client, an ES module.", "text/javascript"),

@@ -120,6 +120,7 @@ class Firing:
         self.compensated = 0  # timers moved to the compensation queue
         self.postponed = 0  # timers that a shard postponed
         self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)  # histogram over the first hand-out of each timer
+        self.lateness_sum_ms = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -356,7 +357,9 @@ class Firing:
             entry = self._entries[sid]
             if not entry.claimed:
                 entry.claimed = True
-                self.lateness[bisect_left(LATENESS_BUCKETS_MS, now_ms - entry.timer.due_ms)] += 1
+                late_ms = max(now_ms - entry.timer.due_ms, 0)
+                self.lateness[bisect_left(LATENESS_BUCKETS_MS, late_ms)] += 1
+                self.lateness_sum_ms += late_ms
             entry.state = HANDED
             lane.handed[sid] = now_ms + self._config.timer_refire_ms
             lane.handed_bytes += entry.size

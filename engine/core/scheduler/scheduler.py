@@ -174,6 +174,7 @@ class SchedulerCore:
             "removals_waiting": len(self._settling),
             "storage": "down" if self._failures else "ok",
             "lateness": [[upper_ms, count] for upper_ms, count in zip((*LATENESS_BUCKETS_MS, -1), self._firing.lateness, strict=True)],
+            "lateness_sum_ms": self._firing.lateness_sum_ms,
         }
 
     def lag_ms(self, now_ms: int) -> int:

@@ -79,9 +79,21 @@ class ShardOutput:
         latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was offline.
         send_latency: of acceptance to the first send, on connections that were open at the acceptance.
         ack_latency: of the first send on a connection to the ACK by that connection.
+        latency_sum_ms, send_latency_sum_ms, ack_latency_sum_ms: of the times that each counts; none shrinks when the clock is set back.
     """
 
-    __slots__ = ("ack_latency", "counters", "latency", "send_latency", "session_events", "to_edges", "to_schedulers")
+    __slots__ = (
+        "ack_latency",
+        "ack_latency_sum_ms",
+        "counters",
+        "latency",
+        "latency_sum_ms",
+        "send_latency",
+        "send_latency_sum_ms",
+        "session_events",
+        "to_edges",
+        "to_schedulers",
+    )
 
     def __init__(self) -> None:
         self.to_edges: list[tuple[str, Struct]] = []
@@ -89,6 +101,7 @@ class ShardOutput:
         self.session_events: deque[SessionEvent] = deque(maxlen=SESSION_EVENTS_MAX)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
+        self.latency_sum_ms = self.send_latency_sum_ms = self.ack_latency_sum_ms = 0
 
     def take_session_events(self, count_max: int) -> list[SessionEvent]:
         """Remove and return up to `count_max` of the oldest session events; pass them to `return_session_events` if the write fails."""
@@ -103,12 +116,17 @@ class ShardOutput:
     def acknowledged(self, settled: Settlement, now_ms: int) -> None:
         """Count acknowledged messages, and the times since their acceptance and since they were first sent."""
         latency, ack_latency = self.latency, self.ack_latency
+        latency_sum_ms = ack_latency_sum_ms = 0
         for message in settled.messages:
             ms = now_ms - message.accepted_ms
             latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+            latency_sum_ms += ms
         for sent_ms in settled.sent_ms:
             ms = now_ms - sent_ms
             ack_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+            ack_latency_sum_ms += ms
+        self.latency_sum_ms += max(latency_sum_ms, 0)
+        self.ack_latency_sum_ms += max(ack_latency_sum_ms, 0)
         self.counters["acknowledged"] += len(settled.messages)
 
     def sent(self, mailbox: Mailbox, messages: Sequence[tuple[int, int, bytes]], open_since_ms: int, now_ms: int) -> None:
@@ -117,15 +135,21 @@ class ShardOutput:
         Their time from acceptance until now counts if the connection was open then: otherwise it would be the time offline.
         """
         self.counters["delivered"] += len(messages)
-        hot, send_latency = mailbox.hot, self.send_latency
+        hot, send_latency, sum_ms = mailbox.hot, self.send_latency, 0
         for seq, attempt, _ in messages:
             accepted_ms = hot[seq].accepted_ms
             if attempt == 1 and open_since_ms <= accepted_ms:
                 ms = now_ms - accepted_ms
                 send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+                sum_ms += ms
+        self.send_latency_sum_ms += max(sum_ms, 0)
 
-    def histograms(self) -> dict[str, list[list[int]]]:
-        """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower."""
+    def histograms(self) -> dict[str, list[list[int]] | int]:
+        """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower.
+
+        And their sums, each named like its histogram with `_sum_ms`.
+        """
         bounds = (*LATENCY_BUCKETS_MS, -1)
         named = {"latency": self.latency, "send_latency": self.send_latency, "ack_latency": self.ack_latency}
-        return {name: [[bound, count] for bound, count in zip(bounds, counts, strict=True)] for name, counts in named.items()}
+        sums_ms = {f"{name}_sum_ms": getattr(self, f"{name}_sum_ms") for name in named}
+        return {name: [[bound, count] for bound, count in zip(bounds, counts, strict=True)] for name, counts in named.items()} | sums_ms

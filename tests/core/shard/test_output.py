@@ -43,6 +43,8 @@ def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
     assert counted(world, "send_latency") == {}, "the first send came when the user did"
     assert counted(world, "ack_latency") == {10: 1}
     assert counted(world, "latency") == {-1: 1}, "the histogram of the metrics stays what it is"
+    stats = world.core.stats(world.now_ms)
+    assert [stats[f"{name}_sum_ms"] for name in ("latency", "send_latency", "ack_latency")] == [HOUR_MS + 8, 0, 8]
 
 
 def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> None:
