@@ -129,6 +129,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ack_rtt_initial_ms: Positive = 250  # before the first measurement
     frame_bytes_max: Annotated[int, Meta(ge=125)] = 64 << 10  # from a client; ACKs are tiny, control frames have up to 125
     malformed_frames_max: Positive = 10
+    fragments_max: Positive = 128  # frames of one message: clients fragment by the kilobyte, if at all
+    client_frames_per_s: Positive = 20  # of one connection, beside cumulative ACKs: heartbeats, topics, tokens; beyond it 4429
+    client_frames_burst: Positive = 512  # two windows of messages that are acknowledged one by one
+    client_frames_per_message: Positive = 4  # more for each message delivered: an ACK by id, in fragments
+    frame_requests_per_connection_max: Positive = 16  # unanswered (un)subscriptions; a client that waits for its answers has one
+    frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
     socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's

@@ -140,6 +140,7 @@ class Gateway:
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
+        self.frame_requests = 0  # of all connections, unanswered
         self._next_id = 1
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS

@@ -3,6 +3,12 @@
     client frame --text/binary-->  WebSocketSession  --ack, nack, detach-->  Gateway
     client       <--write/ping---  WebSocketSession  <--on_messages, ...---  Gateway
 
+Budget. A cumulative ACK replaces the one before it on its way to the shard, so any number of them is taken. Every other frame costs an
+answer, a record for the shard, the check of a signature or an object of the library: it takes a token of the connection's bucket, a large
+one takes one per `_TOKEN_BYTES`. The bucket gains `client_frames_per_s`, and `client_frames_per_message` for each message delivered: a
+client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`) are bounded by number
+too, per connection and for all, so users cannot fill the table of unanswered calls that publishers need.
+
 `engine.transports.websocket_transport.DirectWebSocket` implements `write`, `ping` and `close` on a transport; the simulator has an
 implementation of its own.
 """
@@ -16,6 +22,7 @@ from engine.api import subscriptions
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
+from engine.core.edge.token_bucket import TokenBucket
 from engine.core.model.message import frame_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
@@ -30,8 +37,14 @@ TOKEN_EXPIRED: Final = 4401
 FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
+TOO_MANY_FRAMES: Final = 4429
 TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
 """The reason in the close frame, at most 123 bytes (RFC 6455, section 5.5)."""
+
+TOO_MANY_FRAMES_HINT: Final = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
+
+_TOKEN_BYTES: Final = 256
+"""The size up to which a frame takes one token: a message id and what is around it."""
 
 Verify = Callable[[str], Principal]
 """Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope `connect`."""
@@ -44,7 +57,7 @@ class WebSocketSession(Connection):
         verify: checks the fresh token of an `auth` frame.
     """
 
-    __slots__ = ("heard", "heartbeat", "malformed_frames", "owner", "unsent", "verify")
+    __slots__ = ("_budget", "_budgeted", "_requests", "heard", "heartbeat", "malformed_frames", "owner", "unsent", "verify")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, wire.WEBSOCKET, cursor, device)
@@ -54,6 +67,9 @@ class WebSocketSession(Connection):
         self.heard = False  # a frame arrived since the last `check`
         self.malformed_frames = 0
         self.unsent = False  # the client has not taken everything written
+        self._budget: TokenBucket | None = None  # made when it is needed: most clients only send ACKs
+        self._budgeted = 0  # the highest sequence number whose delivery the budget has gained from
+        self._requests = 0  # unanswered
 
     # -- For subclasses to implement. --------------------------------------------------------------------------------------
     def write(self, text: bytes) -> None:
@@ -63,6 +79,10 @@ class WebSocketSession(Connection):
     def ping(self, payload: bytes) -> None:
         """Send a ping frame."""
         raise NotImplementedError
+
+    def fail(self, code: int, reason: str) -> None:
+        """End it because of what the client sends, and read no more of that."""
+        self.close(code, reason)
 
     # -- From the gateway. -------------------------------------------------------------------------------------------------
     def on_welcome(self, record: wire.Welcome) -> None:
@@ -118,6 +138,8 @@ class WebSocketSession(Connection):
         if seq >= 0:
             self.gateway.ack(self, seq)
             return
+        if not self.spend(1 + len(data) // _TOKEN_BYTES):
+            return
         try:
             frame = client_frames.parse(data)
         except Invalid as error:
@@ -131,10 +153,24 @@ class WebSocketSession(Connection):
 
     def binary(self) -> None:
         """A binary frame arrived."""
-        if not self.ended:
+        if not self.ended and self.spend(1):
             self.heard = True
             self.gateway.metrics.frames_received += 1
             self._malformed("binary frames are not used")
+
+    def spend(self, tokens: int) -> bool:
+        """Take tokens for a frame other than a cumulative ACK. When there are not so many, end the connection and return false."""
+        config, now_ms = self.gateway.config, self.gateway.clock()
+        budget = self._budget
+        if budget is None:
+            budget = self._budget = TokenBucket(config.client_frames_per_s, config.client_frames_burst, now_ms)
+        elif self.sent > self._budgeted:
+            budget.put((self.sent - self._budgeted) * config.client_frames_per_message)
+        self._budgeted = self.sent
+        if budget.take(now_ms, tokens):
+            return True
+        self.fail(TOO_MANY_FRAMES, TOO_MANY_FRAMES_HINT)
+        return False
 
     def _handle(self, frame: client_frames.ClientFrame) -> None:
         if type(frame) is client_frames.ClientAck:
@@ -164,11 +200,17 @@ class WebSocketSession(Connection):
         forbidden = [topic for topic in add if not permits(self.owner, topic)]
         if forbidden:
             self.write(client_frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
+        elif self._requests >= config.frame_requests_per_connection_max or self.gateway.frame_requests >= config.frame_requests_max:
+            self.write(client_frames.error("overloaded", "too many requests are unanswered; the subscriptions are unchanged"))
         else:
+            self._requests += 1
+            self.gateway.frame_requests += 1
             subscriptions.begin_change(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
 
     def _on_subscribed(self, topics: list[str] | str) -> None:
         """The shard's answer: the user's topics, or the code of an error."""
+        self._requests -= 1
+        self.gateway.frame_requests -= 1
         if isinstance(topics, str):
             self.write(client_frames.error(topics, "the subscriptions are unchanged"))
         else:
@@ -181,7 +223,7 @@ class WebSocketSession(Connection):
             if problem.status == 403:
                 self.close(FORBIDDEN, "the token does not allow to connect")
             else:
-                self.write(client_frames.error("unauthorized", problem.detail))
+                self._malformed(problem.detail, "unauthorized")
             return
         if f"{owner.tenant}:{owner.user}" != self.key:
             self.close(FORBIDDEN, "the token is another user's")
@@ -190,8 +232,8 @@ class WebSocketSession(Connection):
         self.owner = owner
         self.gateway.rejoin(self, memberships(owner))
 
-    def _malformed(self, detail: str) -> None:
+    def _malformed(self, detail: str, code: str = "malformed") -> None:
         self.malformed_frames += 1
-        self.write(client_frames.error("malformed", detail))
+        self.write(client_frames.error(code, detail))
         if self.malformed_frames >= self.gateway.config.malformed_frames_max:
-            self.close(POLICY_VIOLATION, "too many malformed frames")
+            self.fail(POLICY_VIOLATION, "too many malformed frames")

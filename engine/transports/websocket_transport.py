@@ -10,7 +10,8 @@ tasks and queues are freed. An idle connection is then a transport and one slott
 
 Reading. Frames are found by their headers (RFC 6455, section 5.2). The common case, a complete masked text frame, is unmasked here, and
 so are pongs. Everything else (fragments, pings, close, binary, errors) goes to a `ServerProtocol` of the websockets library, created
-when it is needed and dropped when it is idle. An incomplete frame, at most `frame_bytes_max` of it, is buffered here, so the library is
+when it is needed and dropped when it is idle; each of these frames takes a token of the connection's budget, and a message has at most
+`fragments_max` of them. An incomplete frame, at most `frame_bytes_max` of it, is buffered here, so the library is
 always at a frame boundary.
 
 Writing. A server does not mask (section 5.1): a frame is its header and the payload, passed to the transport as they are.
@@ -38,7 +39,7 @@ from engine.auth.tokens import Principal
 from engine.core.wire.records import Welcome
 from engine.gateway.connection import Cursor, Progress
 from engine.gateway.gateway import GOING_AWAY, Gateway
-from engine.transports.websocket_protocol import TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
+from engine.transports.websocket_protocol import POLICY_VIOLATION, TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
 
 try:
     from websockets.speedups import apply_mask
@@ -49,6 +50,8 @@ EXTENSION: Final = "notify.socket"
 """Key of `scope["extensions"]` under which the protocol of the connection is found: `{"protocol": HandshakeProtocol}`."""
 
 ABNORMAL_CLOSURE: Final = 1006
+
+TOO_MANY_FRAGMENTS: Final = "a message in too many fragments"
 
 _FINAL_TEXT: Final = 0x81
 _FINAL_PONG: Final = 0x8A
@@ -202,6 +205,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             return end
         if data[position] == _FINAL_TEXT and library is None:
             self.text(apply_mask(data[start:stop], data[start - 4 : start]))
+        elif not self.spend(1):
+            return end
         elif data[position] == _FINAL_PONG and size < 126:
             self.heartbeat.pong(apply_mask(data[start:stop], data[start - 4 : start]), self.gateway.clock())
         else:
@@ -215,10 +220,12 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         library.receive_data(data)
         for event in library.events_received():
             frame = cast("Frame", event)
-            if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self.ended:
                 self._fragments.append(frame)
                 if frame.fin:
                     self._message()
+                elif len(self._fragments) >= self.gateway.config.fragments_max:
+                    self.fail(POLICY_VIOLATION, TOO_MANY_FRAGMENTS)
         self._write_all(library.data_to_send())
         if library.parser_exc is not None:
             # Half-close and read on: closing a socket with unread bytes sends a reset, which would overtake the close frame.
@@ -320,6 +327,22 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         library = self._open_library()
         library.send_close(code, reason)
         self._write_all(library.data_to_send())
+        self._await_close()
+
+    def fail(self, code: int, reason: str) -> None:
+        """Send a close frame, half-close, and discard what the client still sends: it must cost nothing any more.
+
+        Closing a socket with unread bytes would send a reset, which would overtake the close frame.
+        """
+        if self.ended:
+            return
+        self.gateway.detach(self, code)
+        self._fragments.clear()
+        library = self._open_library()
+        library.fail(code, reason)
+        self._write_all(library.data_to_send())
+        if not self._transport.is_closing():
+            self._transport.write_eof()
         self._await_close()
 
     def _await_close(self) -> None:

@@ -17,6 +17,11 @@ _ROLES = {
 }
 
 
+def rss_bytes(pid: int) -> int:
+    """The memory that a process has in RAM."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def tree(pid: int) -> list[int]:
     """The process and all its descendants."""
     found, stack = [], [pid]

@@ -450,6 +450,102 @@ async def test_text_pings_are_life_enough() -> None:
         client.close()
 
 
+# -- more than it may send -------------------------------------------------------------------------------------------------
+async def test_ten_tokens_that_are_not_valid_close_1008() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        for number in range(10):
+            await socket.send(json.dumps({"type": "auth", "token": f"nonsense {number}"}))
+        for _ in range(10):
+            assert (await frame_of(socket, "error"))["code"] == "unauthorized"
+        assert (await closed_with(socket))[0] == 1008
+
+
+async def test_subscriptions_beyond_the_budget_close_4429_and_leave_room_for_publishers() -> None:
+    async with edge_world(publish_inflight_max=100) as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        world.shard.subscribe = lambda _record: None  # type: ignore[method-assign]
+        for number in range(world.config.client_frames_burst + 40):
+            await socket.send(json.dumps({"type": "subscribe", "topics": [f"t{number}"]}))
+        assert (await frame_of(socket, "error"))["code"] == "overloaded"
+        assert (await closed_with(socket))[0] == 4429
+        assert len(world.shard.of(wire.Subscribe)) == len(world.gateway.pending_calls) == 16
+        assert await world.publish("u2", count=80, priority="high") == list(range(1, 81))
+
+
+async def test_the_requests_of_all_connections_are_bounded_and_answers_make_room() -> None:
+    async with edge_world(frame_requests_max=3) as world, world.connect("a") as first, world.connect("b") as second:
+        held: list[Any] = []
+        answer = world.shard.subscribe
+        world.shard.subscribe = held.append  # type: ignore[method-assign]
+        for socket in (first, second):
+            for number in range(2):
+                await socket.send(json.dumps({"type": "subscribe", "topics": [f"t{number}"]}))
+        assert (await frame_of(second, "error"))["code"] == "overloaded"
+        await until(lambda: len(held) == 3)
+        for record in held:
+            answer(record)
+        assert (await frame_of(second, "subscribed"))["topics"] == ["t0"]
+        await until(lambda: world.gateway.frame_requests == 0)
+
+
+async def test_every_kind_of_frame_but_a_cumulative_ack_counts() -> None:
+    kinds = {
+        "ping": client_frame(b'{"type":"ping"}'),
+        "unknown": client_frame(b'{"type":"what"}'),
+        "ids": client_frame(b'{"type":"ack","ids":["x"]}'),
+        "nack": client_frame(b'{"type":"nack","ids":["x"]}'),
+        "control": client_frame(b"x", 9),
+        "pong": client_frame(b"x", 10),
+        "pieces": client_frame(b'{"type":"ack",', fin=False) + client_frame(b'"seq":0}', 0),
+    }
+    async with edge_world(client_frames_burst=50) as world:
+        for name, frame in kinds.items():
+            client = await world.raw(name)
+            await client.send(frame * 60)
+            assert await client.close_code() == 4429, name
+            client.close()
+        client = await world.raw()
+        await client.send(client_frame(b'{"type":"ack","seq":0}') * 10_000 + client_frame(b'{"type":"ping","ts":3}'))
+        while b'"pong"' not in (await client.frame())[1]:
+            pass
+        client.close()
+
+
+async def test_a_large_frame_counts_for_its_size() -> None:
+    async with edge_world(client_frames_burst=50) as world:
+        client = await world.raw()
+        await client.send(client_frame(b'{"type":"ack","ids":["%b"]}' % (b"x" * 256 * 50)))
+        assert await client.close_code() == 4429
+        client.close()
+
+
+async def test_messages_may_be_acknowledged_one_by_one_by_id_at_any_rate() -> None:
+    async with edge_world(client_frames_burst=20, client_frames_per_s=1) as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        for round_ in range(20):
+            await world.publish(count=10)
+            seen: list[Any] = []
+            while len(seen) < 10:
+                seen += (await frame_of(socket))["messages"]
+            for message in seen:
+                await socket.send(json.dumps({"type": "ack", "ids": [message["id"]]}))
+            await until(lambda rounds=round_ + 1: len(world.shard.of(wire.AckIds)) == 10 * rounds)
+
+
+async def test_what_a_client_sends_after_it_was_closed_is_discarded() -> None:
+    async with edge_world(close_timeout_ms=60_000) as world:
+        client = await world.raw()
+        await client.send(client_frame(b"{", fin=False))
+        empty = client_frame(b"", 0, fin=False)
+        await client.send(empty * 200)
+        assert await client.close_code() == 1008
+        received = world.gateway.metrics.frames_received
+        await client.send(empty * 5000 + client_frame(b"nonsense") * 100)
+        client.close()
+        await until(lambda: not world.server.server_state.connections)
+        assert world.gateway.metrics.frames_received == received
+
+
 # -- slow clients ----------------------------------------------------------------------------------------------------------
 BIG = b'"id":"big","data":"%b"' % (b"x" * 60_000)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Opcode
@@ -20,8 +22,10 @@ from engine.gateway.connection import NO_CURSOR
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
-from engine.transports.websocket_transport import DirectWebSocket
+from engine.transports.websocket_transport import TOO_MANY_FRAGMENTS, DirectWebSocket
 from tests.support.edge_world import NoLinks, NoLog, client_frame
+from tests.support.process_tree import rss_bytes
+from tests.support.running_engine import RunningEngine
 from tests.support.written_bytes import Transport
 
 FRAME_BYTES_MAX = 300
@@ -115,3 +119,34 @@ def test_byte_by_byte_is_no_different() -> None:
         ]
     )
     assert by_edge([bytes([byte]) for byte in data]) == by_library(data)
+
+
+# -- A running engine. -----------------------------------------------------------------------------------------------------
+EMPTY_FRAGMENTS = 1_000_001
+GROWTH_BYTES_MAX = 30 << 20
+"""A fifth of what a million fragments took when the edge kept them."""
+
+
+def test_a_million_empty_fragments_end_the_connection_and_take_no_memory(engine: RunningEngine) -> None:
+    (row,) = engine.status()["edges"]
+    url = httpx.URL(engine.url)
+    before = rss_bytes(row["pid"])
+    with socket.create_connection((url.host, url.port), timeout=20) as client:
+        head = (
+            "GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {engine.token('fragments')}\r\n\r\n"
+        )
+        client.sendall(head.encode())
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 101")
+        client.sendall(client_frame(b"{", fin=False))
+        empty, sent = client_frame(b"", 0, fin=False) * 1000, 0
+        while sent < EMPTY_FRAGMENTS:
+            client.sendall(empty)
+            sent += 1000
+        client.shutdown(socket.SHUT_WR)
+        read = b""
+        while data := client.recv(1 << 16):
+            read += data
+    assert b"\x88" + bytes([2 + len(TOO_MANY_FRAGMENTS)]) + struct.pack("!H", 1008) + TOO_MANY_FRAGMENTS.encode() in read
+    assert rss_bytes(row["pid"]) - before < GROWTH_BYTES_MAX
+    assert engine.status()["edges"][0]["pid"] == row["pid"]
