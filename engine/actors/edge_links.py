@@ -41,6 +41,8 @@ class EdgeLinks:
         self._context = context
         self._slots_wanted = asyncio.Event()
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
+        self._shards: list[LinkCaller] = []
+        self._schedulers: list[LinkCaller] = []
 
     @property
     def calls(self) -> int:
@@ -49,11 +51,11 @@ class EdgeLinks:
 
     def send_shard(self, index: int, record: Struct, eager: bool) -> None:
         """See LinkCaller.send."""
-        self.links[f"shard-{index}"].send(record, eager=eager)
+        self._shards[index].send(record, eager=eager)
 
     def send_scheduler(self, index: int, record: Struct) -> None:
         """See LinkCaller.send."""
-        self.links[f"scheduler-{index}"].send(record)
+        self._schedulers[index].send(record)
 
     def need_slots(self, _version: int) -> None:
         """A shard has a newer slot map: read it."""
@@ -65,17 +67,19 @@ class EdgeLinks:
         for shard in range(config.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
             on_open = partial(gateway.shard_answers, shard)
-            self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms, on_open)
+            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms, on_open)
+            self._shards.append(link)
         for scheduler in range(config.schedulers):
             on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
             name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
-            self._link(name, wire.scheduler_to_edge, on_records, on_reset, config.schedulers, pacing_ms)
+            link = self._link(name, wire.scheduler_to_edge, on_records, on_reset, config.schedulers, pacing_ms)
+            self._schedulers.append(link)
         return [self._follow_slots(gateway), *(link.run() for link in self.links.values())]
 
     def _link(
         self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float, on_open: Any = lambda: None
-    ) -> None:
-        self.links[peer] = LinkCaller(
+    ) -> LinkCaller:
+        link = self.links[peer] = LinkCaller(
             self._context.peer(peer, self._config.namespace),
             f"edge-{self._index}",
             decoder,
@@ -87,6 +91,7 @@ class EdgeLinks:
             pacing_ms=pacing_ms,
             context=self._context,
         )
+        return link
 
     async def _follow_slots(self, gateway: Gateway) -> None:
         """Read the slot map when a shard has a newer one, and every `_SLOTS_POLL_S`."""

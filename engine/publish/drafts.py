@@ -168,14 +168,24 @@ class Drafter:
     def _add(self, index: int, item: Item) -> None:
         """Append the drafts of the item at an index of the request, or none and raise `Invalid`."""
         # Validate. The order of the checks decides which fault of an item with several is reported.
-        topic, users, priority = self._recipients(item)
+        user = item.user
+        topic: str | None = None
+        priority: str | UnsetType = item.priority
+        if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast:
+            topic, users, priority = self._audience(item)
+        elif is_user(user, self._config.id_chars_max):
+            users = (user,)
+        else:
+            raise Invalid(_user_rule(self._config.id_chars_max), "$.user")
         head = self._heads.get((item.type, priority)) or self._head(item.type, priority)
         idempotent = item.id is not UNSET
         id = self._new_id() if item.id is UNSET else self._publisher_id(item.id)
         context = b""
         if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET or item.url is not UNSET:
             context = self._context(item)
-        collapse, merge, data_bytes_max = self._collapse(item.collapse)
+        collapse, merge, data_bytes_max = "", None, self._config.data_bytes_max
+        if item.collapse is not UNSET:
+            collapse, merge, data_bytes_max = self._collapse(item.collapse)
         data = b"null" if item.data is UNSET else self._json(item.data, "data", data_bytes_max)
         ts, ttl_ms, due_ms, choices = self._times(item)
         if merge is not None and ttl_ms <= merge.window_ms:
@@ -201,16 +211,6 @@ class Drafter:
         if topic is not None:
             draft = self._drafts[-1]
             draft.user, draft.topic = "", topic
-
-    def _recipients(self, item: Item) -> tuple[str | None, Sequence[str], str | UnsetType]:
-        """The topic (None: for users) and the users of an item, and its priority: low for a broadcast that names none."""
-        user, priority = item.user, item.priority
-        if user is UNSET or item.users is not UNSET or item.topic is not UNSET or item.broadcast:
-            topic, users = self._audience(item)
-            return topic, users, PRIORITIES[LOW] if topic is not None and priority is UNSET else priority
-        if not is_user(user, self._config.id_chars_max):
-            raise Invalid(_user_rule(self._config.id_chars_max), "$.user")
-        return None, (user,), priority
 
     def _publisher_id(self, id: str) -> str:
         """The id that a publisher chose, once it is checked."""
@@ -248,11 +248,9 @@ class Drafter:
             raise Invalid("an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", "$.url")
         return encoded
 
-    def _collapse(self, collapse: Collapse | UnsetType) -> tuple[str, Merge | None, int]:
+    def _collapse(self, collapse: Collapse) -> tuple[str, Merge | None, int]:
         """The collapse key, how messages of it are merged, and how many bytes `data` may have."""
         config = self._config
-        if collapse is UNSET:
-            return "", None, config.data_bytes_max
         chars_max, window_s_max, text_chars_max = config.id_chars_max, config.collapse_window_s_max, config.collapse_text_chars_max
         if not is_id(collapse.key, chars_max):
             raise Invalid(f"printable text of 1 to {chars_max} characters", "$.collapse.key")
@@ -286,21 +284,24 @@ class Drafter:
             raise Invalid(f"no category has this name; defined are {', '.join(sorted(self._categories))}", "$.category")
         return PolicyTerms(name, limits, since_ms)
 
-    def _audience(self, item: Item) -> tuple[str | None, Sequence[str]]:
-        """Whom the item is for, unless it names a lone `user`: a topic ("": everyone) and what stands for a user's name, or users."""
+    def _audience(self, item: Item) -> tuple[str | None, Sequence[str], str | UnsetType]:
+        """Whom the item is for, unless it names a lone `user`: a topic ("": everyone) and what stands for a user's name, or users.
+
+        Also its priority: low for a broadcast that names none.
+        """
         users = item.users
         given = [name for name in ("user", "users", "topic") if getattr(item, name) is not UNSET] + ["broadcast"] * item.broadcast
         if len(given) != 1:
             raise Invalid("exactly one of user, users, topic and broadcast: true is needed", f"$.{given[1]}" if given else "$.user")
         if users is not UNSET:
-            return None, self._distinct(users)
+            return None, self._distinct(users), item.priority
         chars_max = self._config.id_chars_max
         if item.topic is not UNSET and not is_topic(item.topic, chars_max):
             raise Invalid(f"printable text of 1 to {chars_max} characters without spaces and *", "$.topic")
         if item.collapse is not UNSET:
             raise Invalid("only for messages to users", "$.collapse")
         topic = EVERYONE if item.topic is UNSET else item.topic
-        return topic, (split_key(audience_key("", topic))[1],)
+        return topic, (split_key(audience_key("", topic))[1],), PRIORITIES[LOW] if item.priority is UNSET else item.priority
 
     def _distinct(self, users: list[str]) -> Sequence[str]:
         """The users of `users`, each once."""
