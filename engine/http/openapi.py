@@ -326,7 +326,7 @@ def _receiving(config: Config) -> Part:
                 "receiving",
                 "The WebSocket, subprotocol `notify.v1.json`; the token may also be the subprotocol `bearer.<token>`.",
                 {101: ("The connection speaks WebSocket.", {})},
-                (426, 429, 503),
+                (400, 426, 429, 503),
                 scope="connect",
                 parameters=(cursor, device),
             )

@@ -1,8 +1,9 @@
 """Server-sent events (WHATWG HTML, section 9.2), for clients whose network path carries no WebSocket.
 
-One response without end. A message is an event with `id:` (the cursor), `event: message` and `data:`. `welcome`, `revoke`, `gap`, `drain`
-and `close` are events without `id`, so the browser's cursor stays that of the last message. A comment per heartbeat interval keeps
-intermediaries from closing an idle stream. A stream has two tasks: one writes, one waits for the client to disconnect.
+One response without end. The first event is `welcome`, with the reconnection time (`retry:`). A message is an event with `id:` (the
+cursor), `event: message` and `data:`. `welcome`, `revoke`, `gap`, `drain` and `close` are events without `id`, so the browser's cursor
+stays that of the last message. A comment per heartbeat interval keeps intermediaries from closing an idle stream. A stream has two
+tasks: one writes, one waits for the client to disconnect.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ SSE_HEADERS: Final = (
     (b"x-accel-buffering", b"no"),  # nginx buffers responses otherwise
 )
 _CLIENT_LEFT: Final = 1006  # a stream has no closing handshake: whether the client or the network ended it is unknown
+_COMMENT: Final = b":\n"
+"""Without an empty line behind it, which some clients take for the end of an event without data (httpx-sse does, so does the block of a
+lone `retry:`)."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -68,7 +72,7 @@ class EventStream(Connection):
         """
         self._transport = scope.get("extensions", {}).get(TRANSPORT, {}).get("transport")
         await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS, *headers]})
-        self._push(b"retry: %d\n\n" % self.gateway.config.reconnect_delays_ms[0])
+        self._push(_COMMENT)  # the response's head leaves with it, before the shard has answered
         self.gateway.attach(self)
         leaving = asyncio.ensure_future(until_disconnected(receive))
         self._writer = asyncio.ensure_future(self._write_all(send))
@@ -112,7 +116,8 @@ class EventStream(Connection):
 
     def on_welcome(self, record: wire.Welcome) -> None:
         """Send the `welcome` event."""
-        self._push(event("welcome", client_frames.welcome(self.welcome_frame(record))))
+        retry = b"retry: %d\n" % self.gateway.config.reconnect_delays_ms[0]
+        self._push(retry + event("welcome", client_frames.welcome(self.welcome_frame(record))))
 
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """Send one event per message, all in one write. A retry of what is still in the buffer is left out."""
@@ -159,7 +164,7 @@ class EventStream(Connection):
             self.close(TOKEN_EXPIRED, "the token has expired")
         elif now_ms >= self._beat_ms:
             self._beat_ms = now_ms + self.gateway.config.heartbeat_ms
-            self._push(b":\n\n")
+            self._push(_COMMENT)
         return min(self._beat_ms, now_ms + max(self.expires_ms - wall_ms, 0))
 
     def check_backlog(self, now_ms: int) -> None:

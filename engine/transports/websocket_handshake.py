@@ -28,7 +28,7 @@ from engine.core.model.routing import mailbox_key
 from engine.gateway.connection import Cursor, parse_cursor
 from engine.gateway.gateway import Gateway
 from engine.http.cors import origin_allowed
-from engine.http.problems import forbidden
+from engine.http.problems import bad_request, forbidden
 from engine.transports.websocket_protocol import Verify
 from engine.transports.websocket_transport import DirectWebSocket
 
@@ -108,13 +108,16 @@ class Sockets:
         """Authenticate and admit a request; return the arguments of its connection.
 
         Raises:
-            Problem: 401; 403, the token has no scope `connect`, or the page's origin is not allowed; 429, too many connections begin. Only
-                the last one has been counted, so it must be the answer.
+            Problem: 400, subprotocols are offered, but not ours; 401; 403, the token has no scope `connect`, or the page's origin is not
+                allowed; 429, too many connections begin. Only a 429 has been counted, so it must be the answer.
             Unavailable: the edge is full or draining.
         """
         principal = self._authenticator.authenticate(headers, query_string, subprotocols, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "connect")
         self._check_origin(dict(headers))
+        if subprotocols and SUBPROTOCOL not in subprotocols:
+            # Without a common subprotocol a client must fail the connection (RFC 6455, section 4.1), after a 101 that looked well.
+            raise bad_request(f"offer the subprotocol {SUBPROTOCOL}, beside that of the token, or none")
         self._gateway.admit(mailbox_key(principal.tenant, principal.user))
         query = dict(parse_qsl(query_string.decode("latin-1"), keep_blank_values=True))
         device = query.get("device", "")[: self._config.id_chars_max]

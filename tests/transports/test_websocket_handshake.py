@@ -69,7 +69,6 @@ GRANTED: list[dict[str, Any]] = [
     {},
     {"Sec_WebSocket_Protocol": None},
     {"Sec_WebSocket_Protocol": "other, notify.v1.json"},
-    {"Sec_WebSocket_Protocol": "other"},
     {"Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"},
     {"Sec_WebSocket_Extensions": "permessage-deflate; client_max_window_bits", "Cookie": "a=b", "User_Agent": "x"},
     {"target": "/v1/ws?last_event_id=e7-0&device=tv%20set"},
@@ -161,6 +160,7 @@ OTHERS: list[dict[str, Any]] = [
     {"Origin": "https://evil.example"},
     {"Origin": "http://127.0.0.1"},
     {"line": "Origin: http://127.0.0.1\r\nOrigin: https://evil.example"},
+    {"Sec_WebSocket_Protocol": "other"},
     {"Authorization": "Bearer nonsense"},
     {"Authorization": None},
     {"Authorization": None, "target": "/v1/ws?token=nonsense"},
@@ -199,6 +199,18 @@ async def test_a_refusal_is_counted_once() -> None:
         assert b" 503 " in await told(world, asked(world.token()))
         assert dict(world.gateway.metrics.refused) == {401: 1, 403: 2, 503: 1}
         assert not world.shard.of(wire.Attach)
+
+
+async def test_a_client_that_offers_subprotocols_but_not_ours_is_refused_before_the_upgrade() -> None:
+    async with edge_world() as world:
+        token = world.token()
+        for offered in ("other", f"bearer.{token}", f"other, bearer.{token}"):
+            answer = await told(world, asked(token, Authorization=None, target=f"/v1/ws?token={token}", Sec_WebSocket_Protocol=offered))
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"offer the subprotocol notify.v1.json" in answer
+        granted = await told(world, asked(token, Authorization=None, Sec_WebSocket_Protocol=f"bearer.{token}, notify.v1.json"))
+        assert b" 101 " in granted
+        assert token.encode() not in granted
 
 
 # -- Admission. ------------------------------------------------------------------------------------------------------------

@@ -220,8 +220,6 @@ async def test_only_the_offered_protocol_is_echoed_and_never_the_token() -> None
     async with edge_world() as world:
         async with world.connect(subprotocols=["notify.v1.json", f"bearer.{world.token()}"]) as socket:
             assert socket.subprotocol == "notify.v1.json"
-        async with world.connect(subprotocols=[f"bearer.{world.token()}"], additional_headers={}) as socket:
-            assert socket.subprotocol is None
         async with world.connect() as socket:
             assert socket.subprotocol is None
 
