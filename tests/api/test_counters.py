@@ -53,7 +53,7 @@ async def test_without_storage_what_has_a_place_still_counts_and_the_rest_is_dro
         await until(lambda: world.sums.numbers == [1])
         assert await count(world, [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "a"}]) == {"counted": 3, "dropped": 1}
         await sums(world, "a", status=503)
-        assert b'engine_edge_signals_dropped_total{edge="edge-0"} 1.0' in world.gateway.metrics.render(None)
+        assert b'engine_edge_signals_dropped_total{edge="edge-0"} 1.0' in world.gateway.metrics.render(None)[0]
         world.sums.failures = 0
         await until(lambda: world.sums.sums == {"default:first": 1, "default:a": 2, "default:b": 1})
 
