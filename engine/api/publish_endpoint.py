@@ -76,7 +76,7 @@ class PublishEndpoint:
         """
         principal = self._authenticator.authenticate(headers, query_string, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "publish")
-        self._gateway.request_queue.check_unread()
+        self._gateway.request_queue.check_unread(principal.tenant)
         self._gateway.storage.check_room()
         return principal
 
@@ -87,7 +87,7 @@ class PublishEndpoint:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
         content = Content.of(headers)
-        await self._gateway.request_queue.enter(body, content)
+        await self._gateway.request_queue.enter(body, content, principal.tenant)
         results = await self._gateway.shard_client.post(self.parse(body, content, principal))
         return results_body(results, self._gateway.storage.durability)
 

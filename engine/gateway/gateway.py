@@ -130,7 +130,7 @@ class Gateway:
             router.lanes,
         )
         self.pending_calls.add_routes(set(slots.owners))
-        self.request_queue = RequestQueue(config, clock, lambda: self.pending_calls.shards_ms, metrics.shed)
+        self.request_queue = RequestQueue(config, clock, self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
 
@@ -466,7 +466,7 @@ class Gateway:
             "published": self.metrics.published.total(),
             "refused": self.metrics.refused.total(),
             "awaiting": len(self.pending_calls),
-            "delay_ms": round(self.request_queue.delay_ms, 1),
+            "delay_ms": round(self.request_queue.queued_ms + self.pending_calls.backlog_ms, 1),
             "shed": dict(self.metrics.shed_requests),
             "backlog": len(self.backlog),
             "degraded": self.metrics.reasons(),

@@ -27,14 +27,18 @@ from msgspec import Struct
 
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.constants import HIGH
+from engine.core.model.routing import split_key
 from engine.core.wire.records import (
     OVERLOADED,
     UNAVAILABLE,
+    Cancel,
     EdgeToScheduler,
     Explain,
+    Inspect,
     Post,
     Posted,
     Rejected,
+    Reschedule,
     Schedule,
     TimerAnswer,
     encode,
@@ -43,6 +47,8 @@ from engine.errors import Overloaded, Unavailable
 from engine.publish.priority_lanes import PriorityLanes, refuse_closed
 
 _TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
+
+_OF_A_TENANT: Final = frozenset((Cancel, Inspect, Reschedule))
 
 _ENVELOPE_BYTES: Final = 500
 """Of a message on a link, beside its body: key, id, digest, terms."""
@@ -71,12 +77,23 @@ def record_bytes(record: Struct) -> int:
     return len(encode((record,)))
 
 
+def tenant_of(record: Any) -> str:
+    """The tenant that a record is of."""
+    kind = type(record)
+    if kind in _OF_A_TENANT:
+        return str(record.tenant)
+    return split_key(record.timer.key if kind is Schedule else record.key)[0]
+
+
 class PendingCall:
     """The records of one request and their answers so far; `answers[i]` belongs to `records[i]`."""
 
-    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes")
+    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes", "tenant")
 
-    def __init__(self, base: int, records: Sequence[Struct], sizes: Sequence[int], routes: list[int], deadline_ms: int) -> None:
+    def __init__(
+        self, tenant: str, base: int, records: Sequence[Struct], sizes: Sequence[int], routes: list[int], deadline_ms: int
+    ) -> None:
+        self.tenant = tenant
         self.base = base
         self.records = records
         self.sizes = sizes
@@ -148,9 +165,13 @@ class PendingCalls:
         return len(self._calls)
 
     @property
-    def shards_ms(self) -> float:
-        """How long a record sent to the least busy shard would wait, ms."""
+    def backlog_ms(self) -> float:
+        """How long all that waits for the least busy shard takes, ms."""
         return min((lanes.flow.delay_ms for route, lanes in self._lanes.items() if route >= 0), default=0.0)
+
+    def shards_ms(self, tenant: str) -> float:
+        """How long a record of this tenant sent to the least busy shard would wait, ms."""
+        return min((lanes.delay_ms(tenant) for route, lanes in self._lanes.items() if route >= 0), default=0.0)
 
     def add_routes(self, routes: Iterable[int]) -> None:
         """Make the lanes of routes that are new."""
@@ -186,6 +207,7 @@ class PendingCalls:
             raise Overloaded(f"{waiting}, {self._limits.records} of {self._limits.bytes} are allowed", backlog_ms)
         base = self._next
         records = build(base)
+        tenant = tenant_of(records[0]) if records else ""
         routes = [self._route(record) for record in records]
         self.add_routes(asked := set(routes))
         closed = {route for route in asked if not self._admits(route)}
@@ -193,12 +215,12 @@ class PendingCalls:
             raise Unavailable(*self._avoided(closed))
         if priorities:
             wanted = set(zip(routes, priorities, strict=True))
-            refuse_closed((self._lanes[route], priority) for route, priority in wanted if route not in closed)
+            refuse_closed(((self._lanes[route], priority) for route, priority in wanted if route not in closed), tenant)
         else:
             priorities = (HIGH,) * count
         self._next += count
         sizes = [record_bytes(record) for record in records]
-        call = PendingCall(base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
+        call = PendingCall(tenant, base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
         self.bytes += sum(sizes)
         self._deadlines.append(call)
@@ -207,7 +229,7 @@ class PendingCalls:
         lanes = self._lanes
         for ref, (route, record, priority, size) in enumerate(zip(routes, records, priorities, sizes, strict=True), base):
             if route not in closed:
-                lanes[route].send(ref, record, priority, size)
+                lanes[route].send(ref, record, priority, size, tenant)
         return call
 
     def _admits(self, route: int) -> bool:
@@ -241,7 +263,7 @@ class PendingCalls:
             self._end(ref, call)
             index = ref - call.base
             route = call.routes[index]
-            self._lanes[route].over(ref, call.sizes[index], answered=True)
+            self._lanes[route].over(ref, call.sizes[index], call.tenant, answered=True)
             if route >= 0:
                 self._breakers[route].succeeded()
             call.answer(ref, answer)
@@ -290,8 +312,8 @@ class PendingCalls:
         if call.routes[index] == before:
             self._lanes[before].again(ref, record)
         else:
-            self._lanes[before].over(ref, size, answered=False)
-            self._lanes_of(call.routes[index]).adopt(ref, record, size)
+            self._lanes[before].over(ref, size, call.tenant, answered=False)
+            self._lanes_of(call.routes[index]).adopt(ref, record, size, call.tenant)
 
     def expire(self, now_ms: int) -> None:
         """Complete the calls whose time is over, refuse records that were never sent in time, and measure the routes."""
@@ -300,7 +322,7 @@ class PendingCalls:
             for ref, record in lanes.overdue(now_ms):
                 call = self._calls[ref]
                 self._end(ref, call)
-                lanes.over(ref, call.sizes[ref - call.base], answered=False)
+                lanes.over(ref, call.sizes[ref - call.base], call.tenant, answered=False)
                 detail = "the backlog takes too long for this priority"
                 call.answer(ref, _refusal(ref, record, OVERLOADED, detail, lanes.flow.delay_ms))
         deadlines = self._deadlines
@@ -320,4 +342,4 @@ class PendingCalls:
             self._end(ref, call)
             if route >= 0 and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
-            self._lanes[route].over(ref, size, answered=False)
+            self._lanes[route].over(ref, size, call.tenant, answered=False)

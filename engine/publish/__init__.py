@@ -35,6 +35,8 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
                                                                           connections_per_s of the edge, or                429
                                                                           connections_of_user_per_s of the user
 
+- Delays and backlogs of RequestQueue and PriorityLanes are a tenant's own: what waits is taken from the tenants in turns
+  (`engine.publish.fair_lane`), so one that sends more than its share of an edge waits, and is refused, for itself.
 - The edge alone sees a request before it is parsed, and its own event loop; the shard alone sees the age of its oldest uncommitted post
   and its memory. The levels of pressure (`engine.core.shard.pressure`) begin at pressure_lag_ms and at 50, 70 and 85 % of the limits.
 - The edge measures what it has been answering (Little's law, `engine.core.edge.backlog`), so it usually refuses first; the shard's limits

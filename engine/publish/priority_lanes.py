@@ -8,14 +8,17 @@ concerns is checked for each of its priorities: it is closed to low when a new r
 at 80 % of it, to high at all of it. So a burst is absorbed, and load beyond capacity is refused with the time the backlog takes
 (`engine.publish` has the table of who refuses what under load).
 
+Tenants share a route fairly. What waits is taken in turns (`engine.publish.fair_lane`), so a tenant's new record waits for what its tenant
+has on the route, as often as there are tenants with records there. The route is closed to a tenant by that delay, not by the whole
+backlog: one that fills the route is refused, while the others are served as if it sent its share.
+
 States of a record: waiting (in a lane) -> sent -> over (answered, or its call has ended); or waiting -> refused, after the whole target:
 a record that was never sent was not accepted. A route that does not answer fills its own lanes and closes; other routes are unaffected.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -24,6 +27,7 @@ from msgspec import Struct
 from engine.core.edge.backlog import Backlog, ConcurrencyLimit, Stopwatch
 from engine.core.model.constants import HIGH, PRIORITIES
 from engine.errors import Overloaded
+from engine.publish.fair_lane import FairLane
 
 SHARES: Final = (1.0, 0.8, 0.5)
 """Shares of the delay target at which a route closes to high, normal and low."""
@@ -63,7 +67,8 @@ class PriorityLanes:
         self._target_ms = delay_target_ms
         self._deliver = deliver
         self._clock = clock
-        self._waiting: tuple[OrderedDict[int, _Waiting], ...] = tuple(OrderedDict() for _ in PRIORITIES)
+        self._waiting: tuple[FairLane[int, _Waiting], ...] = tuple(FairLane() for _ in PRIORITIES)
+        self._of_tenant: dict[str, int] = {}  # records that wait or are unanswered
         self._window_bytes = window_bytes
         self._unanswered = 0  # of normal and low
         self._high_unanswered: set[int] = set()
@@ -74,16 +79,24 @@ class PriorityLanes:
         self.queued = 0
         self.bytes_sent = 0  # and unanswered
 
-    def closed_ms(self, priority: int) -> float:
-        """0 when the route takes records of this priority, else how long its backlog takes, or the oldest of this priority has waited."""
-        delay_ms = self.flow.delay_ms
-        lane = self._waiting[priority]
-        if lane:
-            delay_ms = max(delay_ms, self._clock() - next(iter(lane.values())).since_ms)
+    def delay_ms(self, tenant: str) -> float:
+        """How long a new record of this tenant would wait: for the whole backlog, or for its own part of it in turns with the others'."""
+        whole_ms = self.flow.delay_ms
+        own = self._of_tenant.get(tenant, 0)
+        sharing = len(self._of_tenant) + (not own)
+        return min(whole_ms, own * sharing / self.flow.rate_per_ms)
+
+    def closed_ms(self, priority: int, tenant: str) -> float:
+        """0 when the route takes records of this priority and tenant, else how long its backlog takes, or its oldest has waited."""
+        delay_ms = self.delay_ms(tenant)
+        oldest = self._waiting[priority].first_of(tenant)
+        if oldest is not None:
+            delay_ms = max(delay_ms, self._clock() - oldest.since_ms)
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
-    def send(self, ref: int, record: Struct, priority: int, size: int) -> None:
+    def send(self, ref: int, record: Struct, priority: int, size: int, tenant: str) -> None:
         """Send a record of `size` bytes, now or when its turn comes."""
+        self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
         self.flow.waiting += 1
         if self.bytes_sent >= self._window_bytes:
             passes = False
@@ -94,7 +107,7 @@ class PriorityLanes:
         if passes:
             self._go(ref, record, priority, size)
         else:
-            self._waiting[priority][ref] = _Waiting(record, self._clock(), size)
+            self._waiting[priority].append(tenant, ref, _Waiting(record, self._clock(), size))
             self.queued += 1
 
     def _go(self, ref: int, record: Struct, priority: int, size: int) -> None:
@@ -113,15 +126,19 @@ class PriorityLanes:
         """Whether this record waits for its turn."""
         return bool(self.queued) and any(ref in lane for lane in self._waiting)
 
-    def over(self, ref: int, size: int, *, answered: bool) -> None:
+    def over(self, ref: int, size: int, tenant: str, *, answered: bool) -> None:
         """The record of `size` bytes was answered, or nobody awaits it any more. Waiting ones take its place."""
+        if (left := self._of_tenant[tenant] - 1) > 0:
+            self._of_tenant[tenant] = left
+        else:
+            del self._of_tenant[tenant]
         if answered:
             self.flow.leave(1)
         else:
             self.flow.drop(1)
         if self.queued:
             for lane in self._waiting:
-                if lane.pop(ref, None) is not None:
+                if lane.pop(ref) is not None:
                     self.queued -= 1
                     return
         self.bytes_sent -= size
@@ -140,7 +157,7 @@ class PriorityLanes:
             priority = next(priority for priority, lane in enumerate(self._waiting) if lane)
             if priority != HIGH and self._unanswered >= self._window.size:
                 return
-            ref, waiting = self._waiting[priority].popitem(last=False)
+            ref, waiting = self._waiting[priority].pop_next()
             self.queued -= 1
             self._go(ref, waiting.record, priority, waiting.size)
 
@@ -161,11 +178,12 @@ class PriorityLanes:
         self._time(ref, answered=False)
         self._deliver(record)
 
-    def adopt(self, ref: int, record: Struct, size: int) -> None:
+    def adopt(self, ref: int, record: Struct, size: int, tenant: str) -> None:
         """Send a record that was sent on another route before: at once, or as soon as there is room for its bytes."""
         if self.bytes_sent >= self._window_bytes:
-            self.send(ref, record, HIGH, size)
+            self.send(ref, record, HIGH, size, tenant)
             return
+        self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
         self.flow.waiting += 1
         self.bytes_sent += size
         self._unanswered += 1
@@ -174,7 +192,12 @@ class PriorityLanes:
     def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
         """Records that have waited for the whole target without being sent; the caller takes each out with `over`."""
         due_since_ms = now_ms - self._target_ms
-        return [(ref, waiting.record) for lane in self._waiting for ref, waiting in _waiting_since(lane, due_since_ms)]
+        return [
+            (ref, waiting.record)
+            for lane in self._waiting
+            for of_tenant in lane.in_order()
+            for ref, waiting in takewhile(lambda entry: entry[1].since_ms <= due_since_ms, of_tenant)
+        ]
 
     def look(self, now_ms: int) -> None:
         """Measure. To be called some ten times a second."""
@@ -182,16 +205,12 @@ class PriorityLanes:
         self._window.look(self.flow.rate_per_ms)
 
 
-def _waiting_since(lane: OrderedDict[int, _Waiting], since_ms: int) -> Iterator[tuple[int, _Waiting]]:
-    return takewhile(lambda entry: entry[1].since_ms <= since_ms, lane.items())
-
-
-def refuse_closed(wanted: Iterable[tuple[PriorityLanes, int]]) -> None:
-    """Check the routes of a request, with the priorities it has for each.
+def refuse_closed(wanted: Iterable[tuple[PriorityLanes, int]], tenant: str) -> None:
+    """Check the routes of a tenant's request, with the priorities it has for each.
 
     Raises:
         Overloaded: at least one of them is closed to one of its priorities.
     """
-    closed_ms, name = max(((lanes.closed_ms(priority), PRIORITIES[priority]) for lanes, priority in wanted), default=(0.0, ""))
+    closed_ms, name = max(((lanes.closed_ms(priority, tenant), PRIORITIES[priority]) for lanes, priority in wanted), default=(0.0, ""))
     if closed_ms:
-        raise Overloaded(f"the backlog takes {closed_ms:.0f} ms, too long for {name} priority", closed_ms)
+        raise Overloaded(f"the backlog of this tenant takes {closed_ms:.0f} ms, too long for {name} priority", closed_ms)

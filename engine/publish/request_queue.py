@@ -8,20 +8,24 @@ Refusing must be cheaper than accepting. Whether a request would wait too long f
 of the requests before it here, of the event loop itself, and of the shards (`engine.publish.priority_lanes`); its priority is found by a
 search in its bytes. A lane that more important requests keep passing shows in the age of its oldest request; one that has waited for the
 whole target is refused. `engine.publish` has the table of who refuses what under load.
+
+Tenants share the edge fairly: their requests take turns by bytes (`engine.publish.fair_lane`), and a tenant is refused by the delay of its
+own requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from engine.config import Config
 from engine.core.edge.backlog import Backlog
 from engine.core.model.constants import HIGH, LOW, PRIORITIES
 from engine.errors import Overloaded
 from engine.publish import media_types
+from engine.publish.fair_lane import FairLane
 from engine.publish.media_types import Content
 from engine.publish.priority_lanes import SHARES
 
@@ -31,74 +35,99 @@ _ITEM_BYTES: Final = 1000
 _LAG_FADES: Final = 0.5
 
 
+class _Request(NamedTuple):
+    """A request that waits: whose it is, its bytes, and since when."""
+
+    tenant: str
+    size: int
+    since_ms: int
+
+
 class RequestQueue:
     """The publish requests of one edge that wait to be parsed.
 
     Args:
         config: the engine's settings.
         clock: milliseconds that never step.
-        shards_ms: returns how long a record sent to the least busy shard waits now.
+        shards_ms: returns how long a record of a tenant sent to the least busy shard waits now.
         refused: counts the refused requests by priority.
     """
 
-    def __init__(self, config: Config, clock: Callable[[], int], shards_ms: Callable[[], float], refused: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, clock: Callable[[], int], shards_ms: Callable[[str], float], refused: Callable[[str], None]) -> None:
         self._target_ms = config.publish_delay_target_ms
         self._clock = clock
         self._shards_ms = shards_ms
         self._refused = refused
         self._flow = Backlog(config.publish_rate_initial_per_s * _ITEM_BYTES / 1000, clock())
-        self._lanes: tuple[deque[tuple[asyncio.Future[None], int, int]], ...] = tuple(deque() for _ in PRIORITIES)
+        self._lanes: tuple[FairLane[asyncio.Future[None], _Request], ...] = tuple(FairLane() for _ in PRIORITIES)
+        self._bytes_of: dict[str, int] = {}  # by tenant, of the requests that wait
         self._turn_taken = False
         self._lag_ms = 0.0
 
     @property
-    def delay_ms(self) -> float:
-        """How long a request that arrives now would wait, in addition to its own handling."""
-        return self._flow.delay_ms + self._lag_ms + self._shards_ms()
+    def queued_ms(self) -> float:
+        """How long all that waits here takes, and how late the event loop is."""
+        return self._flow.delay_ms + self._lag_ms
+
+    def delay_ms(self, tenant: str) -> float:
+        """How long a request of this tenant that arrives now would wait, in addition to its own handling."""
+        own = self._bytes_of.get(tenant, 0)
+        sharing = len(self._bytes_of) + (not own)
+        queued_ms = min(self._flow.delay_ms, own * sharing / self._flow.rate_per_ms)
+        return queued_ms + self._lag_ms + self._shards_ms(tenant)
 
     @property
     def waiting(self) -> int:
         """Requests that wait for their turn."""
         return sum(map(len, self._lanes))
 
-    def check_unread(self) -> None:
-        """Raise Overloaded when a request would be refused at any priority."""
-        self._check(HIGH)
+    def check_unread(self, tenant: str) -> None:
+        """Raise Overloaded when a request of this tenant would be refused at any priority."""
+        self._check(HIGH, tenant)
 
-    async def enter(self, body: bytes, content: Content) -> None:
+    async def enter(self, body: bytes, content: Content, tenant: str) -> None:
         """Return when it is this request's turn to be parsed; what follows must not await before it is.
 
         Raises:
             Overloaded: it would wait too long.
         """
-        size = len(body)
-        if self._turn_taken or self.delay_ms >= SHARES[LOW] * self._target_ms:
+        size = max(len(body), 1)
+        if self._turn_taken or self.delay_ms(tenant) >= SHARES[LOW] * self._target_ms:
             priority = media_types.least_priority(body, content)
-            self._check(priority)
+            self._check(priority, tenant)
             if priority != HIGH and self._turn_taken:
-                await self._wait(self._lanes[priority], size)
+                await self._wait(self._lanes[priority], _Request(tenant, size, self._clock()))
                 return
         self._flow.enter(size)
         self._flow.leave(size)
         self._take_turn()
 
-    def _check(self, priority: int) -> None:
-        delay_ms = self.delay_ms
-        lane = self._lanes[priority]
-        if lane:
-            delay_ms = max(delay_ms, self._clock() - lane[0][2])
+    def _check(self, priority: int, tenant: str) -> None:
+        delay_ms = self.delay_ms(tenant)
+        oldest = self._lanes[priority].first_of(tenant)
+        if oldest is not None:
+            delay_ms = max(delay_ms, self._clock() - oldest.since_ms)
         if delay_ms >= SHARES[priority] * self._target_ms:
             raise self._refusal(priority, delay_ms)
 
     def _refusal(self, priority: int, delay_ms: float) -> Overloaded:
         self._refused(PRIORITIES[priority])
-        return Overloaded(f"the backlog takes {delay_ms:.0f} ms, too long for {PRIORITIES[priority]} priority", delay_ms)
+        return Overloaded(f"the backlog of this tenant takes {delay_ms:.0f} ms, too long for {PRIORITIES[priority]} priority", delay_ms)
 
-    async def _wait(self, lane: deque[tuple[asyncio.Future[None], int, int]], size: int) -> None:
+    async def _wait(self, lane: FairLane[asyncio.Future[None], _Request], request: _Request) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.append((turn, size, self._clock()))
-        self._flow.enter(size)
+        lane.append(request.tenant, turn, request, request.size)
+        self._bytes_of[request.tenant] = self._bytes_of.get(request.tenant, 0) + request.size
+        self._flow.enter(request.size)
         await turn
+
+    def _left(self, request: _Request) -> None:
+        """A request does not wait any more."""
+        left = self._bytes_of[request.tenant] - request.size
+        if left:
+            self._bytes_of[request.tenant] = left
+        else:
+            del self._bytes_of[request.tenant]
 
     def _take_turn(self) -> None:
         if not self._turn_taken:
@@ -110,11 +139,12 @@ class RequestQueue:
         self._turn_taken = False
         for lane in self._lanes:
             while lane:
-                turn, size, _ = lane.popleft()
+                turn, request = lane.pop_next()
+                self._left(request)
                 if turn.done():  # its client has left
-                    self._flow.drop(size)
+                    self._flow.drop(request.size)
                     continue
-                self._flow.leave(size)
+                self._flow.leave(request.size)
                 turn.set_result(None)
                 self._take_turn()
                 return
@@ -124,8 +154,14 @@ class RequestQueue:
         self._lag_ms = max(late_ms, self._lag_ms * _LAG_FADES)
         self._flow.look(now_ms)
         for priority, lane in enumerate(self._lanes):
-            while lane and now_ms - lane[0][2] >= self._target_ms:
-                turn, size, since_ms = lane.popleft()
-                self._flow.drop(size)
+            overdue = [
+                entry
+                for of_tenant in lane.in_order()
+                for entry in takewhile(lambda entry: now_ms - entry[1].since_ms >= self._target_ms, of_tenant)
+            ]
+            for turn, request in overdue:
+                lane.pop(turn)
+                self._left(request)
+                self._flow.drop(request.size)
                 if not turn.done():
-                    turn.set_exception(self._refusal(priority, now_ms - since_ms))
+                    turn.set_exception(self._refusal(priority, now_ms - request.since_ms))

@@ -60,6 +60,6 @@ def test_the_lanes_of_a_route_send_on_it() -> None:
     links = Links()
     routes = router(links)
     record = wire.Probe(1, "t:u", "c", 0)
-    routes.lanes(2).send(1, record, 0, 10)
-    routes.lanes(~1).send(1, record, 0, 10)
+    routes.lanes(2).send(1, record, 0, 10, "t")
+    routes.lanes(~1).send(1, record, 0, 10, "t")
     assert links.sent == [("shard", 2, record), ("scheduler", 1, record)]

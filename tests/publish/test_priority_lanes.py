@@ -262,7 +262,7 @@ async def test_what_was_never_sent_is_refused_after_the_whole_target() -> None:
     edge.answer(0)
     assert call.done.done()
     assert edge.refs() == [0]
-    assert edge.calls.shards_ms == 0
+    assert edge.calls.shards_ms("") == edge.calls.backlog_ms == 0
 
 
 async def test_an_expired_request_makes_room_whether_it_was_sent_or_waited() -> None:
@@ -281,7 +281,61 @@ async def test_an_expired_request_makes_room_whether_it_was_sent_or_waited() -> 
     assert edge.refs() == [0, 2, 3, 4]
     edge.answer(4)
     assert len(edge.calls) == 0
-    assert edge.calls.shards_ms == 0
+    assert edge.calls.shards_ms("") == edge.calls.backlog_ms == 0
+
+
+class OneRoute:
+    """The lanes of one route, and the records of tenants on it: `("a", 3)` is the fourth of tenant a."""
+
+    def __init__(self, *, window: int = 1, rate_per_ms: float = 1.0) -> None:
+        self.clock = Clock()
+        self.sent: list[tuple[str, int]] = []
+        self.lanes = PriorityLanes(window, 1 << 20, 10, rate_per_ms, TARGET_MS, self.sent.append, self.clock)  # type: ignore[arg-type]
+        self._refs: dict[tuple[str, int], int] = {}
+        self._counts: dict[str, int] = {}
+
+    def send(self, tenant: str, count: int = 1, priority: int = NORMAL) -> None:
+        for _ in range(count):
+            record = tenant, self._counts.get(tenant, 0)
+            self._counts[tenant] = record[1] + 1
+            self._refs[record] = len(self._refs)
+            self.lanes.send(self._refs[record], record, priority, 1, tenant)  # type: ignore[arg-type]
+
+    def answer_all(self) -> None:
+        """Answer each record as it is sent."""
+        for record in self.sent:
+            self.lanes.over(self._refs[record], 1, record[0], answered=True)
+
+
+def test_what_tenants_let_wait_is_sent_in_turns() -> None:
+    route = OneRoute()
+    route.send("flood", 6)
+    route.send("a", 2)
+    route.send("b")
+    route.answer_all()
+    assert route.sent == [
+        ("flood", 0), ("flood", 1), ("a", 0), ("b", 0), ("flood", 2), ("a", 1), ("flood", 3), ("flood", 4), ("flood", 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("priority", [NORMAL, HIGH])
+def test_a_route_that_one_tenant_has_filled_is_closed_to_it_and_open_to_the_others(priority: int) -> None:
+    route = OneRoute(window=TARGET_MS)
+    route.send("flood", TARGET_MS, priority)
+    assert route.lanes.closed_ms(priority, "flood") == TARGET_MS
+    assert route.lanes.closed_ms(priority, "other") == 0
+    route.send("other", TARGET_MS // 2, priority)
+    assert route.lanes.closed_ms(priority, "other") == TARGET_MS, "two tenants share: its half of the rate is used"
+    assert route.lanes.delay_ms("third") == 0
+    route.answer_all()
+    assert route.lanes.closed_ms(priority, "flood") == 0
+
+
+def test_a_tenant_alone_has_the_whole_route() -> None:
+    route = OneRoute(window=TARGET_MS)
+    route.send("alone", TARGET_MS // 2)
+    assert route.lanes.delay_ms("alone") == TARGET_MS // 2
+    assert route.lanes.closed_ms(NORMAL, "alone") == 0
 
 
 STEPS = st.one_of(st.tuples(st.just("post"), st.sampled_from([HIGH, NORMAL, LOW])), st.tuples(st.just("answer"), st.integers(0, 9)))
@@ -301,7 +355,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
 
     for what, value in steps:
         if what == "post":
-            lanes.send(ref, ref, value, 1)  # type: ignore[arg-type]
+            lanes.send(ref, ref, value, 1, "t")  # type: ignore[arg-type]
             if value == HIGH or (not waiting and others() < 2):
                 under_way.append((value, ref))
             else:
@@ -309,7 +363,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
             ref += 1
         elif under_way:
             _, done = under_way.pop(value % len(under_way))
-            lanes.over(done, 1, answered=True)
+            lanes.over(done, 1, "t", answered=True)
             while waiting and others() < 2:
                 chosen = min(waiting)
                 waiting.remove(chosen)

@@ -23,7 +23,7 @@ LOW = b'[{"user":"u","type":"t","priority":"low"}]'
 class Shards:
     delay_ms = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self, tenant: str) -> float:
         return self.delay_ms
 
 
@@ -36,9 +36,9 @@ class Case:
         self.refused: Counter[str] = Counter()
         self.request_queue = RequestQueue(Config(), lambda: self.now_ms, self.shards, lambda name: self.refused.update([name]))
 
-    async def outcome(self, body: bytes) -> str:
+    async def outcome(self, body: bytes, tenant: str = "t") -> str:
         try:
-            await self.request_queue.enter(body, Content())
+            await self.request_queue.enter(body, Content(), tenant)
         except Overloaded:
             return "refused"
         return "taken"
@@ -49,7 +49,7 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     order: list[str] = []
 
     async def request(name: str, body: bytes) -> None:
-        await case.request_queue.enter(body, Content())
+        await case.request_queue.enter(body, Content(), "t")
         order.append(name)
 
     tasks = [asyncio.ensure_future(request(f"low{n}", LOW)) for n in range(3)]
@@ -61,7 +61,7 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     await asyncio.gather(*tasks)
     assert order == ["low0", "high", "normal", "low1", "low2"]
     assert case.request_queue.waiting == 0
-    assert case.request_queue.delay_ms == 0
+    assert case.request_queue.delay_ms("t") == 0
 
 
 async def test_between_two_turns_other_work_is_done() -> None:
@@ -75,7 +75,7 @@ async def test_between_two_turns_other_work_is_done() -> None:
         asyncio.get_running_loop().call_soon(other)
 
     async def request() -> None:
-        await case.request_queue.enter(NORMAL, Content())
+        await case.request_queue.enter(NORMAL, Content(), "t")
         seen.append(others)
 
     other()
@@ -95,7 +95,7 @@ async def test_each_priority_is_refused_at_its_share_of_the_target() -> None:
     assert told == [["taken"] * 3, ["refused", "taken", "taken"], ["refused", "refused", "taken"], ["refused"] * 3]
     assert case.refused == {"low": 3, "normal": 2, "high": 1}
     with pytest.raises(Overloaded):
-        case.request_queue.check_unread()
+        case.request_queue.check_unread("t")
 
 
 async def test_a_request_is_as_important_as_its_least_important_item() -> None:
@@ -136,6 +136,23 @@ async def test_a_lane_that_is_passed_all_the_time_closes_and_who_has_waited_for_
     assert case.request_queue.waiting == 0
 
 
+async def test_a_tenant_with_many_requests_waits_for_them_and_is_refused_while_another_has_its_turn_soon() -> None:
+    case = Case()
+    big = b'[{"user":"u","type":"t","data":"%b"}]' % (b"x" * 900_000)
+    flood = [asyncio.ensure_future(case.outcome(big, "flood")) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert await case.outcome(big, "flood") == "refused"
+    order: list[str] = []
+    for task in flood:
+        task.add_done_callback(lambda task: order.append(task.result()))
+    other = asyncio.ensure_future(case.outcome(NORMAL, "other"))
+    assert await other == "taken"
+    assert order.count("taken") <= 2, "one that had its turn, and one that began before"
+    assert "refused" in await asyncio.gather(*flood)
+    assert case.request_queue.waiting == 0
+    assert case.request_queue.queued_ms == 0
+
+
 async def test_a_client_that_leaves_gives_its_turn_away() -> None:
     case = Case()
     tasks = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(4)]
@@ -143,7 +160,7 @@ async def test_a_client_that_leaves_gives_its_turn_away() -> None:
     tasks[1].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [result for result in results if result == "taken"] == ["taken"] * 3
-    assert case.request_queue.delay_ms == 0
+    assert case.request_queue.delay_ms("t") == 0
 
 
 async def test_while_shards_do_not_answer_an_edge_refuses_with_retry_after_and_then_takes_again() -> None:
