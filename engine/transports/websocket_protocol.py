@@ -43,6 +43,8 @@ TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with yo
 
 TOO_MANY_FRAMES_HINT: Final = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
 
+NOT_UTF8: Final = "text frames are UTF-8"
+
 _TOKEN_BYTES: Final = 256
 """The size up to which a frame takes one token: a message id and what is around it."""
 
@@ -146,7 +148,7 @@ class WebSocketSession(Connection):
             self._malformed(str(error))
             return
         except UnicodeDecodeError:
-            self.close(INVALID_DATA, "text frames are UTF-8")
+            self.fail(INVALID_DATA, NOT_UTF8)
             return
         if frame is not None:
             self._handle(frame)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from codecs import utf_8_decode
 from collections.abc import MutableSet
 from typing import Any, Final, cast
 
@@ -39,7 +40,7 @@ from engine.auth.tokens import Principal
 from engine.core.wire.records import Welcome
 from engine.gateway.connection import Cursor, Progress
 from engine.gateway.gateway import GOING_AWAY, Gateway
-from engine.transports.websocket_protocol import POLICY_VIOLATION, TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
+from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, POLICY_VIOLATION, TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
 
 try:
     from websockets.speedups import apply_mask
@@ -139,7 +140,18 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
 class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     """A WebSocket that is the protocol of its transport. See the module's theory of operation."""
 
-    __slots__ = ("_connections", "_corked", "_fragments", "_library", "_progress", "_tail", "_timer", "_transport", "_written")
+    __slots__ = (
+        "_connections",
+        "_corked",
+        "_fragments",
+        "_half_character",
+        "_library",
+        "_progress",
+        "_tail",
+        "_timer",
+        "_transport",
+        "_written",
+    )
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, cursor, device, verify)
@@ -147,6 +159,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._connections: MutableSet[Any] | None = None
         self._library: ServerProtocol | None = None  # exists while the general path is in use
         self._fragments: list[Frame] = []  # of an unfinished message
+        self._half_character = b""  # of a text, at the end of its fragments
         self._tail = b""  # the received part of an incomplete frame
         self._timer: asyncio.TimerHandle | None = None  # of the closing handshake
         self._corked: list[bytes] | None = None  # frames to be written together with the welcome
@@ -224,6 +237,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
                 self._fragments.append(frame)
                 if frame.fin:
                     self._message()
+                elif not self._is_utf8(frame.data):
+                    self.fail(INVALID_DATA, NOT_UTF8)
                 elif len(self._fragments) >= self.gateway.config.fragments_max:
                     self.fail(POLICY_VIOLATION, TOO_MANY_FRAGMENTS)
         self._write_all(library.data_to_send())
@@ -240,8 +255,20 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._library = None
             _drop(library)
 
+    def _is_utf8(self, data: bytes | bytearray | memoryview) -> bool:
+        """Is the text in fragments well-formed so far (RFC 6455, section 8.1)? The last fragment is checked with the whole."""
+        if self._fragments[0].opcode is not Opcode.TEXT:
+            return True
+        text = self._half_character + bytes(data)
+        try:
+            self._half_character = text[utf_8_decode(text, "strict", False)[1] :]
+        except UnicodeDecodeError:
+            return False
+        return True
+
     def _message(self) -> None:
         fragments, self._fragments = self._fragments, []
+        self._half_character = b""
         if fragments[0].opcode is Opcode.TEXT:
             self.text(b"".join(fragment.data for fragment in fragments))
         else:
