@@ -89,6 +89,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id
     jwks_timeout_ms: Positive = 5000  # of one fetch
     verified_tokens_max: Positive = 20_000  # cached per edge, some 20 MB: reconnects and publishers present the same token many times
+    token_lifetime_s_max: Positive = 400 * 86_400  # longer ones are refused, since a revocation has to be kept for as long;
+    # 400 days is what browsers give a cookie (RFC 6265bis, section 5.5)
+    revocations_max: Positive = 100_000  # in force at once, of all tenants: some 40 MB in each edge; beyond it 429
+    revocations_per_tenant_max: Positive = 50_000  # so that one tenant leaves room for others
+    revocations_poll_ms: Positive = 250  # how often an edge looks for new ones: on every edge within a second, for 0.1 % of a core
+    revocations_stale_ms: Positive = 5000  # without an answer for longer, tokens not seen before get 503; a fail-over takes 3 s
 
     # -- internal: publishing ------------------------------------------------------------------------------------------
     body_bytes_max: Positive = 1 << 20

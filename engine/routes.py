@@ -27,6 +27,7 @@ from engine.api.counters import CounterSignals
 from engine.api.events import EventEndpoint
 from engine.api.publish_endpoint import PublishEndpoint
 from engine.api.rule_book import RuleBook
+from engine.api.token_revocation import TokenRevocations
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
@@ -62,7 +63,15 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: CounterSignals) -> Starlette:
+def app(
+    gateway: Gateway,
+    authenticator: Authenticator,
+    config: Config,
+    status: Status,
+    ready: Ready,
+    signals: CounterSignals,
+    revocations: TokenRevocations,
+) -> Starlette:
     """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`.
 
     Args:
@@ -72,8 +81,9 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         status: what `GET /v1/status` answers.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
         signals: those it counts.
+        revocations: of tokens.
     """
-    api = _Api(gateway, authenticator, config, status, ready, signals)
+    api = _Api(gateway, authenticator, config, status, ready, signals, revocations)
     routes: list[BaseRoute] = [
         Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
@@ -91,6 +101,7 @@ def app(gateway: Gateway, authenticator: Authenticator, config: Config, status: 
         Route(PATH, _upgrade_required, methods=["GET"]),
         Route("/v1/sse", _Sse(api), methods=["GET"]),
         _route("/v1/poll", GET=api.poll),
+        _route("/v1/tokens/revoke", POST=api.revoke),
         _route("/v1/status", GET=api.status),
         _route("/healthz", GET=api.healthz),
         _route("/readyz", GET=api.readyz),
@@ -116,7 +127,14 @@ class _Api:
     """The endpoints and what they share."""
 
     def __init__(
-        self, gateway: Gateway, authenticator: Authenticator, config: Config, status: Status, ready: Ready, signals: CounterSignals
+        self,
+        gateway: Gateway,
+        authenticator: Authenticator,
+        config: Config,
+        status: Status,
+        ready: Ready,
+        signals: CounterSignals,
+        revocations: TokenRevocations,
     ) -> None:
         self.gateway = gateway
         self.config = config
@@ -124,6 +142,7 @@ class _Api:
         self._status = status
         self._ready = ready
         self._signals = signals
+        self._revocations = revocations
         self.sockets = Sockets(gateway, authenticator, config)
         rule_book = RuleBook(config, gateway.clock)
         gateway.metrics.degraded["rules"] = rule_book.reason
@@ -323,6 +342,12 @@ class _Api:
         wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
         poll = Poll(self.gateway, principal, cursor, self.device(request))
         return Response(await poll.run(request.receive, wait_s), 200, {"Cache-Control": "no-store"}, "application/json")
+
+    # -- Identity. ---------------------------------------------------------------------------------------------------------
+    async def revoke(self, request: Request) -> Response:
+        """`POST /v1/tokens/revoke`."""
+        principal = self.authenticate(request, "admin")
+        return _json(await self._revocations.revoke(await read_body(request.scope, request.receive, self.config), principal))
 
     # -- Operating. --------------------------------------------------------------------------------------------------------
     async def status(self, request: Request) -> Response:

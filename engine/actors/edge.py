@@ -2,9 +2,9 @@
 
     clients <--> uvicorn, Starlette, WebSockets <--> Gateway <--> LinkCaller per shard and scheduler
 
-Start, also after a crash: bind the port (edges of one machine share it), read the slot map, open the links, serve. Nothing is
-recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends, and Ray starts the
-next incarnation.
+Start, also after a crash: bind the port (edges of one machine share it), read the slot map and which tokens are revoked, open the
+links, serve. Nothing else is recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends,
+and Ray starts the next incarnation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.socket_carrier import find_actor
 from engine.api.counters import CounterSignals
+from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import SlotMap
@@ -38,6 +39,7 @@ from engine.routes import app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.redis_client import connect
+from engine.store.revocation_log import RevocationLog
 from engine.store.slot_map import require_slot_map
 from engine.transports import http_server
 
@@ -108,10 +110,12 @@ class Edge(Process):
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
         self._links = EdgeLinks(self._config, self._index, self._redis)
-        authenticator = Authenticator(self._config)
-        await authenticator.prepare()
         self._gateway = self._make_gateway(await self._retry_storage(lambda: require_slot_map(self._redis)))
-        application = self._app(authenticator)
+        authenticator = Authenticator(self._config, self._gateway.revoked)
+        await authenticator.prepare()
+        revocations = TokenRevocations(self._config, RevocationLog(self._redis, self._config), authenticator, self._gateway)
+        await self._retry_storage(revocations.catch_up)
+        application = self._app(authenticator, revocations)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
             for task in (
@@ -119,15 +123,16 @@ class Edge(Process):
                 self._gateway.run(),
                 self._signals.run(),
                 authenticator.run(),
+                revocations.run(),
                 self._gateway.storage.follow(self._redis),
             ):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
 
-    def _app(self, authenticator: Authenticator) -> Starlette:
+    def _app(self, authenticator: Authenticator, revocations: TokenRevocations) -> Starlette:
         gateway = self._gateway
         self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
-        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals)
+        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations)
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(

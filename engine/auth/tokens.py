@@ -4,8 +4,11 @@ The first token found decides, in the order of how deliberately a client sends i
 `bearer.<token>`, `?token=`, and last the cookie `notify_token`, which browsers attach by themselves.
 
 Verification takes tens of microseconds, and reconnecting clients and busy publishers present the same token many times. So verified tokens
-are cached by their SHA-256, at most `verified_tokens_max`, evicted first in, first out. The expiry is still checked each time, and a
-change of keys clears the cache.
+are cached by their SHA-256, at most `verified_tokens_max`, evicted first in, first out. Expiry and revocation are still checked each time,
+and a change of keys clears the cache.
+
+A revoked token is known by what was signed, not by its text: in the text of a signature some bits mean nothing, and ECDSA signatures can be
+altered without a key. While storage cannot tell what is revoked, tokens in the cache go on and others get 503 (`RevokedTokens.unknown`).
 
 No detail of a problem contains a token or a part of one.
 """
@@ -19,9 +22,10 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -30,10 +34,11 @@ from starlette.datastructures import Headers
 
 from engine.auth import jws
 from engine.auth.keyring import SECRET_BYTES_MIN, Keyring
+from engine.auth.revoked_tokens import RevokedTokens
 from engine.config import Config
 from engine.core.model.names import is_tenant, is_user
 from engine.errors import ConfigError, Invalid
-from engine.http.problems import forbidden, unauthorized
+from engine.http.problems import RETRY_AFTER_S, forbidden, unauthorized, unavailable
 
 COOKIE: Final = b"notify_token"
 SUBPROTOCOL_PREFIX: Final = "bearer."
@@ -46,6 +51,8 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 TOKEN_CHARS_MAX: Final = 8192  # about what fits a request header
 TOKEN_TOPICS_MAX: Final = 1000
 _LEEWAY_S: Final = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` has none
+_JTI_BYTES: Final = 12
+_TOKEN_ID_CHARS: Final = 32  # 128 bits
 _SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a float holds exactly
 
 
@@ -58,6 +65,9 @@ class Principal(Struct, frozen=True, gc=False):
     expires_s: int  # seconds since the epoch
     last_seen_ts: int | None = None  # ms since the epoch, if the token has it
     topics: frozenset[str] | None = None  # that the bearer may subscribe to; None: all
+    token_id: str = ""  # of the token: a digest of what was signed
+    jti: str = ""  # the claim, if the token has it
+    issued_ms: int = 0  # ms since the epoch; 0 when the token does not have it: it counts as issued before everything
 
 
 class _Claims(Struct, gc=False):
@@ -72,17 +82,24 @@ class _Claims(Struct, gc=False):
     scope: str = "connect"
     last_seen_ts: int | None = None
     topics: list[str] | None = None
+    jti: Any = None  # of any kind, as issuers have it: a token is not refused for it
+    iat: Any = None
 
 
 class Authenticator:
     """Verifies tokens. One per process; call it from its event loop only.
 
+    Args:
+        config: the engine's settings.
+        revoked: the revocations in force; none when left out.
+
     Raises:
         ConfigError: no key is configured, or a configured one is not valid.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, revoked: RevokedTokens | None = None) -> None:
         self._config = config
+        self._revoked = RevokedTokens() if revoked is None else revoked
         self._keyring = Keyring(config)
         self._claims = msgspec.json.Decoder(_Claims)
         self._verified: dict[bytes, Principal] = {}
@@ -113,7 +130,7 @@ class Authenticator:
             now_s: seconds since the epoch.
 
         Raises:
-            Problem: 401, no valid token; 503, published keys are needed and have not been fetched.
+            Problem: 401, no valid token; 503, published keys are needed and have not been fetched, or what is revoked is not known.
         """
         token = find_token(headers, query_string, subprotocols)
         if not token:
@@ -130,17 +147,22 @@ class Authenticator:
         digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
         principal = self._verified.get(digest)
         if principal is None:
-            principal = self._verify(token, now_s)
+            if self._revoked.unknown:
+                raise unavailable("which tokens are revoked is not known now", RETRY_AFTER_S)
+            principal = self.verify(token, now_s)
             if len(self._verified) >= self._config.verified_tokens_max:
                 del self._verified[next(iter(self._verified))]
             self._verified[digest] = principal
         if now_s >= principal.expires_s:
             self._verified.pop(digest, None)
             raise unauthorized("the token has expired")
+        if self._revoked.covers(principal):
+            self._verified.pop(digest, None)
+            raise unauthorized("the token was revoked")
         return principal
 
-    def _verify(self, token: str, now_s: float) -> Principal:
-        """Verify signature and claims; the caller checks the expiry."""
+    def verify(self, token: str, now_s: float) -> Principal:
+        """The principal of a token, which may have expired or been revoked. Raises Problem for a signature or claim that is not valid."""
         try:
             signed = jws.parse(token)
         except ValueError:
@@ -155,14 +177,17 @@ class Authenticator:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise unauthorized("the claims of the token are not a JSON object") from None
         try:
-            return self._principal(claims, now_s)
+            return self._principal(claims, sha256(signed.signing_input).hexdigest()[:_TOKEN_ID_CHARS], now_s)
         except Invalid as error:
             raise unauthorized(f"a claim of the token is not valid: {error.path}: {error.detail}") from None
 
-    def _principal(self, claims: _Claims, now_s: float) -> Principal:
+    def _principal(self, claims: _Claims, token_id: str, now_s: float) -> Principal:
         config = self._config
         if not 0 <= claims.exp <= _SECONDS_MAX:
             raise Invalid(f"allowed are 0 to {_SECONDS_MAX} seconds", "exp")
+        issued_s = _issued_s(claims.iat)
+        if claims.exp > (issued_s or now_s) + config.token_lifetime_s_max:
+            raise Invalid(f"a token lives for {config.token_lifetime_s_max} seconds at most, from `iat` on", "exp")
         if claims.nbf > now_s + _LEEWAY_S:
             raise Invalid("not yet valid", "nbf")
         if config.jwt_issuer and claims.iss != config.jwt_issuer:
@@ -184,11 +209,25 @@ class Authenticator:
         return Principal(
             claims.tenant,
             claims.sub,
-            frozenset(claims.scope.split()),
+            _scopes(claims.scope),
             int(claims.exp),
             claims.last_seen_ts,
             None if claims.topics is None else frozenset(topics),
+            token_id,
+            "" if claims.jti is None else str(claims.jti),
+            int(issued_s * 1000),
         )
+
+
+@lru_cache(maxsize=256)
+def _scopes(scope: str) -> frozenset[str]:
+    """The scopes of a claim, one object for all tokens with the same: thousands of verified tokens are kept."""
+    return frozenset(scope.split())
+
+
+def _issued_s(iat: Any) -> float:
+    """The claim `iat`, seconds since the epoch; 0 when it is none."""
+    return float(iat) if type(iat) in (int, float) and 0 < iat <= _SECONDS_MAX else 0.0
 
 
 def require(principal: Principal, scope: str) -> None:
@@ -211,6 +250,7 @@ def mint(
     now_s: float,
     issuer: str = "",
     audience: str = "",
+    lifetime_s_max: float = math.inf,
 ) -> str:
     """Make a token, signed with the engine's own secret (HS256).
 
@@ -223,6 +263,7 @@ def mint(
         now_s: seconds since the epoch.
         issuer: `jwt_issuer`, where configured.
         audience: `jwt_audience`, where configured.
+        lifetime_s_max: `token_lifetime_s_max`, beyond which the engine refuses it.
 
     Raises:
         Invalid: an argument is not allowed.
@@ -235,9 +276,10 @@ def mint(
         raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
     if not is_user(sub, TOKEN_USER_CHARS_MAX):
         raise Invalid("text without control characters is needed", "sub")
-    if not secret or not ttl_s > 0:
-        raise Invalid("a secret and a time to live above 0 are needed", "ttl")
+    if not secret or not 0 < ttl_s <= lifetime_s_max:
+        raise Invalid(f"a secret and a time to live above 0 and of at most {lifetime_s_max} s are needed", "ttl")
     claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s), "exp": math.ceil(now_s + ttl_s)}
+    claims["jti"] = secrets.token_urlsafe(_JTI_BYTES)
     if issuer:
         claims["iss"] = issuer
     if audience:

@@ -1,4 +1,4 @@
-"""The commands of a publisher and of a receiver: `engine token`, `publish`, `listen`, `replay` and `rules`.
+"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `listen`, `replay` and `rules`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -34,6 +34,7 @@ Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command()(token)
+    app.command()(revoke)
     app.command()(publish)
     app.command()(listen)
     app.command()(replay)
@@ -48,6 +49,11 @@ def _duration_s(text: str, option: str) -> float:
         return parse_duration_ms(text) / 1000
     except Invalid as error:
         raise EngineError(f"{option}: {error.detail}") from error
+
+
+def _local(at_ms: int) -> str:
+    """A time in ms since the epoch, in local time."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
 def token(
@@ -69,6 +75,49 @@ def token(
 
     made = mint_token(config_of(data_dir), user, scope or ["connect"], _duration_s(ttl, "--ttl"), tenant)
     sys.stdout.write(made + "\n")
+
+
+def revoke(
+    user: Annotated[str | None, typer.Argument(help="User whose tokens are revoked.", show_default=False)] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", help="Only those issued before this time, RFC 3339 (default now).", show_default=False)
+    ] = None,
+    jti: Annotated[str | None, typer.Option("--jti", help="Instead: the token with this `jti`.", show_default=False)] = None,
+    bearer: Annotated[
+        str | None, typer.Option("--bearer", help="Instead: this token; - reads it from standard input.", show_default=False)
+    ] = None,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke the tokens of a user, or one token; connections that use them are closed. Takes effect on every edge within a second.
+
+    [dim]engine revoke alice
+    engine revoke alice --before 2026-01-31T12:00:00Z
+    engine revoke --bearer - < leaked-token[/dim]
+    """
+    from engine.cli.local_engine import find_engine
+    from engine.cli.operator_request import NoAnswer, ask, reason_of
+
+    given = {"user": user, "jti": jti, "token": bearer}
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) != 1:
+        raise EngineError("what to revoke: exactly one of USER, --jti and --bearer is needed")
+    if before is not None and user is None:
+        raise EngineError("--before: only with USER")
+    if bearer == "-":
+        named["token"] = sys.stdin.read().strip()
+    if before is not None:
+        named["before"] = before
+    target = find_engine(data_dir, url, token, "engine-revoke", ["admin"], tenant)
+    try:
+        answer = ask(target, "POST", "/v1/tokens/revoke", named)
+    except EngineError as error:
+        raise target.explained(error) from error
+    except NoAnswer as error:
+        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}; it may be revoked: repeat it") from error
+    sys.stdout.write(f"revoked {answer['revoked']} until={_local(answer['until'])}\n")
 
 
 def publish(
@@ -114,7 +163,7 @@ def publish(
         raise target.explained(error) from error
     printed = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
     if result.scheduled_at is not None:
-        printed["scheduled_at"] = datetime.fromtimestamp(result.scheduled_at / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+        printed["scheduled_at"] = _local(result.scheduled_at)
     sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in printed.items())]) + "\n")
     if result.status == "suppressed":
         raise typer.Exit(1)

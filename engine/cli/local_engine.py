@@ -37,7 +37,10 @@ def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, t
     if not config.jwt_secret and (config.jwt_public_key or config.jwt_jwks_url):
         raise ConfigError("this engine takes tokens of an outside issuer only (jwt_public_key or jwt_jwks_url); give one with --token")
     secret = config.jwt_secret or load_secret(config.data_dir)
-    return mint(secret, user, scopes, ttl_s, tenant, now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience)
+    return mint(
+        secret, user, scopes, ttl_s, tenant,
+        now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience, lifetime_s_max=config.token_lifetime_s_max,
+    )  # fmt: skip
 
 
 class Target(msgspec.Struct, frozen=True):

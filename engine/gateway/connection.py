@@ -96,6 +96,7 @@ class Connection:
         "key",
         "kind",
         "memberships",
+        "owner",
         "pending_nacks",
         "sent",
         "shard",
@@ -104,6 +105,7 @@ class Connection:
 
     def __init__(self, gateway: Gateway, owner: Principal, kind: int, cursor: Cursor, device: str) -> None:
         self.gateway = gateway
+        self.owner = owner
         self.key = f"{owner.tenant}:{owner.user}"
         self.kind = kind
         self.memberships = memberships(owner)

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
+from engine.auth.revoked_tokens import RevokedTokens
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission
@@ -58,7 +59,10 @@ TICK_MS: Final = 100
 """Resolution of heartbeats, stalls and deadlines. Ten wake-ups a second cost 0.1 % of a core."""
 
 GOING_AWAY: Final = 1012
+TOKEN_REFUSED: Final = 4401  # it has expired, or was revoked
+_CHECKED_MAX: Final = 1000  # connections looked at for a revoked token before others get their turn: about a millisecond
 
+_REVOKED: Final = "the token was revoked"
 _ANSWERS: Final = frozenset(
     (
         wire.Posted,
@@ -136,7 +140,7 @@ class Gateway:
 
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: REASONS.get(self.storage.durability, "")
-
+        self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
@@ -208,7 +212,17 @@ class Gateway:
         self.connections[connection.id] = connection
         self.metrics.connections[wire.TRANSPORTS[connection.kind]] += 1
         self._announce(connection)
+        if self.revoked.covers(connection.owner):  # since the request was authenticated
+            connection.close(TOKEN_REFUSED, _REVOKED)
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
+
+    async def close_revoked(self) -> None:
+        """Close the connections whose token is revoked. Those that attach meanwhile are checked as they do."""
+        for number, connection in enumerate(list(self.connections.values())):
+            if not connection.ended and self.revoked.covers(connection.owner):
+                connection.close(TOKEN_REFUSED, _REVOKED)
+            if number % _CHECKED_MAX == _CHECKED_MAX - 1:
+                await asyncio.sleep(0)
 
     def detach(self, connection: Connection, code: int) -> None:
         """Remove a connection that ended with this close code. Idempotent."""

@@ -388,6 +388,17 @@ def _operating() -> Part:
         "/v1/status": {
             "get": _operation("status", "operating", "Every actor and the totals.", {200: ("Now.", _json("Status"))}, (503,), scope="admin")
         },
+        "/v1/tokens/revoke": {
+            "post": _operation(
+                "revokeTokens",
+                "operating",
+                "Revoke a token, or the tokens of a user, of the bearer's tenant. Repeating it changes nothing.",
+                {200: ("Durable, in force on this edge and on every other one within a second.", _json("Revoked"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="admin",
+                body=_json("Revocation"),
+            )
+        },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
         "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
         "/metrics": {

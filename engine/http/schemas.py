@@ -200,6 +200,14 @@ def schemas(config: Config) -> dict[str, Schema]:
             "additionalProperties": False,
         },
         "Acknowledged": _object("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Revocation": _revocation(config),
+        "Revoked": _object(
+            "What is revoked, on every edge within a second.",
+            required=("revoked", "until"),
+            revoked={"enum": ["token", "jti", "user"]},
+            before=_TIME_MS,
+            until=_TIME_MS | {"description": "When the last of these tokens has expired by itself, milliseconds since the epoch."},
+        ),
         "Presence": _object(
             "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
             required=("online", "state", "seq"),
@@ -225,6 +233,24 @@ def schemas(config: Config) -> dict[str, Schema]:
         ),
         "Status": _status(),
         "Problem": _problem(),
+    }
+
+
+def _revocation(config: Config) -> Schema:
+    time = {"type": "string", "format": "date-time"}
+    return {
+        "type": "object",
+        "description": "One token, itself or by its claim `jti`, or the tokens of a user that were issued (`iat`) before a time.",
+        "properties": {
+            "token": {"type": "string", "minLength": 1},
+            "jti": _name(config),
+            "exp": {"type": "integer", "minimum": 0, "description": "The token's `exp`, where it is known: kept no longer than that."},
+            "user": _name(config),
+            "before": {"oneOf": [_TIME_MS, time], "description": "Now, when left out; at most 300 s ahead."},
+        },
+        "oneOf": [{"required": ["token"]}, {"required": ["jti"]}, {"required": ["user"]}],
+        "dependentRequired": {"exp": ["jti"], "before": ["user"]},
+        "additionalProperties": False,
     }
 
 

@@ -167,6 +167,32 @@ def broadcast_state_key() -> str:
     return "{broadcasts}state"
 
 
+# -- of revoked tokens -------------------------------------------------------------------------------------------------
+def revocation_log_key() -> str:
+    """Stream: the revocations in force, see `engine.store.revocation_log`."""
+    return "{revoked}log"
+
+
+def revocation_entries_key() -> str:
+    """Hash: `kind:tenant:name` of a revocation -> `<id in the log>|<before in ms>|<expiry in ms>`."""
+    return "{revoked}entries"
+
+
+def revocation_expiries_key() -> str:
+    """Sorted set: `kind:tenant:name`, scored by when the revocation expires, ms."""
+    return "{revoked}expiries"
+
+
+def revocation_state_key() -> str:
+    """Hash: `last`, the id of the last entry that was appended to the log."""
+    return "{revoked}state"
+
+
+def revocation_tenants_key() -> str:
+    """Hash: tenant -> its number of revocations."""
+    return "{revoked}tenants"
+
+
 # -- of counter signals ------------------------------------------------------------------------------------------------
 def signals_key(tenant: str) -> str:
     """Hash: name of a signal -> its sum."""

@@ -17,8 +17,8 @@ from engine.auth.tokens import Principal
 from engine.core.model.message import object_bytes
 from engine.core.wire import records as wire
 from engine.gateway.connection import Connection, Cursor
-from engine.gateway.gateway import GOING_AWAY, Gateway
-from engine.http.problems import too_many_requests, unavailable
+from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
+from engine.http.problems import too_many_requests, unauthorized, unavailable
 from engine.transports.asgi import until_disconnected
 
 _TOO_MANY_CONNECTIONS: Final = 4409
@@ -47,7 +47,7 @@ class Poll(Connection):
         short `wait` must not make a mailbox look empty.
 
         Raises:
-            Problem: 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
+            Problem: 401, the token was revoked; 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
         """
         self.gateway.attach(self)
         leaving = asyncio.ensure_future(until_disconnected(receive))
@@ -67,6 +67,8 @@ class Poll(Connection):
     def _answer(self) -> bytes:
         if self._closed is not None:
             code, reason = self._closed
+            if code == TOKEN_REFUSED:
+                raise unauthorized(reason)
             raise too_many_requests(reason, 1) if code == _TOO_MANY_CONNECTIONS else unavailable(reason, 1)
         if not self.welcomed:
             raise unavailable("no answer in time", 1)

@@ -20,9 +20,9 @@ from engine.core.model.message import object_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.gateway.connection import Connection, Cursor, Outbox, Progress
-from engine.gateway.gateway import GOING_AWAY, Gateway
+from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
 from engine.transports.asgi import TRANSPORT, until_disconnected
-from engine.transports.websocket_protocol import TOKEN_EXPIRED, TOO_SLOW
+from engine.transports.websocket_protocol import TOO_SLOW
 
 SSE_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -161,7 +161,7 @@ class EventStream(Connection):
     def check(self, now_ms: int, wall_ms: int) -> int:
         """Send a comment when a heartbeat is due; end the response when the token has expired. Returns when to check again, in ms."""
         if wall_ms >= self.expires_ms:
-            self.close(TOKEN_EXPIRED, "the token has expired")
+            self.close(TOKEN_REFUSED, "the token has expired")
         elif now_ms >= self._beat_ms:
             self._beat_ms = now_ms + self.gateway.config.heartbeat_ms
             self._push(_COMMENT)

@@ -28,12 +28,11 @@ from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.errors import Invalid
 from engine.gateway.connection import Connection, Cursor
-from engine.gateway.gateway import GOING_AWAY, Gateway
+from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
 from engine.http.problems import Problem
 
 INVALID_DATA: Final = 1007
 POLICY_VIOLATION: Final = 1008
-TOKEN_EXPIRED: Final = 4401
 FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
@@ -59,12 +58,11 @@ class WebSocketSession(Connection):
         verify: checks the fresh token of an `auth` frame.
     """
 
-    __slots__ = ("_budget", "_budgeted", "_requests", "heard", "heartbeat", "malformed_frames", "owner", "unsent", "verify")
+    __slots__ = ("_budget", "_budgeted", "_requests", "heard", "heartbeat", "malformed_frames", "unsent", "verify")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, wire.WEBSOCKET, cursor, device)
         self.verify = verify
-        self.owner = owner
         self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
         self.heard = False  # a frame arrived since the last `check`
         self.malformed_frames = 0
@@ -116,7 +114,7 @@ class WebSocketSession(Connection):
 
     def check(self, now_ms: int, wall_ms: int) -> int:
         if wall_ms >= self.expires_ms:
-            self.close(TOKEN_EXPIRED, "the token has expired")
+            self.close(TOKEN_REFUSED, "the token has expired")
             return now_ms
         if self.heard:
             self.heard = False

@@ -24,8 +24,10 @@ from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 from starlette.datastructures import Headers
 
+from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Authenticator, Principal, find_token, load_or_create_secret, load_secret, mint, require
 from engine.config import Config
+from engine.core.model.revocation import Revocation
 from engine.errors import ConfigError, Invalid
 from engine.http.cors import origin_allowed
 from engine.http.problems import Problem
@@ -74,10 +76,14 @@ def refusal(token: str, config: Config = CONFIG, now_s: float = NOW_S) -> Proble
 
 # -- Good tokens. ------------------------------------------------------------------------------------------------------
 def test_a_token_tells_who_its_bearer_is() -> None:
-    token = signed(claims(tenant="acme", scope="connect publish", last_seen_ts=5, topics=["news"], extra={"a": 1}))
-    assert Authenticator(CONFIG).token_principal(token, NOW_S) == Principal(
-        "acme", "ann", frozenset(("connect", "publish")), int(NOW_S) + 60, 5, frozenset(("news",))
-    )
+    issued = {"jti": "j1", "iat": NOW_S - 1.5}
+    token = signed(claims(tenant="acme", scope="connect publish", last_seen_ts=5, topics=["news"], extra={"a": 1}, **issued))
+    principal = Authenticator(CONFIG).token_principal(token, NOW_S)
+    signed_part = hashlib.sha256(token.rpartition(".")[0].encode()).hexdigest()[:32]
+    assert principal == Principal(
+        "acme", "ann", frozenset(("connect", "publish")), int(NOW_S) + 60, 5, frozenset(("news",)),
+        signed_part, "j1", int(NOW_S * 1000) - 1500,
+    )  # fmt: skip
 
 
 def test_tenant_and_scope_have_defaults() -> None:
@@ -89,7 +95,11 @@ def test_a_minted_token_is_accepted_with_issuer_and_audience() -> None:
     config = Config(jwt_secret=SECRET, jwt_issuer="us", jwt_audience="engine")
     token = mint(SECRET, "zoë", ("publish", "admin"), 60, "acme", now_s=NOW_S, issuer="us", audience="engine")
     principal = Authenticator(config).token_principal(token, NOW_S)
-    assert principal == Principal("acme", "zoë", frozenset(("publish", "admin")), int(NOW_S) + 60)
+    assert (principal.tenant, principal.user, principal.scopes) == ("acme", "zoë", {"publish", "admin"})
+    assert (principal.expires_s, principal.issued_ms) == (int(NOW_S) + 60, int(NOW_S) * 1000)
+    again = mint(SECRET, "zoë", ("publish", "admin"), 60, "acme", now_s=NOW_S, issuer="us", audience="engine")
+    assert principal.jti
+    assert Authenticator(config).token_principal(again, NOW_S).jti != principal.jti
 
 
 def test_a_minted_token_is_read_by_another_library() -> None:
@@ -127,6 +137,76 @@ def test_a_token_is_good_until_it_expires_and_no_longer() -> None:
     for _ in range(2):  # remembered or not
         with pytest.raises(Problem, match="expired"):
             authenticator.token_principal(token, NOW_S + 60)
+
+
+@pytest.mark.parametrize("odd", [None, "yesterday", -1, 0, 1e300, True, [1], {}])
+def test_a_token_whose_time_of_issue_makes_no_sense_is_taken_and_counts_as_old(odd: object) -> None:
+    assert Authenticator(CONFIG).token_principal(signed(claims(iat=odd)), NOW_S).issued_ms <= 1000
+
+
+@pytest.mark.parametrize(("jti", "read"), [(7, "7"), (None, ""), (["x"], "['x']")])
+def test_an_odd_jti_is_no_reason_to_refuse_a_token(jti: object, read: str) -> None:
+    assert Authenticator(CONFIG).token_principal(signed(claims(jti=jti)), NOW_S).jti == read
+
+
+def test_a_token_that_lives_longer_than_a_revocation_is_refused() -> None:
+    config = Config(jwt_secret=SECRET, token_lifetime_s_max=3600)
+    for made in (claims(exp=int(NOW_S) + 3601), claims(exp=int(NOW_S) + 60, iat=NOW_S - 3541)):
+        assert "3600 seconds at most" in refusal(signed(made), config).detail
+    for made in (claims(exp=int(NOW_S) + 3600), claims(exp=int(NOW_S) + 60, iat=NOW_S - 3540)):
+        Authenticator(config).token_principal(signed(made), NOW_S)
+    with pytest.raises(Invalid, match="at most 3600"):
+        mint(SECRET, "a", ("connect",), 3601, now_s=NOW_S, lifetime_s_max=3600)
+
+
+# -- Revocation. -------------------------------------------------------------------------------------------------------
+def test_a_revoked_token_is_refused_whether_it_was_verified_before_or_not() -> None:
+    revoked = RevokedTokens()
+    seen, fresh = Authenticator(CONFIG, revoked), Authenticator(CONFIG, revoked)
+    token = signed(claims(jti="j1", iat=NOW_S - 10))
+    principal = seen.token_principal(token, NOW_S)
+    for revocation in (
+        Revocation("token", "default", principal.token_id, 1),
+        Revocation("jti", "default", "j1", 1),
+        Revocation("user", "default", "ann", 1, int(NOW_S - 9) * 1000),
+    ):
+        revoked.__init__()  # type: ignore[misc]
+        assert seen.token_principal(token, NOW_S) == principal
+        revoked.add([revocation])
+        for authenticator in (seen, fresh):
+            with pytest.raises(Problem, match="revoked") as caught:
+                authenticator.token_principal(token, NOW_S)
+            assert caught.value.status == 401
+        assert seen._verified == {}
+
+
+def test_another_spelling_of_a_revoked_token_is_the_same_token() -> None:
+    revoked = RevokedTokens()
+    config = Config(jwt_public_key=pem(EC_KEY))
+    authenticator = Authenticator(config, revoked)
+    token = jwt.encode(claims(), EC_KEY, "ES256")
+    revoked.add([Revocation("token", "default", authenticator.token_principal(token, NOW_S).token_id, 1)])
+    signature = base64.urlsafe_b64decode(token.rpartition(".")[2] + "==")
+    s = int.from_bytes(signature[32:], "big")
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
+    mirrored = signature[:32] + (order - s).to_bytes(32, "big")
+    for spelt in (token[:-1] + chr(ord(token[-1]) + 1), token.rpartition(".")[0] + "." + encoded(mirrored).decode()):
+        assert spelt != token
+        assert Authenticator(config).token_principal(spelt, NOW_S).user == "ann", "good, had it not been revoked"
+        with pytest.raises(Problem, match="revoked"):
+            authenticator.token_principal(spelt, NOW_S)
+
+
+def test_while_it_is_not_known_what_is_revoked_only_tokens_seen_before_are_taken() -> None:
+    revoked = RevokedTokens()
+    authenticator = Authenticator(CONFIG, revoked)
+    seen = signed(claims())
+    authenticator.token_principal(seen, NOW_S)
+    revoked.unknown = True
+    assert authenticator.token_principal(seen, NOW_S).user == "ann"
+    with pytest.raises(Problem) as caught:
+        authenticator.token_principal(signed(claims(sub="bob")), NOW_S)
+    assert (caught.value.status, caught.value.headers["Retry-After"]) == (503, "1")
 
 
 def test_a_token_of_the_future_is_refused() -> None:
@@ -242,7 +322,7 @@ def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     authenticator = Authenticator(CONFIG)
     token = signed(claims())
     first = authenticator.token_principal(token, NOW_S)
-    monkeypatch.setattr(authenticator, "_verify", None)
+    monkeypatch.setattr(authenticator, "verify", None)
     assert authenticator.token_principal(token, NOW_S) is first
 
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
-from engine.auth.tokens import Authenticator, Principal
+from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.message import object_bytes
 from engine.core.wire.records import PUBLISH_STATUS, UNAVAILABLE
@@ -92,7 +92,9 @@ async def test_every_route_and_method_is_described_and_everything_described_exis
     async def nothing() -> dict[str, Any]:
         return {}
 
-    application = app((world := EdgeWorld(CONFIG, 1)).gateway, Authenticator(CONFIG), CONFIG, nothing, nothing, world.signals)
+    application = app(
+        (world := EdgeWorld(CONFIG, 1)).gateway, world.authenticator, CONFIG, nothing, nothing, world.signals, world.revocations
+    )
     parts_of_the_page = {route.path for route in static_files.routes()} - {"/", "/client.js"}
     served = set()
     for route in application.routes:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.routes import app
 from tests.support.edge_world import SECRET, EdgeWorld
@@ -60,7 +59,7 @@ class EdgeInProcess:
         async def ready() -> dict[str, bool]:
             return world.ready
 
-        self._app = app(world.gateway, Authenticator(self.config), self.config, status, ready, world.signals)
+        self._app = app(world.gateway, world.authenticator, self.config, status, ready, world.signals, world.revocations)
 
     def close(self) -> None:
         self._runner.close()

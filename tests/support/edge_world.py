@@ -19,21 +19,24 @@ from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
 from engine.api.counters import CounterSignals
+from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.edge.counter_merge import CounterBatch
 from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.revocation import Revocation
 from engine.core.model.routing import SlotMap, spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
 from engine.core.wire import records as wire
-from engine.errors import StorageUnavailable
+from engine.errors import Overloaded, StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import app
 from engine.store.broadcast_stream import Appended
+from engine.store.revocation_log import RevocationsRead
 from engine.transports import http_server
 from tests.support.waiting import until
 
@@ -352,6 +355,35 @@ class NoLog:
         raise AssertionError("nothing is broadcast here")
 
 
+class FakeRevocationLog:
+    """The revocations in storage, which may be away, full, or lose some."""
+
+    def __init__(self) -> None:
+        self.revocations: list[Revocation] = []
+        self.away = False
+        self.full = False
+        self._lost = 0
+
+    async def append(self, revocations: Sequence[Revocation]) -> None:
+        if self.away:
+            raise StorageUnavailable("revocations: away")
+        if self.full:
+            raise Overloaded("too many tokens and users are revoked (revocations_max)", 60_000)
+        self.revocations += revocations
+
+    async def read(self, head: str) -> RevocationsRead:
+        if self.away:
+            raise StorageUnavailable("revocations: away")
+        lost, _, known = head.partition("-")
+        whole = lost != str(self._lost)
+        return RevocationsRead(self.revocations[0 if whole else int(known) :], f"{self._lost}-{len(self.revocations)}", whole)
+
+    def lose(self) -> None:
+        """Storage has lost everything."""
+        self.revocations.clear()
+        self._lost += 1
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -368,6 +400,10 @@ class EdgeWorld:
         )
         self.sums = FakeSums()
         self.signals = CounterSignals(config, self.sums, "e0-test", clock, self.gateway.metrics)
+        keyed = config if config.jwt_secret else msgspec.structs.replace(config, jwt_secret=SECRET)
+        self.authenticator = Authenticator(keyed, self.gateway.revoked)
+        self.revocation_log = FakeRevocationLog()
+        self.revocations = TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
         self.port = 0
         self.server: http_server.EdgeServer
 
@@ -532,10 +568,10 @@ async def edge_world(
 
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    application = app(world.gateway, Authenticator(config), config, status, ready, world.signals)
+    application = app(world.gateway, world.authenticator, config, status, ready, world.signals, world.revocations)
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
-    ticker = asyncio.gather(world.gateway.run(), world.signals.run())
+    ticker = asyncio.gather(world.gateway.run(), world.signals.run(), world.revocations.run())
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:
         await until(lambda: world.server.started)

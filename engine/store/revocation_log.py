@@ -1,0 +1,132 @@
+"""The revocations of tokens in Redis: a stream that any edge appends to and every edge follows.
+
+    log      stream: one entry per revocation in force, `p` the id of the entry before it, `e` `b` `x` the revocation
+    entries  hash: what is revoked -> id in the log, `before`, expiry      expiries  sorted set: the same, by expiry
+    state    hash: `last`, the id that was given last                     tenants   hash: tenant -> its number of revocations
+
+An append is one script run: drop what has expired, check the limits, merge with an earlier revocation of the same, append. It is not
+fenced, and repeating it changes nothing. What a reader has read is a prefix as long as the next entry names the last one it has read; if
+not, an entry between was merged or has expired, or storage has lost some, and the whole log is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.core.model.revocation import Revocation, revocation_of
+from engine.errors import Overloaded, StorageUnavailable
+from engine.store.keys import (
+    revocation_entries_key,
+    revocation_expiries_key,
+    revocation_log_key,
+    revocation_state_key,
+    revocation_tenants_key,
+)
+from engine.store.lua import Replicas, Script
+
+log = logging.getLogger(__name__)
+
+_REVOKE = Script("token_revoke")
+_PAGE: Final = 1000
+"""Entries per read, some 100 bytes each."""
+
+_WAIT_MS_MAX: Final = 3_600_000  # of `Retry-After` at the limit, however long the oldest revocation lasts
+
+
+class RevocationsRead(Struct, frozen=True):
+    """What a read has found.
+
+    Attributes:
+        revocations: all of them, or those behind the given head.
+        head: to be given to the next read.
+        whole: they are all that storage has.
+    """
+
+    revocations: list[Revocation]
+    head: str
+    whole: bool
+
+
+class RevocationLog:
+    """The log, for edges."""
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._replicas = Replicas.wanted(config)
+        self._limits = (config.revocations_max, config.revocations_per_tenant_max)
+
+    async def append(self, revocations: Sequence[Revocation]) -> None:
+        """Make revocations durable.
+
+        Raises:
+            Overloaded: there are too many; none of those from the first refused one on is in force.
+            StorageUnavailable: no reply, or too few replicas have it; it may be in force: repeat it.
+        """
+        keys = [
+            revocation_log_key(),
+            revocation_entries_key(),
+            revocation_expiries_key(),
+            revocation_state_key(),
+            revocation_tenants_key(),
+        ]
+        for revocation in revocations:
+            arguments = [revocation.entry, revocation.tenant, revocation.before_ms, revocation.expires_ms, *self._limits]
+            reply = await _REVOKE.run(self._client, keys, arguments, self._replicas)
+            if reply[0] == b"FULL":
+                wait_ms = min(max(float(reply[2]) - time.time() * 1000, 0.0), _WAIT_MS_MAX)
+                raise Overloaded(f"too many tokens and users are revoked ({reply[1].decode()}), until some of these tokens expire", wait_ms)
+
+    async def read(self, head: str) -> RevocationsRead:
+        """The revocations behind `head`, "" for all of them. All are read, too, when what follows `head` is not the continuation.
+
+        Raises StorageUnavailable.
+        """
+        try:
+            found: Any = await self._client.hget(revocation_state_key(), "last")
+            last = _text(found)
+            if last == head:
+                return RevocationsRead([], head, whole=not head)
+            if head:
+                entries = await self._entries(head)
+                if entries and _text(entries[0][1].get(b"p")) == head:
+                    return RevocationsRead(_revocations(entries), max(last, _text(entries[-1][0]), key=_position), whole=False)
+            entries = await self._entries("")
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"revocations: {error}") from error
+        return RevocationsRead(_revocations(entries), last, whole=True)
+
+    async def _entries(self, after: str) -> list[Any]:
+        """The entries of the log behind an id."""
+        entries: list[Any] = []
+        while True:
+            page: Any = await self._client.xrange(revocation_log_key(), f"({after}" if after else "-", count=_PAGE)
+            entries += page
+            if len(page) < _PAGE:
+                return entries
+            after = _text(page[-1][0])
+
+
+def _revocations(entries: Sequence[Any]) -> list[Revocation]:
+    found = []
+    for entry_id, fields in entries:
+        try:
+            found.append(revocation_of(_text(fields[b"e"]), int(fields[b"b"]), int(fields[b"x"])))
+        except (KeyError, ValueError) as error:
+            log.error("the revocation at %s cannot be read and is not in force: %r", entry_id, error)
+    return found
+
+
+def _position(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0] or 0)
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode()

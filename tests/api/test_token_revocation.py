@@ -1,0 +1,240 @@
+"""`POST /v1/tokens/revoke` over real sockets: who may, what it ends, what is said, and what a storage that is away or forgets changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.auth.tokens import mint
+from engine.core.model.revocation import Revocation
+from tests.support.edge_world import SECRET, EdgeWorld, closed_with, edge_world, frame_of
+from tests.support.waiting import until
+
+PATH = "/v1/tokens/revoke"
+
+
+def issued(ago_s: float, user: str = "ann", **claims: Any) -> str:
+    """A token of a user that was issued some time ago."""
+    return mint(SECRET, user, ("connect", "publish"), 600 + ago_s, now_s=time.time() - ago_s, **claims)
+
+
+async def revoke(world: EdgeWorld, body: Any, status: int = 200, **claims: Any) -> Any:
+    async with world.http("root", **claims) as client:
+        answer = await client.post(PATH, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def status_of(world: EdgeWorld, token: str) -> int:
+    async with httpx.AsyncClient(base_url=world.url(), trust_env=False, verify=False) as client:
+        answer = await client.post("/v1/notifications", json={"user": "u1", "type": "t"}, headers={"Authorization": f"Bearer {token}"})
+    return answer.status_code
+
+
+# -- What it ends. -----------------------------------------------------------------------------------------------------
+async def test_all_tokens_of_a_user_that_were_issued_before_end_and_later_ones_do_not() -> None:
+    async with edge_world() as world:
+        old, other = issued(10), issued(10, "bob")
+        assert await status_of(world, old) == 202
+        before_ms = int(time.time() * 1000) - 5000
+        answer = await revoke(world, {"user": "ann", "before": before_ms})
+        assert (answer["revoked"], answer["before"]) == ("user", before_ms)
+        assert [await status_of(world, token) for token in (old, other, issued(4))] == [401, 202, 202]
+        await revoke(world, {"user": "ann"})
+        assert await status_of(world, issued(1)) == 401
+        assert await status_of(world, issued(-2)) == 202, "a new login"
+
+
+async def test_one_token_ends_by_its_jti_or_by_itself_and_no_other_of_its_user() -> None:
+    async with edge_world() as world:
+        tokens = [issued(5) for _ in range(3)]
+        jti = world.authenticator.verify(tokens[0], time.time()).jti
+        assert (await revoke(world, {"jti": jti}))["revoked"] == "jti"
+        answer = await revoke(world, {"token": tokens[1]})
+        assert answer == {"revoked": "token", "until": world.authenticator.verify(tokens[1], time.time()).expires_s * 1000}
+        assert [await status_of(world, token) for token in tokens] == [401, 401, 202]
+        assert {entry.kind for entry in world.revocation_log.revocations} == {"jti", "token"}
+
+
+@pytest.mark.parametrize("named", ["user", "jti", "token"])
+async def test_open_connections_of_every_kind_end(named: str) -> None:
+    async with edge_world() as world:
+        token, later = issued(5), issued(5, "bob")
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            world.connect(token=token) as socket,
+            world.connect(token=later) as unconcerned,
+            httpx.AsyncClient(base_url=world.url(), headers=headers, timeout=20, trust_env=False, verify=False) as client,
+            client.stream("GET", "/v1/sse") as events,
+        ):
+            polling = asyncio.ensure_future(client.get("/v1/poll?wait=20"))
+            await until(lambda: len(world.gateway.connections) == 4)
+            await frame_of(socket, "welcome")
+            principal = world.authenticator.verify(token, time.time())
+            await revoke(world, {named: {"user": "ann", "jti": principal.jti, "token": token}[named]})
+            assert await closed_with(socket) == (4401, "the token was revoked")
+            text = "".join([part async for part in events.aiter_text()])
+            assert '"code":4401,"reason":"the token was revoked"' in text
+            polled = await polling
+            assert (polled.status_code, polled.headers["www-authenticate"]) == (401, 'Bearer realm="engine", error="invalid_token"')
+            await until(lambda: [connection.user for connection in world.gateway.connections.values()] == ["bob"])
+            assert world.gateway.metrics.closes[4401] == 3
+            await frame_of(unconcerned, "welcome")
+
+
+async def test_a_connection_that_renewed_its_token_stays_when_the_old_one_is_revoked_and_goes_with_its_user() -> None:
+    async with edge_world() as world:
+        old, new = issued(50), issued(5)
+        async with world.connect(token=old) as socket:
+            await frame_of(socket, "welcome")
+            await socket.send(f'{{"type":"auth","token":"{new}"}}')
+            await socket.send('{"type":"ping","ts":1}')
+            await frame_of(socket, "pong")
+            await revoke(world, {"token": old})
+            await socket.send(f'{{"type":"auth","token":"{old}"}}')
+            assert (await frame_of(socket, "error"))["detail"] == "the token was revoked"
+            await revoke(world, {"user": "ann"})
+            assert (await closed_with(socket))[0] == 4401
+
+
+async def test_a_connection_whose_token_is_revoked_between_its_check_and_its_start_ends() -> None:
+    async with edge_world() as world:
+        token = issued(5)
+        authenticate = world.authenticator.token_principal
+
+        def then_revoked(text: str, now_s: float) -> Any:
+            principal = authenticate(text, now_s)
+            world.gateway.revoked.add([Revocation("user", "default", "ann", 1 << 50, 1 << 50)])
+            return principal
+
+        world.authenticator.token_principal = then_revoked  # type: ignore[method-assign]
+        async with world.connect(token=token) as socket:
+            assert (await closed_with(socket))[0] == 4401
+
+
+async def test_many_connections_are_closed_without_keeping_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.gateway.gateway._CHECKED_MAX", 2)
+    async with edge_world() as world:
+        sockets = [await world.connect(token=issued(5, user)) for user in ("ann", "bob", "ann", "ann", "carl")]
+        for socket in sockets:
+            await frame_of(socket, "welcome")
+        await revoke(world, {"user": "ann"})
+        await until(lambda: sorted(connection.user for connection in world.gateway.connections.values()) == ["bob", "carl"])
+        for socket in sockets:
+            await socket.close()
+
+
+# -- Who may, and what is refused. -------------------------------------------------------------------------------------
+async def test_only_an_admin_of_the_tenant_may_revoke_and_only_there() -> None:
+    async with edge_world() as world:
+        await revoke(world, {"user": "ann"}, 403, scopes="connect publish")
+        token = issued(5)
+        assert "another tenant's" in (await revoke(world, {"token": token}, 403, tenant="acme"))["detail"]
+        await revoke(world, {"user": "ann"}, tenant="acme")
+        jti = world.authenticator.verify(token, time.time()).jti
+        await revoke(world, {"jti": jti}, tenant="acme")
+        assert await status_of(world, token) == 202
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "said"),
+    [
+        ({}, "$", "exactly one of token, jti and user"),
+        ({"user": "a", "jti": "b"}, "$", "exactly one of token, jti and user"),
+        ({"user": ""}, "$.user", "1 to 128 characters"),
+        ({"user": 5}, "$.user", "Expected `str`"),
+        ({"jti": "x" * 129}, "$.jti", "1 to 128 characters"),
+        ({"jti": "x", "exp": -1}, "$.exp", "as in the token"),
+        ({"jti": "x", "exp": 1 << 60}, "$.exp", "as in the token"),
+        ({"user": "a", "exp": 5}, "$.exp", "only with jti"),
+        ({"jti": "a", "before": 5}, "$.before", "only with user"),
+        ({"user": "a", "before": -1}, "$.before", "at most 300 seconds ahead"),
+        ({"user": "a", "before": int(time.time() * 1000) + 3_600_000}, "$.before", "at most 300 seconds ahead"),
+        ({"user": "a", "before": "yesterday"}, "$.before", "RFC 3339"),
+        ({"token": "nonsense"}, "$.token", "no token of this engine: the token is malformed"),
+        ({"token": mint("another secret of more than 32 bytes", "a", ("connect",), 60, now_s=time.time())}, "$.token", "signature"),
+        ({"usr": "a"}, "$.usr", "allowed are token, jti, user, before, exp"),
+    ],
+)
+async def test_what_cannot_be_revoked_is_said_with_the_field(body: Any, path: str, said: str) -> None:
+    async with edge_world() as world:
+        problem = await revoke(world, body, 422)
+        assert problem["errors"][0]["path"] == path
+        assert said in problem["errors"][0]["detail"]
+        assert world.revocation_log.revocations == []
+
+
+async def test_a_time_may_be_given_as_text_and_an_expired_token_needs_no_revocation() -> None:
+    async with edge_world() as world:
+        answer = await revoke(world, {"user": "ann", "before": "2026-01-31T12:00:00Z"})
+        assert answer["before"] == 1_769_860_800_000
+        world.revocation_log.revocations.clear()
+        expired = mint(SECRET, "ann", ("connect",), 5, now_s=time.time() - 60)
+        assert (await revoke(world, {"token": expired}))["until"] < time.time() * 1000
+        await revoke(world, {"jti": "x", "exp": int(time.time()) - 5})
+        assert world.revocation_log.revocations == []
+
+
+async def test_at_the_limit_it_is_refused_with_the_limit_and_nothing_is_revoked() -> None:
+    async with edge_world() as world:
+        world.revocation_log.full = True
+        async with world.http("root") as client:
+            answer = await client.post(PATH, json={"user": "ann"})
+        assert answer.status_code == 429
+        assert "revocations_max" in answer.json()["detail"]
+        assert int(answer.headers["retry-after"]) >= 60
+        assert await status_of(world, issued(5)) == 202
+
+
+# -- From storage. -----------------------------------------------------------------------------------------------------
+async def test_what_another_edge_revoked_is_in_force_and_closes_connections() -> None:
+    async with edge_world(revocations_poll_ms=20) as world:
+        token = issued(5)
+        async with world.connect(token=token) as socket:
+            await frame_of(socket, "welcome")
+            world.revocation_log.revocations.append(Revocation("user", "default", "ann", 1 << 50, int(time.time() * 1000)))
+            assert (await closed_with(socket))[0] == 4401
+        assert await status_of(world, token) == 401
+
+
+async def test_without_storage_it_is_503_and_who_is_known_goes_on() -> None:
+    async with edge_world(revocations_poll_ms=20, revocations_stale_ms=1200) as world:
+        seen, revoked = issued(5, "seen"), issued(5, "gone")
+        assert await status_of(world, seen) == 202
+        await revoke(world, {"user": "gone"})
+        root = world.token("root")
+        world.revocation_log.away = True
+        async with httpx.AsyncClient(base_url=world.url(), trust_env=False, verify=False) as client:
+            headers = {"Authorization": f"Bearer {root}"}
+            answer = await client.post(PATH, json={"user": "ann"}, headers=headers)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            await until(lambda: "revocations" in world.gateway.metrics.reasons())
+            assert (await client.get("/readyz")).json()["degraded"] == ["revocations"]
+            await until(lambda: world.gateway.revoked.unknown)
+            assert [await status_of(world, token) for token in (seen, revoked, issued(5, "new"))] == [202, 503, 503]
+            world.revocation_log.away = False
+            await until(lambda: not world.gateway.revoked.unknown)
+            assert [await status_of(world, token) for token in (seen, revoked, issued(5, "new"))] == [202, 401, 202]
+            assert (await client.get("/readyz")).json()["degraded"] == []
+
+
+async def test_revocations_that_storage_has_lost_stay_in_force_and_are_appended_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with edge_world(revocations_poll_ms=20) as world:
+        await revoke(world, {"user": "ann"})
+        kept = list(world.revocation_log.revocations)
+        await until(lambda: world.revocations._head.endswith("-1"))
+        world.revocation_log.lose()
+        await until(lambda: world.revocation_log.revocations == kept)
+        assert "storage has lost 1 revocations" in caplog.text
+        assert await status_of(world, issued(5)) == 401
+
+
+async def test_expired_revocations_leave_the_memory_of_an_edge() -> None:
+    async with edge_world(revocations_poll_ms=20) as world:
+        world.revocation_log.revocations.append(Revocation("jti", "default", "x", int(time.time() * 1000) + 50))
+        await until(lambda: len(world.gateway.revoked) == 1)
+        await until(lambda: len(world.gateway.revoked) == 0)
