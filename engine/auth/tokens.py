@@ -276,8 +276,10 @@ def mint(
         raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
     if not is_user(sub, TOKEN_USER_CHARS_MAX):
         raise Invalid("text without control characters is needed", "sub")
-    if not secret or not 0 < ttl_s <= lifetime_s_max:
-        raise Invalid(f"a secret and a time to live above 0 and of at most {lifetime_s_max} s are needed", "ttl")
+    if not secret:
+        raise Invalid("a secret is needed", "secret")
+    if not 0 < ttl_s <= lifetime_s_max:
+        raise Invalid(f"above 0 and at most {lifetime_s_max} seconds are allowed", "ttl")
     claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s), "exp": math.ceil(now_s + ttl_s)}
     claims["jti"] = secrets.token_urlsafe(_JTI_BYTES)
     if issuer:

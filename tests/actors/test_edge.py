@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
@@ -87,6 +88,33 @@ async def test_signals_counted_at_any_edge_are_added_up(two_edges: RunningEngine
         await until(
             lambda: client.get("/v1/signals?name=views"), holds=lambda answer: answer.json()["signals"] == {"views": 60}, look_s=0.1
         )
+
+
+async def test_a_revocation_is_in_force_on_every_edge_within_a_second_and_on_one_that_starts_later(two_edges: RunningEngine) -> None:
+    rows = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    token = two_edges.token("leaked", iat=int(time.time()) - 5)
+    bearer = {"Authorization": f"Bearer {token}"}
+    sockets = [await two_edges.connect("leaked", additional_headers=bearer) for _ in range(8)]
+    names = {(await two_edges.receive(socket, "welcome"))["connection"].split("-")[0] for socket in sockets}
+    assert names == {"e0", "e1"}
+    headers = {"Authorization": f"Bearer {two_edges.token('root', 'admin')}"}
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+        answer = await client.post("/v1/tokens/revoke", json={"user": "leaked"})
+        assert answer.status_code == 200, answer.text
+    async with asyncio.timeout(1):
+        for socket in sockets:
+            with pytest.raises(ConnectionClosed) as closed:
+                await socket.recv()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4401
+    for row in rows:
+        os.kill(row["pid"], signal.SIGKILL)
+    killed = {row["pid"] for row in rows}
+    await until_edges(two_edges, lambda rows: all(row["ready"] and row["pid"] not in killed for row in rows))
+    for _ in range(8):
+        with pytest.raises(InvalidStatus) as refused:
+            await two_edges.connect("leaked", additional_headers=bearer)
+        assert refused.value.response.status_code == 401
 
 
 async def test_stopping_tells_clients_when_to_come_back(two_edges: RunningEngine) -> None:

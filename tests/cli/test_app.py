@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from typer.testing import CliRunner
+from websockets.exceptions import InvalidStatus
 
 from engine.cli.app import app
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
@@ -248,9 +249,14 @@ def test_an_engine_comes_up_is_found_by_the_other_commands_and_goes_down(folder:
 
 @pytest.mark.engine
 @pytest.mark.slow
-async def test_after_a_kill_everything_is_gone_and_the_next_start_has_every_accepted_message(running: RunningEngine) -> None:
+async def test_after_a_kill_everything_is_gone_and_the_next_start_has_every_accepted_message_and_revocation(
+    folder: Path, running: RunningEngine
+) -> None:
     running.start()
     await running.publish({"user": "u1", "type": "test.message", "id": "before-the-kill"})
+    token = running.token("leaked", iat=int(time.time()) - 5)
+    revoked = engine_command("revoke", "leaked", "--data-dir", str(running.data_dir), cwd=folder)
+    assert (revoked.returncode, revoked.stdout.partition(" until=")[0]) == (0, "revoked user")
     processes = descendants(running)
     assert running.process is not None
     began = time.monotonic()
@@ -262,6 +268,9 @@ async def test_after_a_kill_everything_is_gone_and_the_next_start_has_every_acce
     async with running.connect("u1") as socket:
         frame = await running.receive(socket, "messages")
     assert [message["id"] for message in frame["messages"]] == ["before-the-kill"]
+    with pytest.raises(InvalidStatus) as caught:
+        await running.connect("leaked", additional_headers={"Authorization": f"Bearer {token}"})
+    assert caught.value.response.status_code == 401
 
     processes = descendants(running)
     assert running.process is not None
