@@ -6,8 +6,8 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     log         writes session events
     checkpoint  writes dirty mailboxes every few seconds, users that went offline at once, then trims the journal
     follow      reads the broadcast log
-    pressure    measures it ten times a second, sends held messages
-    sweep       removes expired messages of offline users, expired broadcasts, idle mailboxes
+    pressure    measures it ten times a second, sends held messages, evicts mailboxes
+    sweep       removes expired messages of offline users and expired broadcasts
     links       a server for the edges, a caller per scheduler
 
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
@@ -438,13 +438,9 @@ class Shard(Server):
             self._flush()
 
     async def _sweep_loop(self) -> None:
-        """Evict idle mailboxes from memory; delete expired messages of offline users from storage."""
-        swept_ms = self._now_ms()
+        """Delete expired messages of offline users from storage, and expired broadcasts."""
         while True:
-            await asyncio.sleep(self._config.mailbox_idle_ms / 10_000)
-            self._core.evict(self._now_ms())
-            if self._now_ms() - swept_ms < self._config.sweep_ms:
-                continue
+            await asyncio.sleep(self._config.sweep_ms / 1000)
             swept_ms = self._now_ms()
             try:
                 await self._follower.sweep(swept_ms)

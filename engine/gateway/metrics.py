@@ -198,6 +198,7 @@ _SHARD: Final = (
     _Figure("refused_high", "engine_refused_high", "High-priority posts refused at a limit.", counter=True),
     _Figure("refused_normal", "engine_refused_normal", "Normal-priority posts refused under pressure.", counter=True),
     _Figure("refused_low", "engine_refused_low", "Low-priority posts refused under pressure.", counter=True),
+    _Figure("refused_questions", "engine_refused_questions", "Questions about users refused under pressure.", counter=True),
     _Figure("conflated", "engine_conflated", "Messages that a newer one of their collapse key stands for.", counter=True),
     _Figure("windows", "engine_windows_open", "Aggregation windows that are open."),
     _Figure("merged", "engine_merged", "Messages that count in an aggregation window instead of being delivered.", counter=True),

@@ -25,8 +25,8 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
                                publish_window_items or _bytes are
                                unanswered
     PendingCalls.expire        a record without an answer                 publish_timeout_ms                               503, in `results`
-    Admission.takes            a post                                     pressure level 2: low; level 3: normal;          429, in `results`
-      (shard)                                                             posts_pending_max, shard_memory_messages_max or
+    Admission.takes            a post; a question that changes a user's   pressure level 2: low; level 3: normal;          429, in `results`
+      (shard)                  state or needs a page from storage         posts_pending_max, shard_memory_messages_max or
                                                                           shard_memory_bytes_max: all priorities
     SchedulerCore              a timer request                            timer_requests_max wait for storage;             429, in `results`
       (scheduler)                                                         timers_per_user_max of one user
@@ -41,7 +41,9 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
   and its memory. The levels of pressure (`engine.core.shard.pressure`) begin at pressure_lag_ms and at 50, 70 and 85 % of the limits.
 - The edge measures what it has been answering (Little's law, `engine.core.edge.backlog`), so it usually refuses first; the shard's limits
   hold when several edges together send more than each of them expects.
-- Questions are requests like any other: acknowledgements, heartbeats and cancels by HTTP of high priority, everything else of normal.
+- Questions are requests like any other: acknowledgements, heartbeats and cancels by HTTP of high priority, everything else of normal. A
+  shard always answers one that only reads a mailbox in memory. Mailboxes that nobody uses leave memory before level 1 begins, so reading
+  about any number of users brings no shard to a level.
 - A breaker refuses what its shard would leave unanswered for publish_timeout_ms. Delayed messages need a scheduler and broadcasts their
   log, so they are accepted, as are items for the users of other shards; connections stay.
 - What is refused before anything was sent was not accepted. In `results` every item has its own outcome; repeating the whole request

@@ -54,6 +54,26 @@ async def test_requests_that_are_far_larger_on_a_link_than_over_http_stop_nobody
     assert peak_mb(pressed_engine, "shards") - before_mb["shards"] < 250
 
 
+async def test_questions_about_any_number_of_users_fill_no_shard_and_stop_nobody() -> None:
+    # 40 000 mailboxes are 52 MB. They filled a shard's memory, and stayed for five minutes, in which all posts were refused.
+    # Only memory may refuse anything here: a slow machine may not.
+    env = {"ENGINE_INTERNAL_PRESSURE_LAG_MS": "60000", "ENGINE_INTERNAL_PUBLISH_DELAY_TARGET_MS": "60000"}
+    with running_engine("--shards", "1", env=env | {"ENGINE_SHARD_MEMORY_BYTES_MAX": str(16 << 20)}) as engine:
+        before_mb = await asyncio.to_thread(peak_mb, engine, "shards")
+        headers = {"Authorization": f"Bearer {engine.token('app', 'publish admin')}"}
+        async with httpx.AsyncClient(base_url=engine.url, trust_env=False, verify=False, headers=headers, timeout=DEADLINE_S) as client:
+            for n in range(40):
+                asked = {"users": [f"stranger{n}-{m}" for m in range(1000)], "type": "t"}
+                assert (await client.post("/v1/explain", json=asked)).status_code in (200, 429)
+                for priority in ("high", "normal", "low"):
+                    answer = await client.post("/v1/notifications", json={"user": "u", "type": "t", "priority": priority})
+                    assert answer.status_code == 202, (n, priority, answer.text)
+        (row,) = (await asyncio.to_thread(engine.status))["shards"]
+        assert row["pressure"] == 0
+        assert row["memory_bytes"] < 8 << 20
+        assert await asyncio.to_thread(peak_mb, engine, "shards") - before_mb < 25
+
+
 async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through_nothing_is_lost_and_it_ends_by_itself(
     pressed_engine: RunningEngine,
 ) -> None:

@@ -78,6 +78,7 @@ class Mailbox:
         "newest_above_low",
         "oldest_expires_ms",
         "open_windows",
+        "queued_ms",
         "recent",
         "seen_ms",
         "spilled",
@@ -108,6 +109,7 @@ class Mailbox:
         self.oldest_expires_ms = 0  # earliest expiry of the cold messages; 0 when none is cold
         self.timer_ms = 0  # when the armed retry timer fires; 0 when none is armed
         self.active_ms = now_ms
+        self.queued_ms = -1  # `active_ms` when it joined the queue of mailboxes to evict; -1: it is not in it
         self.loading = False
         self.log_pos = 0  # cursor over the broadcast log, see `engine.core.commit.broadcast_step`
         self.live_pos = 0  # the log's head at the last check that found the user connected

@@ -1,4 +1,7 @@
-"""Admission of posts to a shard, and its actions under pressure: it measures, rejects and frees memory by `engine.core.shard.pressure`.
+"""Admission of posts and questions to a shard, and its actions under pressure: it measures, rejects and frees memory by
+`engine.core.shard.pressure`.
+
+A question about a user is admitted as a post is, when it takes memory: it changes the user's state, or needs a page that is not in memory.
 
 The limits themselves hold for every priority and are checked once per batch of records, so they are exceeded by one batch at most; the
 levels are measured at every `tick`. Calmer measurements undo every action: held messages are sent, evicted ones are read in their turn,
@@ -16,7 +19,8 @@ from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.pressure import Load, Pressure, PressureLimits
-from engine.core.wire.records import OVERLOADED
+from engine.core.shard.user_requests import UserRequests
+from engine.core.wire.records import OVERLOADED, Rejected
 
 
 class Admission:
@@ -29,6 +33,7 @@ class Admission:
         delivery: Delivery,
         post_queue: PostQueue,
         page_wait: PageWait,
+        user_requests: UserRequests,
         output: ShardOutput,
     ) -> None:
         self.pressure = Pressure(
@@ -45,27 +50,27 @@ class Admission:
         self._delivery = delivery
         self._post_queue = post_queue
         self._page_wait = page_wait
+        self._user_requests = user_requests
         self._counters = output.counters
         self._full = False
         self.open = True  # to every priority, at the last check
-        self._evicted_ms = 0
 
     @property
-    def posts(self) -> int:
-        """Number of posts that wait for their page or their commit."""
-        return len(self._post_queue) + self._page_wait.posts
+    def waiting(self) -> int:
+        """Number of posts and questions that wait for their page or their commit."""
+        return len(self._post_queue) + self._page_wait.count + len(self._user_requests)
 
     @property
     def bytes(self) -> int:
-        """Memory of mailboxes and waiting posts, in bytes."""
+        """Memory of mailboxes, and of posts and questions that wait, in bytes."""
         return self._mailbox_store.memory.bytes + self._post_queue.bytes + self._page_wait.bytes
 
     def look(self) -> None:
         """Check the limits that hold for every priority, and set `open`. Call before a batch."""
-        limits, posts = self._limits, self.posts
+        limits, waiting = self._limits, self.waiting
         self._full = (
-            posts >= limits.posts_pending_max
-            or posts + self._mailbox_store.memory.messages >= limits.memory_messages_max
+            waiting >= limits.posts_pending_max
+            or waiting + self._mailbox_store.memory.messages >= limits.memory_messages_max
             or self.bytes >= limits.memory_bytes_max
         )
         self.open = not self._full and self.pressure.level < 2
@@ -84,11 +89,17 @@ class Admission:
         self._counters[f"refused_{PRIORITIES[post.envelope.priority]}"] += 1
         return Answer(pending, OVERLOADED, 0, "the shard is overloaded", self.pressure.retry_ms())
 
-    def tick(self, now_ms: int) -> bool:
-        """Measure the pressure and act on it. Returns whether idle mailboxes are to be evicted now."""
+    def reject(self, ref: int) -> Rejected:
+        """The answer to a question that is not admitted, with the time to retry after."""
+        self._counters["refused_questions"] += 1
+        return Rejected(ref, OVERLOADED, "the shard is overloaded", self.pressure.retry_ms())
+
+    def tick(self, now_ms: int) -> int:
+        """Measure the pressure and act on it. Returns how many bytes of mailboxes that nobody uses are to be evicted now."""
         memory, mailbox_store, delivery = self._mailbox_store.memory, self._mailbox_store, self._delivery
         lag_ms = now_ms - self._post_queue.oldest_ms if self._post_queue.oldest_ms else 0
-        load = Load(lag_ms, self.posts, memory.messages + self.posts, self.bytes, memory.freed_bytes)
+        waiting = self.waiting
+        load = Load(lag_ms, waiting, memory.messages + waiting, self.bytes, memory.freed_bytes)
         level = self.pressure.measure(load, now_ms)
         tight = self.pressure.tight
         delivery.hold_low = level > 0
@@ -97,10 +108,7 @@ class Admission:
         mailbox_store.tight = tight
         if not level:
             delivery.release(now_ms, self._limits.commit_records_max)
-        if not tight or now_ms - self._evicted_ms < self._limits.pressure_calm_ms:
-            return False
-        self._evicted_ms = now_ms
-        return True
+        return self.pressure.excess_bytes
 
     def stats(self) -> dict[str, int]:
         """Gauges by name: the level of pressure, bytes in memory, and counts."""

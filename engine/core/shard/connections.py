@@ -192,8 +192,10 @@ class Connections:
         change = self.presence.detached(mailbox.key, client, record.code, now_ms)
         if change:
             self._session_event(change, mailbox.key, client, now_ms, record.code, online=False if change == OFFLINE else None)
-        if not mailbox.connections and mailbox.hot:
-            self._mailbox_store.mark_urgent(mailbox)
+        if not mailbox.connections:
+            if mailbox.hot:
+                self._mailbox_store.mark_urgent(mailbox)
+            self._mailbox_store.unused(mailbox)
         return mailbox
 
     def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:

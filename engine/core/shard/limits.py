@@ -31,6 +31,7 @@ class ShardLimits(Struct, frozen=True):
     shared_bytes_max: int
     memory_bytes_max: int = 512 << 20
     hot_bytes_max: int = 1 << 20
+    edge_repeats_ms: int = 8000
     pressure_lag_ms: int = 250
     pressure_calm_ms: int = 1000
     conflate_offline_min: int = 100
@@ -68,6 +69,7 @@ class ShardLimits(Struct, frozen=True):
             shared_bytes_max=config.shared_bytes_max,
             memory_bytes_max=config.shard_memory_bytes_max,
             hot_bytes_max=config.hot_bytes_max,
+            edge_repeats_ms=config.publish_timeout_ms,
             pressure_lag_ms=config.pressure_lag_ms,
             pressure_calm_ms=config.pressure_calm_ms,
             conflate_offline_min=config.conflate_offline_min,

@@ -1,7 +1,13 @@
 """The mailboxes in memory, which of them storage does not have yet, and the checkpoints that write them.
 
 A mailbox is dirty while it differs from its page. It is also urgent when its user went offline or stalled, or memory is short: its messages
-are then moved to the offline stream before the next full checkpoint. It may be evicted when it is idle, clean and empty.
+are then moved to the offline stream before the next full checkpoint.
+
+A mailbox may be evicted when it has no connection and nothing that only memory has: it is clean and empty, and nothing waits for it. Then
+its page is all of it. It joins a queue whenever that may have become true: read from its page, written by a checkpoint, its last connection
+ended. The queue is in order of last use, about: a mailbox used since it joined goes to the end when its turn comes. So eviction takes the
+least recently used first and costs the same however many mailboxes are in memory. It leaves those idle for less than `mailbox_idle_ms`,
+unless memory is wanted: somebody who asks about a million users must not fill it for the others.
 
 At most one checkpoint is under way: taken -> filled, some mailboxes at a time -> done; or failed, and all its mailboxes are dirty again.
 Groups are committed and messages delivered between two fillings, so a page may be newer than the journal entries that the checkpoint
@@ -10,7 +16,9 @@ covers, which replay tolerates, and never older.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,6 +27,7 @@ from engine.core.commit.group import apply_stored
 from engine.core.commit.user_step import apply_note
 from engine.core.commit.window_step import WindowCloser, apply_window
 from engine.core.journal.journal_records import (
+    PAGE_RECENT_IDS,
     Adopted,
     Checkpoint,
     Decided,
@@ -41,6 +50,9 @@ from engine.core.mailbox.memory import Memory
 from engine.core.model.constants import LOW
 from engine.core.model.message import Message
 from engine.core.shard.limits import ShardLimits
+
+_EVICTIONS_MAX: Final = 2000
+"""Mailboxes that one call of `evict` looks at: a few milliseconds. Ten calls a second keep up with any edge's reads."""
 
 
 class DeadLetter(Struct):
@@ -78,7 +90,8 @@ class MailboxStore:
         self.window_closer = WindowCloser(self.mailboxes)
         self.log = log
         self.memory = Memory()
-        self.tight = False  # memory is short: evict everything that storage has
+        self.tight = False  # memory is short: messages that storage has leave it
+        self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
         self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
         self._urgent: dict[str, Mailbox] = {}
@@ -111,6 +124,7 @@ class MailboxStore:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms)
             mailbox.count_in(self.memory)
             self.window_closer.watch(mailbox)
+            self.unused(mailbox)
 
     def windows_changed(self, mailbox: Mailbox) -> None:
         """Windows of the mailbox were opened, closed or extended."""
@@ -263,8 +277,8 @@ class MailboxStore:
             mailbox.spilled = max(mailbox.spilled, upto)
             if self.tight or self._may_cool(mailbox):
                 self.cool(mailbox)
-            if self.tight and key not in self._dirty and not mailbox.connections:
-                mailbox.active_ms = 0  # the next eviction takes it
+            if key not in self._dirty and not mailbox.connections:
+                self.unused(mailbox)
 
     def _may_cool(self, mailbox: Mailbox) -> bool:
         """Whether its bodies should leave memory: no connection takes them now, or they exceed the limits."""
@@ -296,24 +310,71 @@ class MailboxStore:
             if key in self.mailboxes:
                 self._dirty[key] = self.mailboxes[key]
 
-    def evict(self, busy: Container[str], now_ms: int) -> int:
-        """Evict idle, clean, empty mailboxes, except those of `busy` keys; returns how many."""
-        idle = [
-            key
-            for key, mailbox in self.mailboxes.items()
-            if not mailbox.connections
-            and now_ms - mailbox.active_ms >= self._limits.mailbox_idle_ms
-            and key not in self._dirty
-            and key not in busy
-            and not mailbox.hot
-            and not mailbox.dying
-            and not mailbox.loading
-            and not (mailbox.windows and mailbox.windows.open)  # their windows would never be closed
-            and (self._checkpoint is None or key not in self._checkpoint.upto)
-        ]
-        for key in idle:
-            self.mailboxes.pop(key).count_out()
-        return len(idle)
+    # -- eviction -----------------------------------------------------------------------------------------------------
+
+    def unused(self, mailbox: Mailbox) -> None:
+        """The mailbox may have nothing left that only memory has: queue it, once."""
+        if mailbox.queued_ms < 0:
+            mailbox.queued_ms = mailbox.active_ms
+            self._idle.append(mailbox)
+
+    def evict(self, busy: Callable[[], Container[str]], now_ms: int, wanted_bytes: int = 0) -> int:
+        """Evict mailboxes that are idle, and the least recently used until `wanted_bytes` are free; returns how many.
+
+        Args:
+            busy: returns the keys of mailboxes that something waits for; called at most once.
+        """
+        idle, limits = self._idle, self._limits
+        freed_bytes = evicted = 0
+        needed: Container[str] | None = None
+        looks = min(2 * len(idle), _EVICTIONS_MAX)  # twice: one that was used since it joined is looked at again
+        while idle and looks:
+            looks -= 1
+            mailbox = idle[0]
+            if mailbox.active_ms > mailbox.queued_ms:
+                self._requeue()
+                continue
+            if now_ms - mailbox.active_ms < limits.mailbox_idle_ms and freed_bytes >= wanted_bytes:
+                break
+            if self._comes_back(mailbox):
+                idle.popleft()
+                mailbox.queued_ms = -1
+                continue
+            if needed is None:
+                needed = busy()
+            if mailbox.key in needed or mailbox.hot or mailbox.loading or self._has_more_than_its_page(mailbox, now_ms):
+                self._requeue()
+                continue
+            idle.popleft()
+            freed_bytes += mailbox.weight
+            self.mailboxes.pop(mailbox.key).count_out()
+            evicted += 1
+        return evicted
+
+    def _requeue(self) -> None:
+        """Move the first mailbox of the queue to its end."""
+        mailbox = self._idle.popleft()
+        mailbox.queued_ms = mailbox.active_ms
+        self._idle.append(mailbox)
+
+    def _comes_back(self, mailbox: Mailbox) -> bool:
+        """Whether the mailbox joins the queue again by itself: when its last connection ends, or a checkpoint has written it."""
+        if mailbox.connections or mailbox.key in self._dirty:
+            return True
+        if self._checkpoint is not None and mailbox.key in self._checkpoint.upto:
+            return True
+        # Windows are closed in memory, and a group writes that; so it does that a refused message is among the dead letters.
+        return bool(mailbox.dying) or (mailbox.windows is not None and bool(mailbox.windows.open))
+
+    def _has_more_than_its_page(self, mailbox: Mailbox, now_ms: int) -> bool:
+        """Whether it has what its page leaves out, and somebody may still ask for it.
+
+        That is ids beyond the newest, by which a repeat of an edge is recognised, and when a user without any page was last active.
+        """
+        idle_ms, limits = now_ms - mailbox.active_ms, self._limits
+        if len(mailbox.recent) > PAGE_RECENT_IDS and idle_ms < limits.edge_repeats_ms:
+            return True
+        return bool(mailbox.seen_ms) and not mailbox.head and mailbox.user_state is None and idle_ms < limits.mailbox_idle_ms
 
     def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int) -> None:
         """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry."""

@@ -36,6 +36,7 @@ COUNTERS: Final = (
     "refused_high",
     "refused_normal",
     "refused_low",
+    "refused_questions",
     "commits",
 )
 """Names of the counters of a shard; each counts from its start."""

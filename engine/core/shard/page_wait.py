@@ -1,4 +1,7 @@
-"""Records and posts that wait for a page to be read, in order of arrival. They count in the limit of posts that wait for a commit."""
+"""Records and posts that wait for a page to be read, in order of arrival.
+
+Posts and questions count in the limit of posts that wait for a commit; attachments are limited at the edges (`connections_max`).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,19 @@ from msgspec import Struct
 
 from engine.core.commit.group import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
-from engine.core.wire.records import Ack, AckIds, Attach, Nack, Rejoin, Written
+from engine.core.wire.records import Ack, AckIds, Attach, Explain, Nack, Rejoin, Written
+
+_OF_CONNECTIONS: Final = (Attach, Ack, AckIds, Nack, Written)
 
 BEHIND_MAX: Final = 1000
 """Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
 
 
 class PageWait:
-    """Queue per mailbox key of (link session, record or post), oldest first. `posts` and `bytes` count and size the posts in it."""
+    """Queue per mailbox key of (link session, record or post), oldest first. `count` and `bytes` are of the posts and questions in it."""
 
     def __init__(self) -> None:
-        self.posts = 0
+        self.count = 0
         self.bytes = 0
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}
         self._attaching: dict[tuple[str, int], str] = {}  # (link session, connection) -> key under which its Attach waits
@@ -32,11 +37,11 @@ class PageWait:
             self._waiting[key] = waiting = []
             self._pages_wanted[key] = None
         waiting.append((session, what))
-        if isinstance(what, Pending):
-            self.posts += 1
-            self.bytes += _size(what)
-        elif isinstance(what, Attach):
+        if isinstance(what, Attach):
             self._attaching[session, what.conn] = key
+        else:
+            self.count += 1
+            self.bytes += _size(what)
 
     def behind(self, session: str, record: Ack | AckIds | Nack | Written | Rejoin) -> None:
         """Queue a record of a connection that is not attached behind its waiting Attach; without one, drop it.
@@ -60,7 +65,7 @@ class PageWait:
         for session, what in waiting:
             if isinstance(what, Attach):
                 self._attaching.pop((session, what.conn), None)
-        self._forget_posts(what for _, what in waiting if isinstance(what, Pending))
+        self._discount(what for _, what in waiting if not isinstance(what, _OF_CONNECTIONS))
         return waiting
 
     def take_posts(self, keys: Iterable[str] | None = None) -> list[Pending]:
@@ -70,13 +75,13 @@ class PageWait:
             waiting = self._waiting.get(key, [])
             taken.extend(what for _, what in waiting if isinstance(what, Pending))
             self._waiting[key] = [entry for entry in waiting if not isinstance(entry[1], Pending)]
-        self._forget_posts(taken)
+        self._discount(taken)
         return taken
 
-    def _forget_posts(self, posts: Iterable[Pending]) -> None:
-        for post in posts:
-            self.posts -= 1
-            self.bytes -= _size(post)
+    def _discount(self, gone: Iterable[Struct | Pending]) -> None:
+        for what in gone:
+            self.count -= 1
+            self.bytes -= _size(what)
 
     def forget(self, session: str, conn: int) -> None:
         """Remove the records of a connection that ended before its user's page was read. No effect if its Attach does not wait."""
@@ -100,5 +105,7 @@ class PageWait:
         self._pages_wanted.update(dict.fromkeys(keys))
 
 
-def _size(pending: Pending) -> int:
-    return len(pending.post.envelope.body) + MESSAGE_BYTES
+def _size(waiting: Struct | Pending) -> int:
+    if isinstance(waiting, Pending | Explain):
+        return len(waiting.post.envelope.body) + MESSAGE_BYTES
+    return MESSAGE_BYTES

@@ -15,7 +15,8 @@ Its parts:
     engine.core.shard.admission           rejecting and holding back under overload
 
 A mailbox is loaded on the first record that concerns its user: the page is read, and the user's records wait for it in order
-(`PageWait`). It is evicted when it has no connection, is written completely, and has been idle for `mailbox_idle_ms`.
+(`PageWait`). It is evicted when it has no connection, is written completely, and has been idle for `mailbox_idle_ms`, or memory is
+wanted for others.
 
 Crash: everything here is lost. The successor takes a new epoch and reads pages and journal; the edges announce their connections and
 repeat unanswered posts, and the schedulers fire unconfirmed timers again.
@@ -49,7 +50,7 @@ from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
-from engine.core.shard.user_requests import Question, UserRequests
+from engine.core.shard.user_requests import Question, UserRequests, admission_of
 from engine.core.wire.records import (
     DEFERRED,
     DUPLICATE,
@@ -92,7 +93,7 @@ class ShardCore:
         self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind)
         self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
         self.fired_timers = FiredTimers(limits.postponed_max, output)
-        self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, output)
+        self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self._undecided: list[Pending] = []  # of a group that is being rolled back
@@ -187,7 +188,12 @@ class ShardCore:
         """A request that needs a mailbox and no connection."""
         if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
-        elif (mailbox := self.mailboxes.get(record.key)) is None:
+            return
+        mailbox = self.mailboxes.get(record.key)
+        priority = admission_of(record, in_memory=mailbox is not None)
+        if priority is not None and not self.admission.open and not self.admission.takes(priority):
+            self.output.to_edges.append((session, self.admission.reject(record.ref)))
+        elif mailbox is None:
             self.page_wait.add(record.key, session, record)
         else:
             self.user_requests.ask(mailbox, session, record, now_ms)
@@ -452,7 +458,7 @@ class ShardCore:
         self.connections.read_done(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
             self.delivery.send(mailbox, connection, now_ms)
-        if mailbox.hot_bytes > self.limits.hot_bytes_max:
+        if mailbox.hot_bytes > self.limits.hot_bytes_max or not mailbox.connections:
             self.mailbox_store.cool(mailbox)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
@@ -465,18 +471,19 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Find windows, quiet hours and suspicions that ended, and adjust admission to the load. To be called every `pressure_tick_ms`."""
+        """Find windows, quiet hours and suspicions that ended, adjust admission to the load, evict. Call every `pressure_tick_ms`."""
         self.mailbox_store.window_closer.tick(now_ms)
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
-        if self.admission.tick(now_ms):
-            self.evict(now_ms)
+        self.evict(now_ms, self.admission.tick(now_ms))
 
-    def evict(self, now_ms: int) -> int:
-        """Evict idle mailboxes; returns how many."""
-        return self.mailbox_store.evict(
-            self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked_keys, now_ms
-        )
+    def evict(self, now_ms: int, wanted_bytes: int = 0) -> int:
+        """Evict idle mailboxes, others while memory is wanted (`MailboxStore.evict`); returns how many."""
+        return self.mailbox_store.evict(self._busy, now_ms, wanted_bytes)
+
+    def _busy(self) -> set[str]:
+        """Keys of the mailboxes that something waits for."""
+        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked_keys
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Figures for status and metrics, in O(1) of the number of mailboxes."""

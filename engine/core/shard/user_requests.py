@@ -11,18 +11,20 @@ An edge repeats a request whose answer was lost. Changes are idempotent: each ho
 thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`).
 
 Crash: waiting changes are lost and unanswered, so their edges repeat them; journalled ones are replayed.
-Limit: one change per request, and edges bound their unanswered requests.
+Limit: one change per request; those that wait count in the limit of posts that wait (`engine.core.shard.admission`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.user_step import UserChange, apply_note, user_state_of
 from engine.core.journal.journal_records import Noticed, Profiled
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import HIGH, NORMAL
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.explain import explain, trace
@@ -45,6 +47,19 @@ from engine.core.wire.records import (
 )
 
 Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened
+
+_READS: Final = (Probe, GetProfile, Explain, Trace)
+_URGENT: Final = (Settle, Probe)
+
+
+def admission_of(record: Question, *, in_memory: bool) -> int | None:
+    """The priority with which a question is admitted; None for one that takes no memory: a read of a mailbox that is in memory.
+
+    An acknowledgement frees memory, and a client whose heartbeat is refused may pass for one that is gone: both are of high priority.
+    """
+    if in_memory and isinstance(record, _READS):
+        return None
+    return HIGH if isinstance(record, _URGENT) else NORMAL
 
 
 class UserRequests:

@@ -144,4 +144,4 @@ def test_the_posts_that_wait_are_counted_with_their_bytes(acts: list[tuple[str, 
             for emptied in (A, B) if act == "all posts" else (key,):
                 waiting[emptied].clear()
         left = [*waiting[A], *waiting[B]]
-        assert (wait.posts, wait.bytes) == (len(left), sum(left) + MESSAGE_BYTES * len(left))
+        assert (wait.count, wait.bytes) == (len(left), sum(left) + MESSAGE_BYTES * len(left))

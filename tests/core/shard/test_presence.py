@@ -71,6 +71,7 @@ def test_a_suspect_user_who_connects_is_back_and_was_never_offline() -> None:
     world.detach(1)
     passes(world, AFTER_MS - 100)
     world.attach(2)
+    world.fetch()  # its page: the mailbox has been evicted meanwhile
     passes(world, 2 * AFTER_MS)
     assert told(world) == [("disconnect", 1006), ("suspect", 1006), ("connect", 0), ("back", 0)]
 

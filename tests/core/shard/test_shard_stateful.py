@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.core.commit.group import Group
+from engine.core.journal.journal_records import page_of
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
@@ -163,10 +164,21 @@ class ShardMachine(RuleBasedStateMachine):
     def checkpoint(self, full: bool) -> None:
         self.world.checkpoint(full=full)
 
-    @rule()
-    def evict(self) -> None:
-        self.world.now_ms += 2000
-        self.world.core.evict(self.world.now_ms)
+    @rule(wanted=st.booleans())
+    def evict(self, wanted: bool) -> None:
+        """Idle mailboxes leave memory; while it is wanted, every other one that may. Storage has all of what leaves."""
+        core = self.world.core
+        before = dict(core.mailboxes)
+        pages = {key: page_of(mailbox) for key, mailbox in before.items()}
+        self.world.now_ms += 0 if wanted else 2000
+        core.evict(self.world.now_ms, 1 << 40 if wanted else 0)
+        for key in before.keys() - core.mailboxes.keys():
+            page = self.world.page(key)
+            assert not before[key].hot
+            if page is None:
+                assert not before[key].head
+            else:
+                assert page == pages[key]
 
     @rule(appended=st.booleans())
     def storage_fails_and_the_group_is_rolled_back(self, appended: bool) -> None:
@@ -284,6 +296,14 @@ class ShardMachine(RuleBasedStateMachine):
             stats = self.world.core.stats(self.world.now_ms)
             assert stats["pending"] == sum(mailbox.pending_count() for mailbox in mailboxes)
             assert stats["windows"] == sum(len(mailbox.windows.open) for mailbox in mailboxes if mailbox.windows is not None)
+
+    @invariant()
+    def whatever_storage_has_completely_can_be_evicted(self) -> None:
+        if hasattr(self, "world"):
+            store = self.world.core.mailbox_store
+            for key, mailbox in store.mailboxes.items():
+                if not mailbox.connections and key not in store._dirty and not mailbox.dying:
+                    assert mailbox.queued_ms >= 0 or (mailbox.windows is not None and mailbox.windows.open)
 
     @invariant()
     def windows_hold(self) -> None:

@@ -1,0 +1,238 @@
+"""Which mailboxes leave memory, when, and that nothing is lost with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.core.journal.journal_records import PAGE_RECENT_IDS
+from engine.core.mailbox.memory import MAILBOX_BYTES
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.envelope import Merge
+from engine.core.shard import mailbox_store
+from engine.core.wire.records import ACCEPTED, DUPLICATE, Explain, GetProfile, Post, Posted, ProfileIs, Trace
+from tests.support.shard_world import World, delivered, of
+
+ALL = 1 << 40
+"""More bytes than there are: everything that may be evicted is."""
+
+
+def written(*users: str, **limits: int) -> World:
+    """Each user has a mailbox in memory that storage has completely: one message, acknowledged long ago."""
+    world = World(**limits)
+    for user in users:
+        world.post(user, f"id-{user}")
+        world.attach(1, user)
+        world.settle()
+        world.ack(1, 1)
+        world.detach(1)
+        world.now_ms += 1
+    world.settle()
+    world.now_ms += world.limits.ack_journal_ms
+    world.settle()
+    world.checkpoint()
+    return world
+
+
+def in_memory(world: World) -> list[str]:
+    return [key.removeprefix("t:") for key in world.core.mailboxes]
+
+
+def evict(world: World, wanted_bytes: int = ALL) -> int:
+    return world.core.evict(world.now_ms, wanted_bytes)
+
+
+def ask(world: World, user: str) -> None:
+    world.refs += 1
+    world.tell(GetProfile(world.refs, f"t:{user}"))
+
+
+def test_what_nobody_uses_leaves_memory_at_once_when_it_is_wanted_and_otherwise_when_it_is_idle() -> None:
+    world = written("ann")
+    assert evict(world, 0) == 0
+    assert evict(world, 1) == 1
+    world = written("ann")
+    world.now_ms += world.limits.mailbox_idle_ms
+    assert evict(world, 0) == 1
+    assert in_memory(world) == []
+
+
+def test_the_least_recently_used_go_first_and_only_as_many_as_are_wanted() -> None:
+    world = written("ann", "bob", "cid", "dan")
+    world.post("ann", retain=False)  # used again, and as clean as before: nobody is connected
+    world.settle()
+    weight = world.core.mailboxes["t:bob"].weight
+    assert evict(world, weight + 1) == 2
+    assert in_memory(world) == ["ann", "dan"]
+    assert evict(world, 1) == 1
+    assert in_memory(world) == ["ann"]
+
+
+def test_an_evicted_user_comes_back_as_they_were() -> None:
+    world = written("ann")
+    world.post("ann", "second")
+    world.settle()
+    world.checkpoint()
+    assert evict(world) == 1
+    world.post("ann", "second")
+    assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 2)]
+    world.attach(1, "ann")
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ended() -> None:
+    world = World()
+    world.attach(1)
+    world.attach(2)
+    world.settle()
+    assert evict(world) == 0
+    world.detach(1)
+    assert evict(world) == 0
+    world.detach(2)
+    world.now_ms += world.limits.mailbox_idle_ms
+    assert evict(world) == 1
+
+
+def test_what_storage_does_not_have_stays_until_a_checkpoint_has_written_it() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    assert evict(world) == 0
+    store = world.core.mailbox_store
+    assert store.take_checkpoint(True, 1000) is not None
+    store.fill_checkpoint(10)
+    assert evict(world) == 0, "it is being written"
+    store.checkpoint_failed()
+    assert evict(world) == 0, "it could not be written"
+    world.checkpoint()
+    assert evict(world) == 1
+
+
+def test_what_something_waits_for_stays() -> None:
+    world = written("ann", "bob")
+    world.post("ann")
+    world.fetch()
+    assert evict(world) == 1, "nothing waits for the other one"
+    assert in_memory(world) == ["ann"]
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert evict(world) == 0, "its post is on its way to the journal"
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    world.settle()
+    world.checkpoint()
+    assert evict(world) == 1
+
+
+def test_a_window_that_only_memory_closes_keeps_its_mailbox() -> None:
+    world = World()
+    world.post(collapse="likes", merge=Merge(1000), more=b',"data":null')
+    world.settle()
+    world.checkpoint()
+    assert evict(world) == 0
+    world.now_ms += 1000
+    world.core.tick(world.now_ms)
+    world.settle()
+    world.checkpoint()
+    assert evict(world) == 1
+
+
+def test_messages_that_were_read_for_a_user_who_left_meanwhile_leave_memory_again() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.checkpoint()
+    evict(world)
+    world.attach(1)
+    world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
+    assert world.core.mailboxes["t:u"].loading
+    world.detach(1)
+    world.checkpoint()
+    assert evict(world) == 0, "its read is under way"
+    world.fetch()
+    assert not world.core.mailboxes["t:u"].hot
+    world.checkpoint()
+    assert evict(world) == 1
+
+
+def test_ids_that_the_page_leaves_out_stay_for_as_long_as_an_edge_may_repeat_them() -> None:
+    world = World(recent_ids=100, mailbox_idle_ms=10**9, edge_repeats_ms=5000)
+    for n in range(PAGE_RECENT_IDS + 1):
+        world.post("u", f"made-here-{n}", idempotent=False)
+        world.settle()
+    world.checkpoint()
+    world.now_ms += 4999
+    assert evict(world) == 0
+    world.post("u", "made-here-0", idempotent=False)
+    assert [record.status for record in of(world.settle(), Posted)] == [DUPLICATE], "only memory knows it"
+    world.now_ms += 5000
+    assert evict(world) == 1
+
+
+def test_when_a_user_without_a_page_was_active_is_known_until_they_are_idle() -> None:
+    world = World(mailbox_idle_ms=5000)
+    world.attach(1)
+    world.settle()
+    world.detach(1)
+    assert evict(world) == 0
+    world.now_ms += 5000
+    assert evict(world) == 1
+
+
+def test_one_call_looks_at_a_bounded_number_of_mailboxes_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox_store, "_EVICTIONS_MAX", 10)
+    world = World()
+    for n in range(25):
+        ask(world, f"u{n}")
+    world.settle()
+    assert [evict(world) for _ in range(4)] == [10, 10, 5, 0]
+    for n in range(12):
+        world.attach(n, f"c{n}")
+    world.settle()
+    ask(world, "last")
+    world.settle()
+    assert [evict(world) for _ in range(3)] == [0, 1, 0], "connected ones are looked at once, not at every call"
+
+
+def test_reading_any_number_of_users_fills_no_memory_and_stops_nobody() -> None:
+    # Before, nothing was evicted for `mailbox_idle_ms`: memory filled up to its limit, and every post was refused meanwhile.
+    world = World(memory_bytes_max=1000 * MAILBOX_BYTES, posts_pending_max=10_000)
+    questions: tuple[Callable[[int, str], Any], ...] = (
+        GetProfile,
+        lambda ref, key: Trace(ref, key, "m"),
+        lambda ref, key: Explain(ref, key, 0, Post(ref, key, True, world.now_ms, envelope)),
+    )
+    ref = world.post("first")
+    envelope = next(iter(world.core.page_wait.take("t:first")))[1].post.envelope  # type: ignore[union-attr]
+    largest = 0
+    for n in range(10_000):
+        world.refs += 1
+        world.tell(questions[n % 3](world.refs, f"t:stranger{n}"))
+        if n % 100 == 99:
+            answers = world.settle()
+            assert len(answers) == 100
+            largest = max(largest, world.core.admission.bytes)
+            world.now_ms += world.limits.pressure_calm_ms // 10
+            world.core.tick(world.now_ms)
+            for priority in (HIGH, NORMAL, LOW):
+                world.post("u", priority=priority)
+            assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
+            world.checkpoint()
+    assert ref
+    assert largest < world.limits.memory_bytes_max / 2
+    assert world.core.admission.pressure.level == 0
+
+
+def test_questions_that_wait_for_their_pages_count_with_their_bytes() -> None:
+    world = World(posts_pending_max=10, memory_bytes_max=100_000)
+    for n in range(10):
+        ask(world, f"u{n}")
+    ask(world, "one more")
+    assert [type(record).__name__ for record in world.said()] == ["Rejected"]
+    assert len(of(world.settle(), ProfileIs)) == 10
+    world.post("x", more=b"x" * 200_000)
+    (_, pending) = world.core.page_wait.take("t:x")[0]
+    world.tell(Explain(1, "t:x", 0, pending.post))  # type: ignore[union-attr]
+    assert world.core.admission.bytes > 200_000
