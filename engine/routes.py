@@ -41,7 +41,7 @@ from engine.gateway.gateway import Gateway
 from engine.http import openapi, static_files
 from engine.http.cors import CrossOrigin
 from engine.http.error_responses import handlers
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
 from engine.publish.media_types import Content
 from engine.transports.http_protocol import FastPaths
@@ -58,6 +58,7 @@ POLL_WAIT_S: Final = 25.0
 
 Status = Callable[[], Awaitable[Mapping[str, Any]]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
+DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -71,6 +72,7 @@ def app(
     ready: Ready,
     signals: CounterSignals,
     revocations: TokenRevocations,
+    drain_edge: DrainEdge,
 ) -> Starlette:
     """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`.
 
@@ -82,8 +84,9 @@ def app(
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
         signals: those it counts.
         revocations: of tokens.
+        drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
     """
-    api = _Api(gateway, authenticator, config, status, ready, signals, revocations)
+    api = _Api(gateway, authenticator, config, status, ready, signals, revocations, drain_edge)
     routes: list[BaseRoute] = [
         Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
@@ -103,6 +106,7 @@ def app(
         _route("/v1/poll", GET=api.poll),
         _route("/v1/tokens/revoke", POST=api.revoke),
         _route("/v1/status", GET=api.status),
+        _route("/v1/edges/{edge}/drain", POST=api.drain),
         _route("/healthz", GET=api.healthz),
         _route("/readyz", GET=api.readyz),
         _route("/metrics", GET=api.metrics),
@@ -135,6 +139,7 @@ class _Api:
         ready: Ready,
         signals: CounterSignals,
         revocations: TokenRevocations,
+        drain_edge: DrainEdge,
     ) -> None:
         self.gateway = gateway
         self.config = config
@@ -143,6 +148,7 @@ class _Api:
         self._ready = ready
         self._signals = signals
         self._revocations = revocations
+        self._drain_edge = drain_edge
         self.sockets = Sockets(gateway, authenticator, config)
         rule_book = RuleBook(config, gateway.clock)
         gateway.metrics.degraded["rules"] = rule_book.reason
@@ -354,6 +360,17 @@ class _Api:
         """`GET /v1/status`."""
         self.authenticate(request, "admin")
         return _json(await self._status())
+
+    async def drain(self, request: Request) -> Response:
+        """`POST /v1/edges/{edge}/drain`."""
+        self.authenticate(request, "operator")
+        name = request.path_params["edge"]
+        if name not in (names := [f"edge-{index}" for index in range(self.config.edges)]):
+            raise not_found(f"there is no such edge; there are {', '.join(names)}")
+        refused, connections = await self._drain_edge(names.index(name))
+        if refused:
+            raise conflict(refused, type="about:blank")
+        return _json({"edge": name, "connections": connections}, 202)
 
     async def healthz(self, _request: Request) -> Response:
         """`GET /healthz`: this process is up."""

@@ -296,6 +296,18 @@ async def test_status_is_for_admins() -> None:
             problem(await other.get("/v1/status"), 403)
 
 
+async def test_draining_an_edge_is_for_operators_and_says_why_it_does_not() -> None:
+    async with edge_world(edges=2) as world, world.http(scopes="operator") as client:
+        world.drains = {0: ("", 7), 1: ("no edge but edge-1 serves: its clients would have nowhere to go", 0)}
+        answer = await client.post("/v1/edges/edge-0/drain")
+        assert (answer.status_code, answer.json()) == (202, {"edge": "edge-0", "connections": 7})
+        assert "nowhere to go" in problem(await client.post("/v1/edges/edge-1/drain"), 409)["detail"]
+        for name in ("edge-2", "edge-00", "shard-0", "edge-"):
+            assert "edge-0, edge-1" in problem(await client.post(f"/v1/edges/{name}/drain"), 404)["detail"]
+        async with world.http(scopes="admin") as other:
+            problem(await other.post("/v1/edges/edge-0/drain"), 403)
+
+
 async def test_metrics_and_the_description_are_served() -> None:
     async with edge_world() as world, world.http() as client:
         await world.publish()

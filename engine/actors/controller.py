@@ -77,6 +77,7 @@ class Controller:
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
+        self._drained: dict[tuple[str, int], int] = {}  # the process of an edge that was last told to leave
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_s = 0.0  # when it began
@@ -130,6 +131,25 @@ class Controller:
             "redis": dict(self._redis),
             "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
         }
+
+    async def drain_edge(self, index: int) -> tuple[str, int]:
+        """Let an edge hand its clients over to the others and start anew (`Edge.hand_over`). Returns when it has begun.
+
+        Returns:
+            Why it is refused, "" when it is not, and how many connections the edge has.
+        """
+        key = ("edge", index)
+        if not self._serves(key):
+            return f"edge-{index} does not serve, or is being drained", 0
+        if not any(self._serves(other) for other in self._watches if other[0] == "edge" and other != key):
+            return f"no edge but edge-{index} serves: its clients would have nowhere to go", 0
+        self._drained[key] = self._watches[key].row()["pid"]
+        return "", await self._handles[key].hand_over.remote()
+
+    def _serves(self, key: tuple[str, int]) -> bool:
+        """Whether the actor was ready at its last answer, and was not told to leave since."""
+        row = self._watches[key].row()
+        return bool(row["ready"]) and self._drained.get(key) != row["pid"]
 
     async def stop(self) -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.

@@ -5,6 +5,17 @@
 Start, also after a crash: bind the port (edges of one machine share it), read the slot map and which tokens are revoked, open the
 links, serve. Nothing else is recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends,
 and Ray starts the next incarnation.
+
+Two ends on purpose. `drain`, when the engine stops: everything is closed at once, with a hint when to come back. `hand_over`, while
+other edges serve:
+
+    serving    --hand_over-->                     leaving    the kernel drops requests for new connections, which other edges then get;
+                                                             handshakes under way are accepted
+    leaving    --`_HANDSHAKES_S`-->               spreading  the port is closed; connections are closed evenly over `drain_spread_ms`; a
+                                                             request is answered, and its HTTP connection closed with the response
+    spreading  --no connection, no open request-> ended      idle HTTP connections are closed; the process ends, and Ray starts the next
+
+A crash in any of them is a crash of an edge: clients and publishers repeat, at other edges.
 """
 
 from __future__ import annotations
@@ -42,6 +53,7 @@ from engine.store.redis_client import connect
 from engine.store.revocation_log import RevocationLog
 from engine.store.slot_map import require_slot_map
 from engine.transports import http_server
+from engine.transports.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +61,9 @@ _CACHE_S: Final = 0.5
 """Status and readiness may be requested at any rate; the answer is at most this old."""
 
 _STATUS_TIMEOUT_S: Final = 5.0
+
+_HANDSHAKES_S: Final = 0.5
+"""For TCP handshakes under way when an edge hands over: above the round trips of all but satellite links."""
 
 
 def wall_ms() -> int:
@@ -76,6 +91,8 @@ class Edge(Process):
         super().__init__(config, index)
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
+        self._leaving: asyncio.Task[None] | None = None
+        self._listener: socket.socket
         self._redis: Redis
         self._links: EdgeLinks
         self._gateway: Gateway
@@ -89,7 +106,8 @@ class Edge(Process):
         if not self._ready.is_set():
             return base
         links_open = all(link.open for link in self._links.links.values())
-        return {**base, "ready": links_open, "link_calls": self._links.calls, **self._gateway.stats()}
+        serving = links_open and self._leaving is None
+        return {**base, "ready": serving, "draining": self._leaving is not None, "link_calls": self._links.calls, **self._gateway.stats()}
 
     async def drain(self) -> None:
         """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""
@@ -100,13 +118,41 @@ class Edge(Process):
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
         await self._signals.drain()
+        await self._close_server(deadline)
+
+    async def hand_over(self) -> int:
+        """Begin to leave the clients to other edges, which must serve; then the process ends. Returns how many connections there are."""
+        if not self._ready.is_set():
+            return 0
+        if self._leaving is None:
+            self._leaving = asyncio.ensure_future(self._hand_over())
+        return len(self._gateway.connections)
+
+    async def _hand_over(self) -> None:
+        try:
+            log.info("edge %d hands %d connections over", self._index, len(self._gateway.connections))
+            http_server.drop_new(self._listener)
+            await asyncio.sleep(_HANDSHAKES_S)
+            for server in self._server.servers:
+                server.close()
+            for connection in list(self._server.server_state.connections):
+                if isinstance(connection, HttpProtocol):
+                    connection.retire()
+            await self._gateway.hand_over()
+            await self._signals.drain()
+            await self._close_server(clock() + self._config.drain_ms)
+        finally:
+            self._context.end_process()
+
+    async def _close_server(self, deadline: int) -> None:
+        """Close idle connections, and the others when their requests are answered; returns at the deadline at the latest."""
         self._server.should_exit = True
         while self._server.server_state.connections and clock() < deadline:
             await asyncio.sleep(RETRY_S / 2)
 
     # -- Start. ------------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
-        listener = http_server.bind(self._config, self._port)
+        listener = self._listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
         self._links = EdgeLinks(self._config, self._index, self._redis)
@@ -132,7 +178,7 @@ class Edge(Process):
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations) -> Starlette:
         gateway = self._gateway
         self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
-        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations)
+        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations, self._drain_edge)
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(
@@ -165,6 +211,14 @@ class Edge(Process):
         try:
             controller = await find_actor("controller", self._config.namespace)
             answer: Mapping[str, Any] = await asyncio.wait_for(controller.status.remote(), _STATUS_TIMEOUT_S)
+            return answer
+        except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
+            raise Unavailable("the controller does not answer") from error
+
+    async def _drain_edge(self, index: int) -> tuple[str, int]:
+        try:
+            controller = await find_actor("controller", self._config.namespace)
+            answer: tuple[str, int] = await asyncio.wait_for(controller.drain_edge.remote(index), _STATUS_TIMEOUT_S)
             return answer
         except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
             raise Unavailable("the controller does not answer") from error

@@ -59,7 +59,7 @@ def _local(at_ms: int) -> str:
 def token(
     user: Annotated[str, typer.Argument(help="Subject of the token: the user to receive for, or a name for a publisher.")],
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="connect, publish or admin; may be repeated (default connect).")
+        list[str] | None, typer.Option("--scope", help="connect, publish, admin or operator; may be repeated (default connect).")
     ] = None,
     ttl: Annotated[str, typer.Option("--ttl", help="Lifetime: 90s, 15m, 12h, 30d.")] = "1h",
     tenant: Tenant = "default",

@@ -1,4 +1,4 @@
-"""The commands of an operator: `engine up`, `status`, `config`, `scale` and `down`.
+"""The commands of an operator: `engine up`, `status`, `config`, `scale`, `drain` and `down`.
 
 `up` runs the engine in its own process (`engine.cli.up`); the others find a running one by the state file in the data directory.
 """
@@ -10,16 +10,18 @@ import signal
 import sys
 import time
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
 
 from engine.cli.settings import SECTION_OF, SECTIONS, load, load_with_sources, option_of
 from engine.config import Config
-from engine.errors import EngineError
+from engine.errors import EngineError, Refused
 
 DOWN_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
+_DRAIN_POLL_S: Final = 0.5
 
 
 def setting_option(name: str) -> Any:
@@ -44,7 +46,7 @@ GivenToken = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (up, status, config, scale, down):
+    for command in (up, status, config, scale, drain, down):
         app.command()(command)
 
 
@@ -165,6 +167,41 @@ def scale(
         f"the engine has {have} shards, and this release cannot move users between shards that run. "
         f"Stop it (`engine down`), then `engine up --shards {shards}`: its users are spread anew, nothing is lost"
     )
+
+
+def drain(
+    edge: Annotated[str, typer.Argument(help="Name of the edge, such as edge-0; see `engine status`.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Let one edge leave its clients to the other edges, then start it anew. No publish is refused, no message is lost.
+
+    It accepts no new connection, closes those that it has over `drain_spread_ms`, answers open requests, and ends.
+
+    [dim]engine drain edge-0[/dim]
+    """
+    from engine.cli.local_engine import find_engine
+    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.status_report import ask_status
+
+    config = load({"data_dir": data_dir})
+    target = find_engine(data_dir, None, None, "engine-drain", ["operator"], "default")
+    before = {f"edge-{row['index']}": row["pid"] for row in ask_status(config)["edges"]}
+    try:
+        connections = ask(target, "POST", f"/v1/edges/{quote(edge, safe='')}/drain")["connections"]
+    except Refused as error:
+        raise target.explained(error) from error
+    except NoAnswer as error:
+        raise EngineError(
+            f"the engine at {target.url} does not answer: {reason_of(error)}; `engine status` shows whether it drains"
+        ) from error
+    console = Console()
+    console.print(f"{edge} leaves {connections} connections to the other edges")
+    deadline = time.monotonic() + (config.drain_spread_ms + 3 * config.drain_ms) / 1000 + config.start_timeout_s
+    while not any(f"edge-{row['index']}" == edge and row["ready"] and row["pid"] != before[edge] for row in ask_status(config)["edges"]):
+        if time.monotonic() > deadline:
+            raise EngineError(f"{edge} is not back; `engine status` shows its state")
+        time.sleep(_DRAIN_POLL_S)
+    console.print(f"{edge} is drained, and serves again in a new process")
 
 
 def down(data_dir: DataDir = None) -> None:

@@ -39,7 +39,7 @@ def ask(target: Target, method: str, path: str, body: Any = None) -> dict[str, A
         connection.request(method, address.prefix + path, content, headers)
         answer = connection.getresponse()
         text = answer.read()
-        if answer.status == HTTPStatus.OK:
+        if answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
             return msgspec.json.decode(text, type=dict[str, Any])
         if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
             detail = printable(msgspec.json.decode(text, type=_Problem).detail)

@@ -67,7 +67,8 @@ def parts_table(found: dict[str, Any]) -> Table:
     rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
-        state = "[green]ready[/]" if row["ready"] else "[yellow]starting[/]" if row["alive"] else "[red]silent[/]"
+        waiting = "draining" if row.get("draining") else "starting"
+        state = "[green]ready[/]" if row["ready"] else f"[yellow]{waiting}[/]" if row["alive"] else "[red]silent[/]"
         connections = row.get("connections", "")
         if isinstance(connections, dict):
             connections = sum(connections.values())

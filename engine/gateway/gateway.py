@@ -486,11 +486,31 @@ class Gateway:
             "degraded": self.metrics.reasons(),
         }
 
+    async def hand_over(self) -> None:
+        """Close every connection, evenly over `drain_spread_ms`, so that its client connects to another edge; requests are still answered.
+
+        Returns when no call is unanswered, `drain_ms` after the last connection at the latest.
+        """
+        self.draining = True
+        leaving = list(self.connections.values())
+        end_ms = self.clock() + self.config.drain_spread_ms
+        while leaving:
+            turns = max((end_ms - self.clock()) // TICK_MS, 1)
+            for connection in leaving[: -(-len(leaving) // turns)]:
+                if not connection.ended:
+                    connection.drain(0)
+            del leaving[: -(-len(leaving) // turns)]
+            await asyncio.sleep(TICK_MS / 1000)
+        await self._answered()
+
     async def drain(self) -> None:
         """Close every connection with a hint when to come back, and wait for unanswered calls, `drain_ms` at most."""
         self.draining = True
         for connection in list(self.connections.values()):
             connection.drain(random.randrange(self.config.drain_spread_ms))
+        await self._answered()
+
+    async def _answered(self) -> None:
         deadline = self.clock() + self.config.drain_ms
         while len(self.pending_calls) and self.clock() < deadline:
             await asyncio.sleep(TICK_MS / 1000)

@@ -399,6 +399,17 @@ def _operating() -> Part:
                 body=_json("Revocation"),
             )
         },
+        "/v1/edges/{edge}/drain": {
+            "parameters": [_parameter("edge", "path", "Its name, such as `edge-0`.", required=True)],
+            "post": _operation(
+                "drainEdge",
+                "operating",
+                "Let an edge leave its clients to the other edges, and start anew.",
+                {202: ("It has begun.", _json("Drain"))},
+                (404, 409, 429, 503),
+                scope="operator",
+            ),
+        },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
         "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
         "/metrics": {

@@ -215,6 +215,12 @@ def schemas(config: Config) -> dict[str, Schema]:
             state={"enum": ["connected", "suspect", "offline"]},
             seq={**_SEQ, "title": "newest"},
         ),
+        "Drain": _object(
+            "An edge that leaves its clients to the others.",
+            required=("edge", "connections"),
+            edge={"type": "string"},
+            connections={"type": "integer", "minimum": 0, "title": "when it began"},
+        ),
         "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
         "Readiness": _object(
             "The state in a word.",

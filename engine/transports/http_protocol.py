@@ -178,6 +178,10 @@ class HttpProtocol(asyncio.Protocol):
         if not self.busy:
             self.transport.close()
 
+    def retire(self) -> None:
+        """Close after the next response, which says so; meanwhile the connection stays open for a request."""
+        self._stopping = True
+
     @property
     def busy(self) -> bool:
         """Is a request unanswered?"""
@@ -185,7 +189,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Has `shutdown` been called?"""
+        """Has `shutdown` or `retire` been called?"""
         return self._stopping
 
     @property

@@ -7,8 +7,10 @@ strings, which may contain tokens.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import socket
+import struct
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, cast
@@ -21,6 +23,33 @@ from engine.transports.http_protocol import FastPaths, HttpProtocol
 
 BACKLOG: Final = 4096
 """Connections that the kernel queues until they are accepted: a reconnect storm is thousands within a second. Linux's own cap."""
+
+
+_DROP_SYN: Final = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # A = the TCP flags
+        (0x54, 0, 0, 0x12),  # A &= SYN | ACK
+        (0x15, 0, 1, 0x02),  # SYN alone, the request for a connection?
+        (0x06, 0, 0, 0),  # drop it
+        (0x06, 0, 0, 0xFFFFFFFF),  # keep anything else
+    )
+)
+"""A classic BPF program (Linux, packet(7)): the bytes of a packet that a socket keeps, from its TCP header on."""
+
+_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>
+
+
+def drop_new(listener: socket.socket) -> None:
+    """Let the kernel drop requests for new connections to this socket; handshakes under way go on.
+
+    A listening socket that is closed resets the connections in its queue and the handshakes under way, also where others listen on the
+    port. A dropped request is repeated by the client's kernel a second later, and then goes to a socket that still listens. So after this,
+    accept for the longest round trip, then close. Elsewhere than on Linux this does nothing.
+    """
+    program = ctypes.create_string_buffer(_DROP_SYN)
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_DROP_SYN) // 8, ctypes.addressof(program)))
 
 
 def bind(config: Config, port: int) -> socket.socket:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +16,8 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from engine.client import Client
+from tests.support.load.poster import Poster
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
@@ -22,7 +27,8 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def two_edges() -> Iterator[RunningEngine]:
     """An engine of this module's own with two edges behind one port; its edges may be killed."""
-    with running_engine("--edges", "2", "--shards", "1") as running:
+    env = {"ENGINE_DRAIN_SPREAD_MS": "1500", "ENGINE_CONNECTIONS_PER_S": "1000"}
+    with running_engine("--edges", "2", "--shards", "1", env=env) as running:
         yield running
 
 
@@ -66,6 +72,78 @@ async def test_when_an_edge_dies_the_other_serves_and_a_new_one_takes_its_place(
         assert welcome["connection"].startswith(f"e{1 - victim['index']}-")
         assert (await two_edges.receive(again, "messages"))["messages"][0]["seq"] == seen[0]["seq"] + 1
     await until_edges(two_edges, lambda rows: all(row["ready"] and row["pid"] != victim["pid"] for row in rows))
+
+
+class Publishing:
+    """A publisher that repeats nothing: every request must be accepted. It keeps its connection until it is told to close it."""
+
+    def __init__(self, engine: RunningEngine, user: str, *, keeps: bool) -> None:
+        self.engine = engine
+        self.user = user
+        self.keeps = keeps
+        self.sent: list[str] = []
+        self.closed_politely = 0
+
+    async def run(self, until_done: asyncio.Event) -> None:
+        port = int(self.engine.url.rpartition(":")[2])
+        head = f"Authorization: Bearer {self.engine.token('app', 'publish')}\r\nContent-Type: application/json\r\n"
+        poster = await Poster.open(port, head)
+        while not until_done.is_set():
+            id = f"{self.user}-{len(self.sent)}"
+            body = json.dumps({"user": self.user, "type": "test.event", "id": id}).encode()
+            status, headers, answer = await poster.request("POST", "/v1/notifications", body)
+            assert status == 202, answer
+            self.sent.append(id)
+            told = headers.get("connection") == "close"
+            self.closed_politely += told
+            if told or not self.keeps:
+                poster.close()
+                poster = await Poster.open(port, head)
+        poster.close()
+
+
+async def receive_all(engine: RunningEngine, user: str, got: Counter[str]) -> None:
+    """A client of the engine: it reconnects as it is told to."""
+    async with Client(engine.url, engine.token(user)) as client:
+        async for message in client:
+            got[message.id] += 1
+
+
+async def test_an_edge_that_is_drained_under_load_refuses_no_publish_and_loses_no_message(two_edges: RunningEngine) -> None:
+    rows = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    publishing = [Publishing(two_edges, f"drain-{number}", keeps=number % 3 > 0) for number in range(12)]
+    got: dict[str, Counter[str]] = {publisher.user: Counter() for publisher in publishing}
+    receiving = [asyncio.ensure_future(receive_all(two_edges, user, ids)) for user, ids in got.items()]
+    done = asyncio.Event()
+    async with asyncio.TaskGroup() as load:
+        for publisher in publishing:
+            load.create_task(publisher.run(done))
+        await until(lambda: all(got.values()))
+        command = [sys.executable, "-m", "engine", "drain", "edge-0", "--data-dir", str(two_edges.data_dir)]
+        draining = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+        output, _ = await draining.communicate()
+        assert draining.returncode == 0, output
+        done.set()
+    await until(lambda: all(set(publisher.sent) == set(got[publisher.user]) for publisher in publishing), within_s=20)
+    for task in receiving:
+        assert not task.done()
+        task.cancel()
+    await asyncio.gather(*receiving, return_exceptions=True)
+    assert sum(publisher.closed_politely for publisher in publishing) > 0, "somebody published to the edge that was leaving"
+    assert {count for ids in got.values() for count in ids.values()} == {1}
+    after = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    assert [before["pid"] != now["pid"] for before, now in zip(rows, after, strict=True)] == [True, False]
+
+
+async def test_the_only_edge_that_serves_is_not_drained(two_edges: RunningEngine) -> None:
+    await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    headers = {"Authorization": f"Bearer {two_edges.token('ops', 'operator')}"}
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+        first, second = [await client.post(f"/v1/edges/edge-{index}/drain") for index in (0, 1)]
+    assert (first.status_code, second.status_code) == (202, 409)
+    assert "nowhere to go" in second.json()["detail"]
+    pid = (await until_edges(two_edges, lambda rows: not rows[0]["ready"]))[0]["pid"]
+    await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows) and rows[0]["pid"] != pid)
 
 
 async def test_readiness_and_metrics_tell_of_every_part(two_edges: RunningEngine) -> None:

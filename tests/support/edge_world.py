@@ -394,6 +394,7 @@ class EdgeWorld:
         self.scheduler = FakeScheduler(self)
         self.log = FakeLog()
         self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
+        self.drains: dict[int, tuple[str, int]] = {}  # by edge: why it is refused, its connections
         self.status: dict[str, Any] = {"version": "test"}
         self.gateway = Gateway(
             config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
@@ -408,6 +409,9 @@ class EdgeWorld:
         self.server: http_server.EdgeServer
 
     # -- the gateway's links -----------------------------------------------------------------------------------------------
+    async def drain_edge(self, index: int) -> tuple[str, int]:
+        return self.drains[index]
+
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
         self.shards[index].take(record)
 
@@ -568,7 +572,7 @@ async def edge_world(
 
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    application = app(world.gateway, world.authenticator, config, status, ready, world.signals, world.revocations)
+    application = app(world.gateway, world.authenticator, config, status, ready, world.signals, world.revocations, world.drain_edge)
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(world.gateway.run(), world.signals.run(), world.revocations.run())

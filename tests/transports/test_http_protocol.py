@@ -178,6 +178,16 @@ async def test_a_server_that_stops_closes_idle_connections_and_others_behind_the
     assert busy.transport.closed
 
 
+async def test_a_connection_that_retires_waits_for_one_more_request_and_closes_behind_its_response() -> None:
+    client = HttpClient(Echo())
+    client.protocol.retire()
+    assert not client.transport.closed
+    client.send(post(b"publish"))
+    answer = await client.answered(1)
+    assert answer.headers[0]["connection"] == "close"
+    assert client.transport.closed
+
+
 # -- How long it may take, and how much it may be. -------------------------------------------------------------------------
 async def test_a_head_that_takes_too_long_aborts_the_connection() -> None:
     for parts in ([], [b"GET / HTTP/1.1\r\n"], [get("/1"), b"\r\nGET"]):

@@ -615,4 +615,28 @@ async def test_a_drain_tells_everybody_when_to_come_back_and_closes_1012() -> No
         assert 0 <= (await frame_of(socket, "drain"))["after_ms"] < 3000
         assert (await closed_with(socket))[0] == 1012
         await draining
+
+
+async def test_handing_over_closes_connections_evenly_over_the_time_that_is_set() -> None:
+    async with edge_world(drain_spread_ms=1000) as world:
+        sockets = [await world.connect(f"u{number}") for number in range(20)]
+        for socket in sockets:
+            await frame_of(socket, "welcome")
+        handing_over = asyncio.ensure_future(world.gateway.hand_over())
+        began_ms = world.gateway.clock()
+        open_at_half = 0
+        while world.gateway.connections:
+            if world.gateway.clock() - began_ms < 500:
+                open_at_half = len(world.gateway.connections)
+            await asyncio.sleep(0)
+        assert 5 <= open_at_half <= 15
+        for socket in sockets:
+            assert (await frame_of(socket, "drain"))["after_ms"] == 0
+            assert (await closed_with(socket))[0] == 1012
+        await handing_over
+
+
+async def test_while_an_edge_leaves_a_handshake_is_refused() -> None:
+    async with edge_world(drain_spread_ms=100) as world:
+        await world.gateway.hand_over()
         assert (await refusal(world)).response.status_code == 503
