@@ -30,6 +30,7 @@ class BroadcastFollower:
         self._broadcasts = broadcasts
         self._core = core
         self._broadcast_audience = core.broadcast_audience
+        self._evictions = 0  # the number of the last eviction that the mirror has followed
 
     async def catch_up(self, *, wait: bool = False) -> None:
         """Read everything after the mirror's head; with `wait`, the first read blocks until there is something or it times out.
@@ -41,7 +42,17 @@ class BroadcastFollower:
         while more:
             broadcasts, reached = await self._broadcasts.read(self._broadcast_audience.log.head, wait=wait)
             self._broadcast_audience.read(broadcasts, reached, await self._broadcasts.first() if broadcasts else 0)
+            if broadcasts:  # only an append evicts
+                await self._follow_evictions()
             more, wait = bool(broadcasts), False
+
+    async def _follow_evictions(self) -> None:
+        mirror = self._broadcast_audience.log
+        evicted, newest = await self._broadcasts.evicted(self._evictions)
+        if evicted is None:
+            evicted = mirror.not_among(await self._broadcasts.positions())
+        mirror.drop(evicted)
+        self._evictions = newest
 
     async def run(self, on_read: Callable[[], None]) -> None:
         """Follow the log until cancelled.

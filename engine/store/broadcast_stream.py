@@ -1,7 +1,9 @@
 """The broadcast log in Redis: one stream that any edge appends to and every shard tails.
 
 An append is one script run per broadcast, whatever its audience: look up the idempotency key, append, store the key, trim the log to
-its limits; all or nothing. It is not fenced, because a writer of the log has no state.
+its limits; all or nothing. It is not fenced, because a writer of the log has no state. Tenants share the log: what makes room is the oldest
+entry of the tenant with the largest part of it, so a tenant that floods the log evicts its own broadcasts. Evictions are numbered, and
+followers read which entries went.
 
 An append whose reply is lost may have been applied. It is repeated under the same id until `commit_retry_ms` have passed, and then
 finds itself. So after "unavailable" the broadcast may or may not be in the log, and a publisher that repeats it under its id stores
@@ -25,7 +27,14 @@ from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
 from engine.errors import StorageUnavailable
-from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
+from engine.store.keys import (
+    broadcast_evicted_key,
+    broadcast_log_key,
+    broadcast_parts_key,
+    broadcast_positions_key,
+    broadcast_state_key,
+    idempotency_key,
+)
 from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import Replicas, Script
 
@@ -84,10 +93,17 @@ class BroadcastLog:
         for index, (entry, id) in enumerate(entries):
             if index in legacy:
                 continue
-            keys = [broadcast_log_key(), broadcast_state_key(), idempotency_key(audience_key(entry.tenant, entry.topic), id)]
+            keys = [
+                broadcast_log_key(),
+                broadcast_state_key(),
+                idempotency_key(audience_key(entry.tenant, entry.topic), id),
+                broadcast_parts_key(),
+                broadcast_evicted_key(),
+                broadcast_positions_key(entry.tenant),
+            ]
             remember_ms = config.idempotency_caller_s * 1000
-            args = [entry.envelope.digest.hex(), encode_entry(entry), remember_ms, config.broadcasts_max, config.broadcasts_bytes_max]
-            calls.append((keys, args))
+            limits = [config.broadcasts_max, config.broadcasts_bytes_max, entry.tenant, config.broadcasts_max]
+            calls.append((keys, [entry.envelope.digest.hex(), encode_entry(entry), remember_ms, *limits]))
         if len(calls) == 1:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
         else:
@@ -130,10 +146,37 @@ class BroadcastLog:
             raise StorageUnavailable(f"broadcast log: {error}") from error
         return int(found[0][0].partition(b"-")[0]) if found else 0
 
+    async def evicted(self, since: int) -> tuple[Sequence[int] | None, int]:
+        """The positions of the entries that made room for newer ones after eviction number `since`, and the number of the last one.
+
+        None in place of the positions: not all of them are stored any more, the newest `broadcasts_max` only. Raises StorageUnavailable.
+        """
+        try:
+            newest = int(await self._client.hget(broadcast_state_key(), "evictions") or 0)
+            found: Any = await self._client.zrangebyscore(broadcast_evicted_key(), f"({since}", newest) if newest > since else ()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"broadcast log: {error}") from error
+        return ([int(position) for position in found] if len(found) == newest - since else None), newest
+
+    async def positions(self) -> list[int]:
+        """The positions of all entries. Costs a read of the whole log. Raises StorageUnavailable."""
+        found: list[int] = []
+        after = "-"
+        try:
+            while after:
+                page: Any = await self._client.xrange(broadcast_log_key(), after, count=_READ_ENTRIES)
+                found += [int(entry_id.partition(b"-")[0]) for entry_id, _ in page]
+                after = f"({found[-1]}-0" if page else ""
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"broadcast log: {error}") from error
+        return found
+
     async def drop(self, positions: Sequence[int]) -> None:
         """Delete expired entries from the log. Raises StorageUnavailable."""
+        keys = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key()]
+        limits = [broadcast_positions_key(""), self._config.broadcasts_max, self._config.broadcasts_bytes_max]
         for start in range(0, len(positions), _READ_ENTRIES):
-            await _DROP.run(self._client, [broadcast_log_key(), broadcast_state_key()], positions[start : start + _READ_ENTRIES])
+            await _DROP.run(self._client, keys, [*limits, *positions[start : start + _READ_ENTRIES]])
 
 
 def _appended(reply: list[Any], digest: bytes, repeated: bool) -> Appended:

@@ -163,8 +163,23 @@ def broadcast_log_key() -> str:
 
 
 def broadcast_state_key() -> str:
-    """Hash: `last`, the last position assigned, and `bytes`, the size of all entries."""
+    """Hash: `last`, the last position assigned; `bytes` of all entries; `evictions`, how many entries made room for newer ones."""
     return "{broadcasts}state"
+
+
+def broadcast_parts_key() -> str:
+    """Sorted set: tenant -> its part of the log, the sum of its entries' shares of both limits."""
+    return "{broadcasts}parts"
+
+
+def broadcast_evicted_key() -> str:
+    """Sorted set: position of an evicted entry -> the number of its eviction. The newest only."""
+    return "{broadcasts}evicted"
+
+
+def broadcast_positions_key(tenant: str) -> str:
+    """Sorted set: the positions of a tenant's entries."""
+    return f"{{broadcasts}}of:{tenant}"
 
 
 # -- of revoked tokens -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -27,13 +28,13 @@ LONG_MS = 10**15
 
 
 class Shard:
-    def __init__(self, client: Redis) -> None:
-        self.log = BroadcastLog(client, Config())
+    def __init__(self, client: Redis, **settings: Any) -> None:
+        self.log = BroadcastLog(client, Config(**settings))
         self.core = ShardCore(0, limits(), spread(1), "e1")
         self.follower = BroadcastFollower(self.log, self.core)
 
-    async def append(self, *ids: str, expires_ms: int = LONG_MS) -> list[int]:
-        entries = [(BroadcastEntry("t", "", Envelope(id, b"digest..", LOW, True, b"{}"), expires_ms, 0), id) for id in ids]
+    async def append(self, *ids: str, expires_ms: int = LONG_MS, tenant: str = "t") -> list[int]:
+        entries = [(BroadcastEntry(tenant, "", Envelope(id, b"digest..", LOW, True, b"{}"), expires_ms, 0), id) for id in ids]
         return [appended.pos for appended in await self.log.append(entries)]
 
     @property
@@ -54,6 +55,21 @@ async def test_a_start_reads_the_whole_log_page_by_page(shard: Shard) -> None:
     await shard.append(*ids)
     await shard.follower.catch_up()
     assert shard.held == ids
+
+
+@pytest.mark.parametrize("at_once", [3, 7])
+async def test_the_mirror_holds_what_the_log_holds_when_one_tenant_floods_it(
+    redis_client: Redis, redis_server: RedisServer, at_once: int
+) -> None:
+    client = connect(Config(redis_url=redis_server.url))
+    shard = Shard(client, broadcasts_max=5)
+    await shard.append("a", "b")
+    for round_ in range(3):
+        await shard.append(*(f"f{round_}{n}" for n in range(at_once)), tenant="flood")
+        await shard.follower.catch_up()
+        assert shard.held == ["a", "b"]
+        assert len(shard.core.broadcast_audience.log) == await redis_client.xlen(broadcast_log_key()) == 5
+    await client.aclose()
 
 
 async def test_it_hears_what_comes_and_drops_what_the_log_dropped(shard: Shard, redis_client: Redis) -> None:

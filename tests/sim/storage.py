@@ -159,6 +159,9 @@ class Client:
     async def hscan(self, key: str, cursor: int, *, count: int) -> Any:
         return await self.execute_command("HSCAN", key, cursor, "COUNT", count)
 
+    async def zrangebyscore(self, key: str, min: Any, max: Any) -> Any:
+        return await self.execute_command("ZRANGEBYSCORE", key, min, max)
+
     async def xrange(self, key: str, min: Any = "-", max: Any = "+", count: int | None = None) -> Any:
         return await self.execute_command(*_xrange(key, min, max, count))
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.commit.group import idempotency_value
-from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.mailbox.broadcast_log import BroadcastEntry, encode_entry
 from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key
@@ -104,6 +104,57 @@ async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_alway
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3"]
     await append(log, "large", body=b"x" * 5000)
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["large"]
+    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+
+
+async def held(log: BroadcastLog) -> dict[str, list[str]]:
+    """Ids by tenant."""
+    found: dict[str, list[str]] = {}
+    for broadcast in (await log.read(0, wait=False))[0]:
+        found.setdefault(broadcast.tenant, []).append(broadcast.envelope.id)
+    return found
+
+
+async def test_a_tenant_that_floods_the_log_evicts_its_own_and_followers_learn_which(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_max=6)
+    mine = [await append(log, f"q{n}", tenant="quiet") for n in range(2)]
+    flood = [await append(log, f"f{n}", tenant="flood") for n in range(20)]
+    assert await held(log) == {"quiet": ["q0", "q1"], "flood": ["f16", "f17", "f18", "f19"]}
+    assert await log.evicted(0) == (None, 16), "the newest 6 are stored"
+    assert await log.evicted(10) == ([appended.pos for appended in flood[10:16]], 16)
+    assert await log.positions() == [appended.pos for appended in (*mine, *flood[16:])]
+    assert await log.evicted(15) == ([flood[15].pos], 16)
+    assert await log.evicted(16) == ([], 16)
+    await append(log, "q2", tenant="quiet")
+    await append(log, "q3", tenant="quiet")
+    assert await held(log) == {"quiet": ["q1", "q2", "q3"], "flood": ["f17", "f18", "f19"]}, "its fair part is half"
+    await log.drop([mine[1].pos, flood[19].pos, flood[18].pos])
+    for n in range(4, 7):
+        await append(log, f"q{n}", tenant="quiet")
+    assert await held(log) == {"quiet": ["q2", "q3", "q4", "q5", "q6"], "flood": ["f17"]}
+    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+
+
+async def test_large_broadcasts_count_by_their_bytes_and_the_one_that_is_appended_stays(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_bytes_max=3000)
+    for n in range(3):
+        await append(log, f"s{n}", tenant="small", body=b"x" * 100)
+    await append(log, "l0", tenant="large", body=b"x" * 1500)
+    await append(log, "l1", tenant="large", body=b"x" * 1500)
+    assert await held(log) == {"small": ["s0", "s1", "s2"], "large": ["l1"]}
+    await append(log, "l2", tenant="large", body=b"x" * 2900)
+    assert (await held(log))["large"] == ["l2"], "the largest part is its own, and there is no other entry of its tenant"
+
+
+async def test_entries_without_a_tenant_of_an_engine_before_are_evicted_first(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_max=4)
+    for n in range(3):
+        await redis_client.xadd(broadcast_log_key(), {"b": encode_entry(entry(f"old{n}", tenant="quiet"))}, id=f"{n + 1}-0")
+    await redis_client.hset(broadcast_state_key(), mapping={"last": 3, "bytes": await stored_bytes(redis_client)})
+    for n in range(4):
+        await append(log, f"f{n}", tenant="flood")
+    assert await held(log) == {"flood": ["f0", "f1", "f2", "f3"]}
+    assert await log.evicted(0) == ([1, 2, 3], 3)
     assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
 
 

@@ -4,8 +4,9 @@ A message for everyone, or for the subscribers of a topic, is stored once: as on
 An entry's position is its Redis clock's microseconds, made strictly increasing (`store/scripts/broadcast_append.lua`), so a
 position is never assigned again, not even by a server that has lost the end of the log.
 
-The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes, the oldest are evicted first), so each shard
-mirrors all of it: delivery needs no read on demand, and a body is in memory once for all mailboxes that adopted it.
+The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes; the oldest of the tenant with the largest
+part is evicted first), so each shard mirrors all of it: delivery needs no read on demand, and a body is in memory once for all mailboxes
+that adopted it.
 An entry is in exactly one state:
 
     ahead     in Redis, not yet read by this shard
@@ -108,6 +109,12 @@ class BroadcastMirror:
     def expired(self, now_ms: int) -> list[int]:
         """Return the positions of held entries that have expired."""
         return [pos for pos, broadcast in self._entries.items() if broadcast.expires_ms <= now_ms]
+
+    def not_among(self, positions: Iterable[int]) -> list[int]:
+        """The positions of held entries that are none of these and not beyond the last of them."""
+        there = set(positions)
+        last = max(there, default=0)
+        return [pos for pos in self._entries if pos not in there and pos <= last]
 
     def drop(self, positions: Iterable[int]) -> None:
         """Remove entries that were dropped from the log; ignores positions that are not held."""
