@@ -118,6 +118,12 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
             super().data_received(early)
         return await super().receive()
 
+    async def send(self, message: Any) -> None:
+        """An ASGI event of the application."""
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True  # by a refusal; uvicorn 0.54 forgets it, and would log that the application has not answered
+
     def take_over(self, connection: DirectWebSocket) -> bool:
         """Hand the transport over to `connection`, which begins. Returns false when the client has already disconnected.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from websockets.http11 import Request
@@ -174,6 +176,19 @@ async def test_any_other_request_gets_the_answer_of_the_long_way() -> None:
             assert answers[0] == answers[1], options
         assert short.gateway.metrics.refused == long.gateway.metrics.refused
         assert len(short.shard.of(wire.Attach)) == len(long.shard.of(wire.Attach)) < len(OTHERS) / 2
+
+
+@pytest.mark.parametrize("short", [True, False])
+async def test_a_refusal_is_no_error_in_the_log(short: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with edge_world(short=short) as world:
+        for options in OTHERS:
+            await told(world, asked(world.token(), **options))
+        leaving = await world.raw_unasked()
+        await leaving.send(asked("nonsense"))
+        leaving.close(reset=True)
+        await until(lambda: not world.server.server_state.connections)
+        await until(lambda: not world.server.server_state.tasks)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_what_the_library_cannot_read_is_refused_and_does_not_stay() -> None:
