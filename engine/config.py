@@ -78,6 +78,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections_max: Positive = 50_000  # about 30 KB each
     connections_per_s: Positive = 100  # 3 % of a core of the edge, and of its shards: returning clients never slow down those that stayed
     connections_per_user_max: Positive = 8  # one person's devices and browser tabs
+    connections_per_address_max: Positive = 1000  # sockets of one client address on an edge: an office behind one; loopback is not counted
     offline_max: Positive = 10_000  # nobody reads further back after an absence
     timers_per_user_max: Positive = 10_000  # as many as a mailbox keeps
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
@@ -162,7 +163,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     close_timeout_ms: Positive = 5000  # for the client's answer to a close frame; then the transport is reset
     poll_wait_s_max: Positive = 60  # proxies cut requests that are silent for longer
     poll_grace_ms: Positive = 1000  # a poll with a shorter wait still gives the shard this long to answer
-    request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add
+    http_connections_max: Positive = 10_000  # sockets of an edge beside connections_max: publishers, pages, probes; some 10 KB each
+    request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add; and again trailers
+    request_headers_max: Positive = 100  # of one request, some 100 bytes each; browsers and proxies send 20 to 40
     request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from typing import Any
@@ -114,25 +113,16 @@ async def test_a_body_over_the_limit_is_refused_however_long_it_says_it_is() -> 
 async def test_a_head_without_end_is_cut_off() -> None:
     async with edge_world(request_head_bytes_max=10_000) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        sent = 0
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            while sent < 1 << 20:
-                writer.write(b"X-Pad: " + b"y" * 1000 + b"\r\n")
-                sent += 1000
-                await writer.drain()
-                await asyncio.sleep(0)
-        assert sent < 1 << 20
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + (b"X-Pad: " + b"y" * 1000 + b"\r\n") * 20)
+        assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).startswith(b"HTTP/1.1 431 ")
         writer.close()
-        del reader
 
 
 async def test_a_client_that_never_sends_its_request_is_cut_off() -> None:
     async with edge_world(request_timeout_s=1) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHo")
-        with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+        assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).startswith(b"HTTP/1.1 408 ")
         writer.close()
 
 

@@ -70,7 +70,6 @@ class AsgiExchange:
         "_body_left",
         "_changed",
         "_chunked",
-        "_complete",
         "_connection",
         "_disconnected",
         "_expects_continue",
@@ -78,6 +77,7 @@ class AsgiExchange:
         "_keep_alive",
         "_scope",
         "_whole",
+        "complete",
         "started",
     )
 
@@ -92,15 +92,16 @@ class AsgiExchange:
         self._disconnected = False
         self._head = b""  # of the response, while it waits for the body's first part
         self._chunked = False
-        self._body_left = 0  # of Content-Length
-        self._complete = False
+        self._body_left: int | None = 0  # of Content-Length; None: the end of the connection ends the body
+        self.complete = False
+        """Has all of the response left?"""
         self.started = False
         """Has some of the response left?"""
 
     # -- For the connection. -----------------------------------------------------------------------------------------------
     def feed(self, body: bytes) -> int:
         """Take a part of the request's body. Returns how many bytes wait to be consumed."""
-        if self._complete or self._disconnected:
+        if self.complete or self._disconnected:
             return 0
         self._body += body
         self._changed.set()
@@ -123,7 +124,7 @@ class AsgiExchange:
         except Exception as error:
             log.error("the application failed", exc_info=error)
         finally:
-            if not (self._complete or self._disconnected):
+            if not (self.complete or self._disconnected):
                 self._fail()
 
     # -- For the application. ----------------------------------------------------------------------------------------------
@@ -131,11 +132,11 @@ class AsgiExchange:
         if self._expects_continue:
             self._expects_continue = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not (self._disconnected or self._complete):
+        if not (self._disconnected or self.complete):
             self._connection.resume_reading()
             await self._changed.wait()
             self._changed.clear()
-        if self._disconnected or self._complete:
+        if self._disconnected or self.complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
         return {"type": "http.request", "body": body, "more_body": not self._whole}
@@ -145,8 +146,8 @@ class AsgiExchange:
         if self._disconnected:
             return
         expected = "http.response.body" if self._head or self.started else "http.response.start"
-        if self._complete or message["type"] != expected:
-            raise RuntimeError(f"{message['type']} instead of {'nothing' if self._complete else expected}")
+        if self.complete or message["type"] != expected:
+            raise RuntimeError(f"{message['type']} instead of {'nothing' if self.complete else expected}")
         if expected == "http.response.start":
             self._head = self._make_head(message["status"], message.get("headers", ()))
         else:
@@ -170,10 +171,13 @@ class AsgiExchange:
             lines.append(b"%b: %b\r\n" % (field, value))
         if not (self._keep_alive or says_close):
             lines.append(b"connection: close\r\n")
-        if length is None and self._scope["method"] != "HEAD" and status not in _BODILESS:
-            self._chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
         self._body_left = 0 if length is None or self._scope["method"] == "HEAD" else length
+        if length is None and self._scope["method"] != "HEAD" and status not in _BODILESS:
+            if self._scope["http_version"] == "1.0":  # which has no chunks (RFC 9112, section 6.3)
+                self._body_left = None
+            else:
+                self._chunked = True
+                lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
 
@@ -183,7 +187,7 @@ class AsgiExchange:
         elif self._chunked:
             end = b"" if more else b"0\r\n\r\n"
             body = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
-        else:
+        elif self._body_left is not None:
             self._body_left -= len(body)
             if self._body_left < 0 or (self._body_left and not more):
                 raise RuntimeError("the response is not as long as its Content-Length")
@@ -206,7 +210,7 @@ class AsgiExchange:
         self._end(close=True)
 
     def _end(self, *, close: bool) -> None:
-        self._complete = True
+        self.complete = True
         self._changed.set()
         self._connection.answered(close=close)
 

@@ -2,31 +2,44 @@
 
 What is being read is one state, `Reading`:
 
-    HEAD     a request is due, or its head is incomplete. Bounded by `request_head_bytes_max`, and by `request_timeout_s` after which the
-             connection is aborted. The first state of a connection.
+    HEAD     a request is due, or its head is incomplete; at most `request_head_bytes_max` of it. The first state of a connection.
     UPGRADE  the head is complete and asks for another protocol; left before the parser takes another byte.
     PUBLISH  the body of a request that may take the fast path of `engine.api.publish_endpoint`; left at the end of the read.
-    BODY     the body of a request that an `AsgiExchange` answers.
-    IDLE     between requests. Bounded by `keep_alive_s` after the last response; then the connection is closed.
-    ENDED    nothing more is read: the connection is lost, rejected or handed to another protocol.
+    BODY     the body of a request that an `AsgiExchange` answers, until its last byte, also when it is answered before.
+    IDLE     between requests.
+    ENDED    nothing more is read: the connection is lost, refused, handed to another protocol, or about to be closed.
 
     from     on                                                       to       and
     HEAD     head complete: an upgrade                                UPGRADE
              head complete: a plain publish request, nothing unanswered  PUBLISH
              head complete: any other                                 BODY     an AsgiExchange begins, or waits for those before it
-             head too large, or malformed                             ENDED    400 after the responses that are due, then close
+             head too large, malformed, or refused by `http_framing`  ENDED    a refusal behind the responses that are due, then close
     UPGRADE  a WebSocket, nothing unanswered                          ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
              any other upgrade                                        HEAD     the same head without the upgrade: served as HTTP/1.1
     PUBLISH  body complete                                            IDLE     PublishEndpoint answers, without ASGI
              read ends                                                BODY     an AsgiExchange begins: the application waits for the rest
     BODY     body complete                                            IDLE
-             malformed                                                ENDED    as in HEAD; the request that it belongs to is not answered
+             malformed, or more framing than body                     ENDED    as in HEAD; the request that it belongs to is not answered
     IDLE     a request begins                                         HEAD
-    any      connection lost                                          ENDED
+    any      the client's time is up                                  ENDED    as malformed; without a word where no request has begun
+             connection lost                                          ENDED
 
 What is being answered is the other half: at most one request at a time, `busy` while there is one. Requests that the client sends without
-waiting (RFC 9112, section 9.3.2) are answered in their order; while one waits for its turn, nothing is read beyond the read that
-contained it. Reading also pauses while more than `_BODY_BYTES_MAX` of a body wait for the application.
+waiting (RFC 9112, section 9.3.2) are answered in their order, one per turn of the event loop.
+
+What a client can make the edge hold is bounded in bytes and in time:
+
+    unparsed  A read is parsed in pieces of `_PIECE` bytes. While a request waits for its turn, or more than `_BODY_BYTES_MAX` of a body for
+              the application, nothing is read, and what was read behind the piece stays as it came. So the requests of one piece wait.
+    unused    Sizes and extensions of chunks, trailers, and a body behind its response are counted against a budget, `_unused_left`:
+              `request_head_bytes_max`, more for every byte of body, and `body_bytes_max` for the rest of a request that was answered early.
+    unsent    The application's next part waits while the transport's buffer is full. A client that takes nothing from one check to the
+              next, every `send_stall_ms`, is disconnected; so is one that takes nothing of what a closing connection still has for it.
+    time      One deadline, counted from when the client's turn began: `request_timeout_s` for a head, and again for a body,
+              `keep_alive_s` between requests. It does not run while the client has to wait for us.
+
+A connection that ends with a refusal, or with input unread, is closed in two steps (section 9.6): a close at once would send a reset, which
+may overtake the refusal.
 """
 
 from __future__ import annotations
@@ -34,6 +47,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import sys
 from collections import Counter, deque
 from collections.abc import Coroutine, MutableSet
 from typing import Any, Final, NamedTuple, cast
@@ -48,16 +62,25 @@ from engine.auth.tokens import Principal, RawHeaders
 from engine.config import Config
 from engine.errors import Overloaded, Unavailable
 from engine.http import error_responses
-from engine.http.problems import Problem
-from engine.transports import websocket_handshake
+from engine.http.problems import Problem, bad_request
+from engine.transports import http_framing, websocket_handshake
 from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
+from engine.transports.open_sockets import OpenSockets
 from engine.transports.websocket_transport import DirectWebSocket, HandshakeProtocol
 
 _BODY_BYTES_MAX: Final = 64 << 10
 """Bytes of a body that the application has not consumed; beyond it the client waits."""
 
-_MALFORMED: Final = (httptools.HttpParserError, UnicodeDecodeError)
-"""What callbacks of the parser raise about a request's target."""
+_PIECE: Final = 4096
+"""Bytes parsed at once: no more than 160 requests, half a megabyte as exchanges. Most reads are shorter."""
+
+_UNUSED_PER_BODY_BYTE: Final = 16
+"""Bytes of framing that a byte of body earns: a chunk of one byte has five, with a padded size a dozen."""
+
+_TIMER_RESOLUTION_S: Final = 0.002
+"""A timer of uvloop, which counts whole milliseconds, may fire this much early."""
+
+_NOTHING: Final = memoryview(b"")
 
 log: Final = logging.getLogger("engine.edge.http")
 
@@ -91,6 +114,7 @@ class HttpProtocol(asyncio.Protocol):
         app_state: for `HandshakeProtocol`.
         _loop: uvicorn's name for the running event loop.
         settings: the engine's.
+        open_sockets: admits the connection.
         fast_paths: what plain requests are answered by; without them the application answers every request.
     """
 
@@ -99,13 +123,15 @@ class HttpProtocol(asyncio.Protocol):
         "_answering",
         "_app_state",
         "_config",
-        "_deadline",
+        "_connections",
         "_fast_paths",
         "_head_bytes",
         "_headers",
         "_loop",
+        "_open_sockets",
         "_parser",
         "_parts",
+        "_problem",
         "_publishing",
         "_reading",
         "_reading_paused",
@@ -114,7 +140,15 @@ class HttpProtocol(asyncio.Protocol):
         "_server_state",
         "_settings",
         "_stopping",
+        "_timer",
+        "_timer_due_s",
+        "_turn_began_s",
+        "_unparsed",
+        "_unsent",
+        "_unsent_timer",
+        "_unused_left",
         "_url",
+        "_version",
         "_waiting",
         "_writable",
         "transport",
@@ -128,6 +162,7 @@ class HttpProtocol(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         settings: Config,
+        open_sockets: OpenSockets,
         fast_paths: FastPaths | None,
     ) -> None:
         self._config = config
@@ -135,18 +170,27 @@ class HttpProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._settings = settings
+        self._open_sockets = open_sockets
         self._fast_paths = fast_paths
         self.transport: asyncio.Transport
+        self._connections = cast("MutableSet[Any]", server_state.connections)  # live ones, of which this is one
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._deadline: asyncio.TimerHandle | None = None  # of an incomplete head, or of an idle connection
         # What is being read.
         self._reading = Reading.HEAD
-        self._head_bytes = 0  # of the head; the read that it began in is bounded by itself and not counted
+        self._head_bytes = 0  # of the head; the piece that it began in is not counted
         self._url = b""
+        self._version = ""
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []  # PUBLISH: the body, as far as it is here
         self._receiving: AsgiExchange | None = None  # BODY: whose body it is
+        self._unused_left = 0  # BODY: bytes that may come and be of no use
+        self._unparsed: memoryview | None = None  # of the last read, while reading is paused
+        self._problem: Problem | None = None  # what a callback of the parser raised
         self._reading_paused = False
+        # The client's time.
+        self._turn_began_s = 0.0  # when its turn began; 0: not yet, or it is ours
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
         # What is being answered.
         self._publishing = False
         self._answering: AsgiExchange | None = None
@@ -154,17 +198,29 @@ class HttpProtocol(asyncio.Protocol):
         self._rejection = b""  # the response to what could not be read, for when those before it have left
         self._stopping = False
         self._writable: asyncio.Event | None = None  # exists while the transport's buffer is full
+        self._unsent = 0  # bytes in it when it was looked at
+        self._unsent_timer: asyncio.TimerHandle | None = None
 
     # -- The connection. ---------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a BaseTransport, says typeshed
-        """A client connected: its first request is due."""
+        """A client connected: its first request is due, unless there are too many connections."""
         self.transport = transport
+        try:
+            self._connections = self._open_sockets.admit(transport.get_extra_info("peername"), self._connections)
+        except Problem as problem:
+            self._reading = Reading.ENDED
+            transport.write(self._refusal(problem))
+            transport.close()
+            return
         self._connections.add(self)
-        self._set_deadline_of_head()
+        self._begin_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: no request of it is answered any more."""
         self._end_reading()
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
+            self._unsent_timer = None
         for exchange in (self._answering, *self._waiting):
             if exchange is not None:
                 exchange.disconnect()
@@ -192,55 +248,122 @@ class HttpProtocol(asyncio.Protocol):
         """Has `shutdown` or `retire` been called?"""
         return self._stopping
 
-    @property
-    def _connections(self) -> MutableSet[Any]:
-        return cast("MutableSet[Any]", self._server_state.connections)
+    def _close(self) -> None:
+        """Close behind what has been written, as long as the client takes it."""
+        self._stop_reading()
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._watch_unsent()
 
-    def _set_deadline_of_head(self) -> None:
-        if self._deadline is None:
-            self._deadline = self._loop.call_later(self._settings.request_timeout_s, self.transport.abort)
+    def _close_in_two_steps(self) -> None:
+        """End our half, and wait up to `close_timeout_ms` for the client's, whose input is discarded."""
+        if self.transport.is_closing():
+            return
+        self._stop_reading()
+        self.transport.write_eof()
+        self._timer = self._loop.call_later(self._settings.close_timeout_ms / 1000, self.transport.abort)
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
 
-    def _set_deadline_of_idleness(self) -> None:
-        if self._deadline is None:
-            self._deadline = self._loop.call_later(self._settings.keep_alive_s, self.transport.close)
+    # -- The client's time. ------------------------------------------------------------------------------------------------
+    def _turn_s(self) -> float:
+        """How long the client may take for what is due next; 0 while it has to wait for us."""
+        if self._reading_paused:
+            return 0
+        if self._reading is Reading.IDLE:
+            return 0 if self.busy else self._settings.keep_alive_s
+        return 0 if self._reading is Reading.ENDED else self._settings.request_timeout_s
 
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _begin_turn(self) -> None:
+        """Let the client's time run, where it does not yet. The timer is left alone as long as it fires before the time is up."""
+        turn_s = self._turn_s()
+        if turn_s and not self._turn_began_s:
+            self._turn_began_s = self._loop.time()
+            due_s = self._turn_began_s + turn_s
+            if self._timer is None or self._timer_due_s > due_s:
+                self._end_turn()
+                self._set_timer(due_s, turn_s)
+
+    def _set_timer(self, due_s: float, left_s: float) -> None:
+        self._timer_due_s = due_s
+        self._timer = self._loop.call_later(left_s, self._check_turn)
+
+    def _check_turn(self) -> None:
+        self._timer = None
+        turn_s = self._turn_s()
+        if not turn_s:
+            return  # whatever gives the client its next turn sets a timer
+        due_s = self._turn_began_s + turn_s
+        left_s = due_s - self._loop.time()
+        if left_s > _TIMER_RESOLUTION_S:
+            self._set_timer(due_s, left_s)
+        elif self._reading is Reading.IDLE or not (self.busy or self._url):
+            self._close()
+        else:
+            self._reject(Problem(408, "the request did not arrive in time"))
+
+    def _end_turn(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
-        if self._reading is Reading.ENDED:
-            return
-        self._head_bytes += len(data)
-        try:
-            self._parse(data)
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, _MALFORMED):
-                log.error("reading a request failed", exc_info=cause)  # a bug
-            self._reject("Invalid HTTP request received.")
-        if self._reading is Reading.PUBLISH:
-            self._leave_fast_path()
-        elif self._reading is Reading.HEAD and not self.transport.is_closing():
-            if self._head_bytes > self._settings.request_head_bytes_max:
-                self._reject("The request's head is too large.")
-            else:
-                self._set_deadline_of_head()
+        if self._reading is not Reading.ENDED:
+            self._read(data)
 
-    def _parse(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
+        """Parse what was received as far as it may be, and keep the rest."""
+        start, end = 0, len(data)
+        if end > _PIECE:
+            data = memoryview(data)
+        while start < end and not self._reading_paused and self._reading is not Reading.ENDED:
+            self._parse(data, start, min(start + _PIECE, end))
+            start += _PIECE
+        if start < end and self._reading is not Reading.ENDED:
+            self._unparsed = memoryview(data)[start:]
+        elif self._reading is Reading.PUBLISH:
+            self._leave_fast_path()
+        self._begin_turn()
+
+    def _parse(self, data: bytes | memoryview, start: int, stop: int) -> None:
+        """Parse a piece of `data`, and act on what is wrong with it."""
+        self._head_bytes += stop - start
+        try:
+            upgraded = self._feed(data[start:stop])
+            if upgraded is not None:
+                self._upgrade(data, start + upgraded, stop)
+        except httptools.HttpParserError as error:
+            if self._problem is None and isinstance(error, httptools.HttpParserCallbackError):
+                log.error("reading a request failed", exc_info=error)  # a bug
+            self._reject(self._problem or bad_request(f"not a request of HTTP/1.1: {error}"))
+            return
+        if self._reading is Reading.HEAD:
+            if self._head_bytes > self._settings.request_head_bytes_max or len(self._headers) > self._settings.request_headers_max:
+                self._reject(self._head_too_large())
+        elif self._reading is Reading.BODY:
+            self._unused_left -= stop - start
+            if self._unused_left < 0:
+                self._reject(bad_request("chunk extensions and trailers are too large"))
+
+    def _feed(self, data: bytes | memoryview) -> int | None:
+        """Let the parser take `data`. Returns where the head of a request ends that asks for an upgrade; what follows is not parsed."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as pause:
-            self._upgrade(memoryview(data)[pause.args[0] :])
+            return cast("int", pause.args[0])
+        return None
+
+    def _head_too_large(self) -> Problem:
+        settings = self._settings
+        return Problem(431, f"a request's head has at most {settings.request_head_bytes_max} bytes, {settings.request_headers_max} headers")
 
     def on_message_begin(self) -> None:
         """Parser: a request begins."""
-        if self._reading is Reading.IDLE:
-            self._cancel_deadline()
         self._reading = Reading.HEAD
+        self._turn_began_s = 0.0
         self._head_bytes = 0
         self._url = b""
         self._headers = []
@@ -256,10 +379,16 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Parser: the head is complete."""
+        self._version = self._parser.get_http_version()
+        try:
+            self._check_head()
+        except Problem as problem:
+            self._problem = problem
+            raise
         if self._parser.should_upgrade():
             self._reading = Reading.UPGRADE
             return
-        self._cancel_deadline()
+        self._turn_began_s = 0.0
         if self._may_publish():
             self._reading = Reading.PUBLISH
             self._parts = []
@@ -267,15 +396,25 @@ class HttpProtocol(asyncio.Protocol):
             self._reading = Reading.BODY
             self._begin_exchange()
 
+    def _check_head(self) -> None:
+        if len(self._headers) > self._settings.request_headers_max:
+            raise self._head_too_large()
+        http_framing.check_head(self._version, self._headers)
+        if self._url[:1] != b"/" or b"#" in self._url:
+            self._url = http_framing.origin_form(self._parser.get_method(), self._url, self._headers)
+
     def on_body(self, body: bytes) -> None:
         """Parser: a part of the body."""
         if self._reading is Reading.PUBLISH:
             self._parts.append(body)
-        elif self._receiving is not None and self._receiving.feed(body) > _BODY_BYTES_MAX:
-            self._pause_reading()
+        elif self._receiving is not None and not self._receiving.complete:
+            self._unused_left += len(body) * (1 + _UNUSED_PER_BODY_BYTE)
+            if self._receiving.feed(body) > _BODY_BYTES_MAX:
+                self._pause_reading()
 
     def on_message_complete(self) -> None:
         """Parser: the request is complete."""
+        self._turn_began_s = 0.0
         if self._reading is Reading.PUBLISH:
             self._reading = Reading.IDLE
             self._publish()
@@ -287,71 +426,79 @@ class HttpProtocol(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read on, unless a request waits for its turn."""
-        if self._reading_paused and not self._waiting:
-            self._reading_paused = False
-            self.transport.resume_reading()
+        if not self._reading_paused or self._waiting or self.transport.is_closing():
+            return
+        self._reading_paused = False
+        self._turn_began_s = 0.0
+        self.transport.resume_reading()
+        unparsed, self._unparsed = self._unparsed, None
+        self._read(unparsed or _NOTHING)
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
 
-    def _end_reading(self) -> None:
+    def _stop_reading(self) -> None:
         self._reading = Reading.ENDED
         self._receiving = None
+        self._unparsed = None
+        self._end_turn()
+
+    def _end_reading(self) -> None:
+        self._stop_reading()
         self._parser = None  # it holds bound methods of this object: a cycle, which would live until the next full collection
-        self._cancel_deadline()
         self._connections.discard(self)
 
-    def _reject(self, detail: str) -> None:
-        """Answer 400 when the responses before it have left, and close."""
+    def _reject(self, problem: Problem) -> None:
+        """Answer what cannot be read, when the responses before it have left, and close."""
         broken = self._receiving
-        self._reading = Reading.ENDED
-        self._receiving = None
-        self._cancel_deadline()
-        body = detail.encode()
-        lines = [STATUS_LINES[400], *(b"%b: %b\r\n" % header for header in self.default_headers)]
-        lines.append(b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body))
-        self._rejection = b"".join((*lines, body))
-        if broken is not None and broken is self._answering:
-            broken.disconnect()
-            self._answering = None
-            if broken.started:
-                self._rejection = b""
-        elif broken is not None and broken in self._waiting:
-            self._waiting.remove(broken)
+        self._stop_reading()
+        if broken is None or not (broken.started or broken.complete):
+            self._rejection = self._refusal(problem)
+        if broken is not None and not broken.complete:
+            if broken is self._answering:
+                broken.disconnect()
+                self._answering = None
+            else:
+                self._waiting.remove(broken)
         if not self.busy:
             self._answer_rejection()
 
+    def _refusal(self, problem: Problem) -> bytes:
+        refused = self._fast_paths.refused if self._fast_paths is not None else Counter()
+        response = error_responses.refusal(problem, refused)
+        headers = [*self.default_headers, *response.raw_headers]
+        return publish_endpoint.response(STATUS_LINES[response.status_code], headers, bytes(response.body), close=True)
+
     def _answer_rejection(self) -> None:
         self.write(self._rejection)
-        self.transport.close()
+        self._close_in_two_steps()
 
     # -- Answering, by the application. ------------------------------------------------------------------------------------
     def _begin_exchange(self) -> None:
         """Let the application answer the request whose head was read, after those before it."""
-        url = httptools.parse_url(self._url)
-        if url.path is None:
-            raise httptools.HttpParserInvalidURLError(self._url)
-        version = self._parser.get_http_version()
+        self._unused_left = self._settings.request_head_bytes_max + _PIECE
+        path, _, query_string = self._url.partition(b"?")
+        version, headers = self._version, self._headers
         scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
             "method": self._parser.get_method().decode("ascii"),
             "scheme": "http",
-            "path": unquote(url.path.decode("ascii")),
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query_string,
             "root_path": "",
-            "headers": self._headers,
+            "headers": headers,
             "extensions": {TRANSPORT: {"transport": self.transport}},
         }
         exchange = self._receiving = AsgiExchange(
             self,
             scope,
             keep_alive=version != "1.0" and self._parser.should_keep_alive(),
-            expects_continue=any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers),
+            expects_continue=version != "1.0" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers),
         )
         if self.busy:
             self._waiting.append(exchange)
@@ -382,27 +529,32 @@ class HttpProtocol(asyncio.Protocol):
         """The response that was due is complete: answer the next request, or wait for one."""
         self._answering = None
         self._publishing = False
-        if close:
-            self.transport.close()
         if self.transport.is_closing():
+            return
+        if close:
+            if self._reading is Reading.IDLE and self._unparsed is None:
+                self._close()
+            else:
+                self._close_in_two_steps()
             return
         if self._waiting:
             self._start(self._waiting.popleft())
-        elif self._rejection:
+        elif self._reading is Reading.ENDED:
             self._answer_rejection()
-        else:
-            self._set_deadline_of_idleness()
+        elif self._reading is Reading.BODY:
+            self._unused_left += self._settings.body_bytes_max
         self.resume_reading()
+        self._begin_turn()
 
     def fail(self) -> None:
         """A response is incomplete and stays so: the client learns it from the end of the connection."""
-        self.transport.close()
+        self._close()
 
     # -- Answering publish requests, without ASGI. -------------------------------------------------------------------------
     def _may_publish(self) -> bool:
         return (
             self._fast_paths is not None
-            and publish_endpoint.plain(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
+            and publish_endpoint.plain(self._parser.get_method(), self._url, self._version, self._headers)
             and self._parser.should_keep_alive()
             and not self.busy
             and self._writable is None  # an AsgiExchange waits for a client that does not read
@@ -423,7 +575,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             principal = paths.publisher.admit(headers, b"")
         except Exception as error:
-            self._refuse(error, paths)
+            self._loop.call_soon(self._refuse, error, paths)  # what follows in the same read waits for its turn, as behind any request
         else:
             self._run(self._answer_publish(body, headers, principal, paths))
 
@@ -451,44 +603,49 @@ class HttpProtocol(asyncio.Protocol):
         self.answered(close=close)
 
     # -- Upgrades. ---------------------------------------------------------------------------------------------------------
-    def _upgrade(self, rest: memoryview) -> None:
-        """Hand the connection over, or serve the request as HTTP/1.1 (RFC 9110, section 7.8). `rest`: what was read behind its head."""
-        while True:
+    def _upgrade(self, data: bytes | memoryview, start: int, stop: int) -> None:
+        """Hand the connection over, or serve the request as HTTP/1.1 (RFC 9110, section 7.8).
+
+        Args:
+            data: what was read; from `start` on it is behind the request's head.
+            start: of that.
+            stop: where the piece ends that is parsed.
+        """
+        upgraded: int | None = 0
+        while upgraded is not None:
+            start += upgraded
             if self._asks_for_websocket():
-                self._hand_over(bytes(rest))
+                self._hand_over(bytes(data[start:]))
                 return
             head = self._head_without_upgrade()
-            try:
-                self._parser.feed_data(head)
-                self._parser.feed_data(rest)
-            except httptools.HttpParserUpgrade as pause:
-                rest = rest[pause.args[0] :]
-            else:
-                return
+            self._parser = httptools.HttpRequestParser(self)  # the other one may take this request for the connection's last
+            self._feed(head)
+            upgraded = self._feed(data[start:stop])
 
     def _asks_for_websocket(self) -> bool:
         """Does the request ask for a WebSocket, with nothing unanswered that could come to stand behind the 101?"""
         upgrade = next((value.lower() for name, value in reversed(self._headers) if name == b"upgrade"), b"")
-        return upgrade == b"websocket" and not self.busy
+        return upgrade == b"websocket" and self._version != "1.0" and not self.busy
 
     def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()
         if method == b"CONNECT":  # which is an upgrade whatever its headers
-            raise httptools.HttpParserInvalidMethodError("CONNECT")
-        lines = [b"%b %b HTTP/%b\r\n" % (method, self._url, self._parser.get_http_version().encode())]
+            raise httptools.HttpParserInvalidMethodError("CONNECT is for proxies")
+        lines = [b"%b %b HTTP/%b\r\n" % (method, self._url, self._version.encode())]
         lines += [b"%b: %b\r\n" % header for header in self._headers if header[0] != b"upgrade"]
         return b"".join((*lines, b"\r\n"))
 
     def _hand_over(self, rest: bytes) -> None:
         """Give the transport to a WebSocket: at once when the request is plain and granted, else to the general handshake."""
         method = self._parser.get_method()
-        version, url, headers = self._parser.get_http_version(), self._url, self._headers
+        version, url, headers = self._version, self._url, self._headers
         self._end_reading()
         opening = websocket_handshake.plain(method.decode("ascii"), version, url, headers)
         try:
             connection = self._grant(opening) if opening is not None else None
         except Problem as refused:
-            self._refuse_upgrade(refused)
+            self.transport.write(self._refusal(refused))
+            self._close()
             return
         if opening is not None and connection is not None:
             self.transport.write(websocket_handshake.answer(opening, self.default_headers))
@@ -497,6 +654,7 @@ class HttpProtocol(asyncio.Protocol):
                 connection.data_received(rest)
             return
         handshake = HandshakeProtocol(self._config, self._server_state, self._app_state)
+        handshake.connections = cast("Any", self._connections)  # which may be those of one address
         handshake.connection_made(self.transport)
         lines = [b"%b %b HTTP/1.1\r\n" % (method, url), *(b"%b: %b\r\n" % header for header in headers), b"\r\n"]
         handshake.data_received(b"".join(lines))
@@ -521,12 +679,6 @@ class HttpProtocol(asyncio.Protocol):
                 raise
             return None
 
-    def _refuse_upgrade(self, problem: Problem) -> None:
-        refusal = error_responses.refusal(problem, cast("FastPaths", self._fast_paths).refused)
-        headers = [*self.default_headers, *refusal.raw_headers]
-        self.transport.write(publish_endpoint.response(STATUS_LINES[refusal.status_code], headers, bytes(refusal.body), close=True))
-        self.transport.close()
-
     # -- Writing. ----------------------------------------------------------------------------------------------------------
     def write(self, data: bytes) -> None:
         """Send bytes, or buffer them; nothing once the connection is closing."""
@@ -546,9 +698,28 @@ class HttpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
         self._writable = asyncio.Event()
+        self._watch_unsent()
 
     def resume_writing(self) -> None:
         """The transport's buffer is nearly empty, or the connection has ended."""
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+
+    def _watch_unsent(self) -> None:
+        """Look every `send_stall_ms` whether the client takes what it was sent; see `_check_unsent`."""
+        self._unsent = sys.maxsize
+        if self._unsent_timer is None:
+            self._unsent_timer = self._loop.call_later(self._settings.send_stall_ms / 1000, self._check_unsent)
+
+    def _check_unsent(self) -> None:
+        """Disconnect a client that has taken nothing since the last look. Streams have a watch of their own, which comes before."""
+        self._unsent_timer = None
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or not (self.write_paused or self.transport.is_closing()):
+            return
+        if unsent >= self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._unsent_timer = self._loop.call_later(self._settings.send_stall_ms / 1000, self._check_unsent)

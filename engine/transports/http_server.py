@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from engine.config import Config
 from engine.transports.http_protocol import FastPaths, HttpProtocol
+from engine.transports.open_sockets import OpenSockets, raise_file_limit
 
 BACKLOG: Final = 4096
 """Connections that the kernel queues until they are accepted: a reconnect storm is thousands within a second. Linux's own cap."""
@@ -94,11 +95,12 @@ def build(application: ASGIApp, config: Config, fast_paths: FastPaths | None = N
     """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    open_sockets = OpenSockets(config, raise_file_limit())
     return EdgeServer(
         uvicorn.Config(
             application,
             loop="none",  # it runs in the caller's
-            http=cast("type[Any]", partial(HttpProtocol, settings=config, fast_paths=fast_paths)),
+            http=cast("type[Any]", partial(HttpProtocol, settings=config, open_sockets=open_sockets, fast_paths=fast_paths)),
             ws="none",  # `HttpProtocol` hands WebSockets over by itself; what follows is for `HandshakeProtocol`
             ws_max_size=config.frame_bytes_max,
             ws_per_message_deflate=False,  # 40 KiB and 20 us per message for payloads of a few hundred bytes

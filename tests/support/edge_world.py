@@ -533,7 +533,10 @@ class RawClient:
             if opcode == 8:
                 return int(struct.unpack("!H", payload[:2])[0])
 
-    def close(self) -> None:
+    def close(self, *, reset: bool = False) -> None:
+        """Close. `reset`: as a process that dies would."""
+        if reset:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
 

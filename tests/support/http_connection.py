@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -11,8 +13,11 @@ from uvicorn.server import ServerState
 
 from engine.config import Config
 from engine.transports.http_protocol import FastPaths, HttpProtocol
+from engine.transports.open_sockets import OpenSockets
 from tests.support.edge_world import SECRET
 from tests.support.waiting import until
+
+FILES_MAX = 1 << 20
 
 
 class RecordingTransport(asyncio.Transport):
@@ -25,14 +30,33 @@ class RecordingTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.reading = True
+        self.half_closed = False
+        self.unsent = 0
+        self.peer: tuple[str, int] | None = None
+        self.resumed: Callable[[], None] = lambda: None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.peer if name == "peername" else default
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def write_eof(self) -> None:
+        self.half_closed = True
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         assert not self.closed, "written after the end"
+        assert not self.half_closed, "written after the end"
         self.written += data
         self.writes += 1
 
     def close(self) -> None:
         self.closed = True
+
+    @property
+    def ended(self) -> bool:
+        """Has the client been told that nothing more comes?"""
+        return self.closed or self.half_closed
 
     def abort(self) -> None:
         self.closed = self.aborted = True
@@ -47,6 +71,7 @@ class RecordingTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         assert not self.reading
         self.reading = True
+        asyncio.get_running_loop().call_soon(self.resumed)
 
 
 class Responses:
@@ -85,13 +110,22 @@ class HttpClient:
         config.load()
         self.transport = RecordingTransport()
         self.server_state = ServerState()
-        self.protocol = HttpProtocol(config, self.server_state, {}, settings=Config(jwt_secret=SECRET, **settings), fast_paths=fast_paths)
+        engine = Config(jwt_secret=SECRET, **settings)
+        self.protocol = HttpProtocol(
+            config, self.server_state, {}, settings=engine, open_sockets=OpenSockets(engine, FILES_MAX), fast_paths=fast_paths
+        )
+        self._sent: deque[bytes] = deque()  # and not read yet
+        self.transport.resumed = self._deliver
         self.protocol.connection_made(self.transport)
 
     def send(self, *parts: bytes) -> None:
         """Send bytes, each part in a read of its own."""
-        for part in parts:
-            self.protocol.data_received(part)
+        self._sent += parts
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._sent and self.transport.reading and not self.transport.closed:
+            self.protocol.data_received(self._sent.popleft())
 
     def leave(self) -> None:
         """The client closes its end."""

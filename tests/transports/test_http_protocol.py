@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.transports.asgi import AsgiExchange
 from tests.support.edge_world import client_frame, edge_world
 from tests.support.http_connection import HttpClient
 from tests.support.waiting import until
@@ -22,6 +25,15 @@ def get(path: str = "/", *lines: str) -> bytes:
 
 def post(body: bytes, *lines: str) -> bytes:
     return "\r\n".join(["POST / HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *lines, "", ""]).encode() + body
+
+
+CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def refuse(scope: Any, receive: Any, send: Any) -> None:
+    """Answers without reading."""
+    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
 
 
 class Echo:
@@ -53,7 +65,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
     client = HttpClient(Echo())
     client.send(get("/1") + post(b"two") + get("/3"))
     assert (await client.answered(3)).bodies == [b"/1:", b"/:two", b"/3:"]
-    assert not client.transport.closed
+    assert not client.transport.ended
 
 
 async def test_nothing_more_is_read_while_a_request_waits_for_its_turn() -> None:
@@ -74,7 +86,7 @@ async def test_a_400_comes_behind_the_responses_before_it() -> None:
     client = HttpClient(Echo())
     client.send(get("/1") + get("/2") + b"no http\r\n\r\n")
     assert (await client.answered(3)).statuses == [200, 200, 400]
-    assert client.transport.closed
+    assert client.transport.ended
 
 
 async def test_what_comes_behind_what_cannot_be_read_is_not_looked_at() -> None:
@@ -98,7 +110,7 @@ async def test_a_malformed_body_is_a_400_and_its_application_learns_of_a_disconn
     client = HttpClient(application)
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", b"what?\r\n")
     assert (await client.answered(1)).statuses == [400]
-    assert client.transport.closed
+    assert client.transport.ended
     await until(lambda: left)
 
 
@@ -151,7 +163,7 @@ async def test_a_connection_is_closed_for_who_does_not_want_it_kept(request_: by
     client.send(request_ + get("/2"))
     answer = await client.answered(1)
     assert answer.headers[0]["connection"] == "close"
-    assert client.transport.closed
+    assert client.transport.ended
     assert [scope["path"] for scope in echo.scopes] == ["/"]
 
 
@@ -189,11 +201,70 @@ async def test_a_connection_that_retires_waits_for_one_more_request_and_closes_b
 
 
 # -- How long it may take, and how much it may be. -------------------------------------------------------------------------
-async def test_a_head_that_takes_too_long_aborts_the_connection() -> None:
-    for parts in ([], [b"GET / HTTP/1.1\r\n"], [get("/1"), b"\r\nGET"]):
-        client = HttpClient(Echo(), request_timeout_s=0.05)
-        client.send(*parts)
-        await until(lambda client=client: client.transport.aborted)
+@pytest.mark.parametrize(
+    ("parts", "statuses"),
+    [
+        ([], []),  # nobody waits for a word
+        ([b"GE"], []),
+        ([b"GET / HTTP/1.1\r\n"], [408]),
+        ([b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1"], [408]),
+        ([b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", b"1"], [408]),
+        ([get("/1"), b"\r\nGET / HTTP/1.1\r\n"], [200, 408]),
+        ([get("/1"), CHUNKED + b"1\r\na\r\n0\r\nX: y\r\n"], [200, 408]),
+    ],
+)
+async def test_a_request_that_takes_too_long_ends_the_connection(parts: list[bytes], statuses: list[int]) -> None:
+    client = HttpClient(Echo(), request_timeout_s=0.05, close_timeout_ms=50)
+    client.send(*parts)
+    await until(lambda: client.transport.ended)
+    assert client.responses().statuses == statuses
+    await until(lambda: client.transport.closed)
+
+
+async def test_the_time_of_a_request_does_not_end_the_one_before_it() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo, request_timeout_s=0.05)
+    client.send(get("/1"), b"GET /2 HTTP/1.1\r\n")
+    await asyncio.sleep(0.15)
+    assert not client.transport.ended
+    client.send(b"Host: x\r\n\r\n")  # too late
+    echo.may_answer.set()
+    assert (await client.answered(2)).statuses == [200, 408]
+    assert [scope["path"] for scope in echo.scopes] == ["/1"]
+
+
+async def test_every_request_has_its_whole_time_whatever_came_before_it() -> None:
+    client = HttpClient(Echo(), request_timeout_s=0.2, keep_alive_s=5)
+    for _ in range(3):
+        client.send(get("/")[:9])
+        await asyncio.sleep(0.1)
+        assert not client.transport.ended
+        client.send(get("/")[9:])
+        await asyncio.sleep(0)
+    assert (await client.answered(3)).statuses == [200] * 3
+
+
+async def test_time_in_which_the_client_has_to_wait_is_not_the_clients() -> None:
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo, request_timeout_s=0.1)
+    client.send(get("/1") + b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+    await asyncio.sleep(0.2)
+    assert not client.transport.ended
+    client.send(b"two")
+    echo.may_answer.set()
+    assert (await client.answered(2)).bodies == [b"/1:", b"/2:two"]
+
+
+async def test_a_request_whose_answer_has_left_is_not_answered_again_when_its_rest_is_late_or_wrong() -> None:
+    for rest in (b"", b"what?\r\n", b"0\r\n" + b"X: y\r\n" * 20_000):
+        client = HttpClient(refuse, request_timeout_s=0.1)
+        client.send(CHUNKED)
+        await client.answered(1)
+        client.send(rest)
+        await until(lambda client=client: client.transport.ended)
+        assert client.responses().statuses == [413]
 
 
 async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() -> None:
@@ -207,16 +278,12 @@ async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() 
 
 
 async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> None:
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    client = HttpClient(refuse, keep_alive_s=0.2)
+    client = HttpClient(refuse, request_timeout_s=0.2)
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
     await client.answered(1)
     client.send(b"x" * 100_000)
     assert client.transport.reading
-    while not client.transport.closed:
+    while not client.transport.ended:
         client.send(b"x")
         await asyncio.sleep(0.01)
 
@@ -227,7 +294,7 @@ async def test_a_request_under_way_has_no_deadline_of_the_connection() -> None:
     client = HttpClient(echo, keep_alive_s=0.05, request_timeout_s=0.05)
     client.send(get("/1"))
     await asyncio.sleep(0.15)
-    assert not client.transport.closed
+    assert not client.transport.ended
     echo.may_answer.set()
     await client.answered(1)
     await until(lambda: client.transport.closed)
@@ -239,10 +306,136 @@ async def test_only_the_bytes_of_a_head_count_against_its_limit() -> None:
     client.send(many[:100], many[100:] + many * 9 + many[:100], many[100:])
     assert (await client.answered(11)).statuses == [200] * 11
     client.send(many[:100], b"y" * 1000)
-    assert not client.transport.closed
+    assert not client.transport.ended
     client.send(b"y")
-    assert (await client.answered(12)).statuses[-1] == 400
+    assert (await client.answered(12)).statuses[-1] == 431
+    assert client.transport.ended
+
+
+async def test_a_head_has_so_many_headers() -> None:
+    for lines, status in ((99, 200), (100, 431)):
+        client = HttpClient(Echo())
+        client.send(get("/", *["a: b"] * lines))
+        assert (await client.answered(1)).statuses == [status]
+    client = HttpClient(Echo(), request_headers_max=20)
+    client.send(b"GET / HTTP/1.1\r\nHost: x\r\n", b"a:\r\n" * 30)
+    assert (await client.answered(1)).statuses == [431]
+
+
+@pytest.mark.parametrize(
+    "unused",
+    [
+        b"0\r\n" + b"X: y\r\n" * 12_000,  # trailers, each of them short
+        b"0\r\nX: " + b"y" * 72_000,
+        b"1;" + b"x" * 72_000,
+        b"1;a=" + b"x" * 72_000,
+        b"0" * 72_000,
+        b"".join(b"1;%b\r\nx\r\n" % (b"x" * 40) for _ in range(5_000)),
+    ],
+)
+async def test_what_is_no_body_of_a_chunked_body_is_bounded(unused: bytes) -> None:
+    echo = Echo()
+    client = HttpClient(echo)
+    client.send(CHUNKED + b"1\r\nx\r\n", *(unused[at : at + 1000] for at in range(0, len(unused), 1000)))
+    assert (await client.answered(1)).statuses == [400]
+    assert client.transport.ended
+
+
+async def test_a_body_in_the_smallest_chunks_is_a_body() -> None:
+    client = HttpClient(Echo())
+    client.send(CHUNKED + b"00000001\r\nx\r\n" * 20_000 + b"0\r\nX: y\r\n\r\n" + get("/2"))
+    assert (await client.answered(2)).bodies == [b"/c:" + b"x" * 20_000, b"/2:"]
+
+
+async def test_few_of_the_requests_that_are_sent_at_once_wait_and_all_are_answered() -> None:
+    class Watched(Echo):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if not waiting:
+                waiting.append(sum(isinstance(thing, AsgiExchange) for thing in gc.get_objects()))
+            await super().__call__(scope, receive, send)
+
+    waiting: list[int] = []
+    client = HttpClient(Watched())
+    client.send(get("/") * 500)
+    assert not client.transport.reading
+    assert (await client.answered(500)).bodies == [b"/:"] * 500
+    assert waiting[0] < 200
+    assert client.transport.reading
+
+
+async def test_a_publisher_that_is_refused_at_once_does_not_hold_the_event_loop() -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        request = b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+        refused = world.gateway.metrics.refused
+        await client.send(request * 500)
+        steps: list[int] = []
+        while refused[401] < 500:
+            await asyncio.sleep(0)
+            steps.append(refused[401])
+        assert max(after - before for before, after in pairwise([0, *steps])) <= 3
+        client.close()
+
+
+# -- Clients that do not take their answers. -------------------------------------------------------------------------------
+async def test_a_client_that_takes_nothing_is_disconnected_and_one_that_takes_little_is_not() -> None:
+    stuck, slow = (HttpClient(Echo(), send_stall_ms=50) for _ in range(2))
+    for client in (stuck, slow):
+        client.transport.unsent = 1000
+        client.protocol.pause_writing()
+        client.send(get("/1") + get("/2"))
+    for _ in range(8):
+        await asyncio.sleep(0.03)
+        slow.transport.unsent -= 100
+    await until(lambda: stuck.transport.aborted)
+    assert not slow.transport.ended
+    slow.transport.unsent = 0
+    slow.protocol.resume_writing()
+    assert (await slow.answered(2)).statuses == [200, 200]
+    assert not stuck.transport.written
+
+
+async def test_a_stall_counts_from_its_own_beginning() -> None:
+    client = HttpClient(Echo(), send_stall_ms=100)
+    client.transport.unsent = 100
+    client.protocol.pause_writing()
+    await asyncio.sleep(0.15)  # looked at once
+    client.protocol.resume_writing()
+    client.transport.unsent = 1000
+    client.protocol.pause_writing()
+    await asyncio.sleep(0.07)
+    assert not client.transport.aborted
+    await until(lambda: client.transport.aborted)
+
+
+async def test_a_closing_connection_does_not_wait_for_ever_either() -> None:
+    client = HttpClient(Echo(), send_stall_ms=50)
+    client.transport.unsent = 1000
+    client.send(get("/", "Connection: close"))
+    await client.answered(1)
     assert client.transport.closed
+    await until(lambda: client.transport.aborted)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_requests_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    parts = [
+        get("/healthz") * 40,
+        get("/v1/poll?wait=0.1", "Authorization: Bearer TOKEN") * 3,
+        b"POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 500\r\n\r\n{",
+        b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 2\r\n\r\n{}" * 20,
+        b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}",
+    ]
+    async with edge_world() as world:
+        for number in range(40):
+            client = await world.raw_unasked()
+            sent = b"".join(parts[(number + index) % len(parts)] for index in range(3))
+            await client.send(sent.replace(b"TOKEN", world.token().encode()))
+            await asyncio.sleep(0.001 * (number % 4))
+            client.close(reset=number % 2 == 0)
+        await until(lambda: not world.server.server_state.connections)
+        await until(lambda: not world.server.server_state.tasks)
+        assert 500 not in world.gateway.metrics.refused
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_a_body_that_the_application_does_not_read_stops_the_client() -> None:
@@ -290,11 +483,18 @@ async def test_a_chunked_body_behind_an_upgrade_is_a_body() -> None:
     assert (await client.answered(2)).bodies == [b"/:two", b"/2:"]
 
 
+async def test_an_upgrade_on_a_connection_that_is_not_kept_is_served_too() -> None:
+    client = HttpClient(Echo())
+    client.send(get("/1", "Connection: close, Upgrade", "Upgrade: h2c"))
+    assert (await client.answered(1)).bodies == [b"/1:"]
+    assert client.transport.ended
+
+
 async def test_connect_is_refused() -> None:
     client = HttpClient(Echo())
     client.send(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n" + get("/2"))
     assert (await client.answered(1)).statuses == [400]
-    assert client.transport.closed
+    assert client.transport.ended
 
 
 def websocket(token: str, *lines: str) -> bytes:

@@ -235,9 +235,8 @@ def page_of(mailbox: Mailbox) -> MailboxPage:
     cold = (min(unsettled), max(unsettled)) if unsettled else None
     attempts = dict(mailbox.cold_attempts)
     for connection in mailbox.connections.values():
-        for seq in mailbox.hot if connection.written_to > connection.written_from else connection.flight:
-            if tries := connection.tries(seq):
-                attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
+        for seq, (_, tries) in connection.flight.items():
+            attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
     oldest = min([message.expires_ms for message in mailbox.hot.values() if message.envelope.retain], default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms

@@ -36,8 +36,6 @@ class Attachment:
         "since_ms",
         "stalled",
         "topics",
-        "written_from",
-        "written_to",
     )
 
     def __init__(
@@ -66,7 +64,6 @@ class Attachment:
         self.rtt_ms = 0.0
         self.stalled = False
         self.exhausted: dict[int, int] = {}  # messages that stalled it: seq -> expires at ms
-        self.written_from = self.written_to = sent  # behind the first, up to the second, everything was sent and is in flight no more
 
     def fly(self, message: Message, now_ms: int) -> None:
         """Add the message to the flight: its first send on this connection."""
@@ -143,29 +140,19 @@ class Attachment:
     def written(self, hot: Mapping[int, Message], seq: int) -> None:
         """Remove everything up to `seq`, which the transport accepted, from the flight. Frees the window, and settles nothing.
 
-        For transports without acknowledgements during delivery (plain SSE). It counts as an attempt when the connection ends: as long as
-        it lasts, the message may yet be acknowledged, and is new on other connections.
+        For transports without acknowledgements during delivery (plain SSE).
         """
         for number in [number for number in self.flight if number <= seq]:
-            del self.flight[number]
+            _, tries = self.flight.pop(number)
             self.first_sent_ms.pop(number, None)
-            self.flight_bytes -= len(hot[number].envelope.body)
-            self.written_to = max(self.written_to, number)
-
-    def tries(self, seq: int) -> int:
-        """How often the message was sent on this connection, as far as that is not counted in its attempts yet."""
-        flown = self.flight.get(seq)
-        return int(self.written_from < seq <= self.written_to) if flown is None else flown[1]
+            message = hot[number]
+            message.attempts += tries
+            self.flight_bytes -= len(message.envelope.body)
 
     def spend(self, hot: Mapping[int, Message]) -> None:
-        """Empty the flight: its messages are pending again. Their tries, and those of what was written, are added to their attempts."""
-        if self.written_to > self.written_from:
-            for seq, message in hot.items():
-                message.attempts += self.tries(seq)
-            self.written_from = self.written_to
-        else:
-            for seq, (_, tries) in self.flight.items():
-                hot[seq].attempts += tries
+        """Empty the flight: its messages are pending again, and their tries are added to their attempts."""
+        for seq, (_, tries) in self.flight.items():
+            hot[seq].attempts += tries
         self.flight.clear()
         self.first_sent_ms.clear()
         self.flight_bytes = 0

@@ -529,8 +529,8 @@ class Mailbox:
             dropped.append(message)
             if not message.envelope.retain:
                 self.lose(seq, seq)
-            elif attempts := message.attempts + sum(connection.tries(seq) for connection in self.connections.values()):
-                self.cold_attempts[seq] = attempts
+            elif message.attempts:
+                self.cold_attempts[seq] = message.attempts
         kept = [message.seq for message in dropped if message.envelope.retain]
         if kept:
             low, high = min(kept), max(kept)

@@ -72,7 +72,7 @@ def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
     if message is not None:
         steps.append(Step(message.accepted_ms, "accepted"))
         flights = [flown for connection in mailbox.connections.values() if (flown := connection.flight.get(seq)) is not None]
-        sends = message.attempts + sum(connection.tries(seq) for connection in mailbox.connections.values())
+        sends = message.attempts + sum(tries for _, tries in flights)
         if sends:
             steps.append(Step(max((sent_ms for sent_ms, _ in flights), default=0), "sent", f"attempts: {sends}"))
     state = _state(mailbox, seq)

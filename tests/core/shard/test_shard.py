@@ -517,36 +517,6 @@ def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_writ
     assert delivered(world.settle(), 2)[:2] == [(1, 2), (2, 2)]
 
 
-def test_the_first_delivery_on_a_fresh_stream_is_attempt_1_also_beside_an_open_one() -> None:
-    world = World()
-    world.post()
-    world.settle()
-    world.attach(1, kind=SSE)
-    assert delivered(world.settle()) == [(1, 1)]
-    world.tell(Written(1, 1))
-    world.settle()
-    world.attach(2, kind=SSE)
-    assert delivered(world.settle(), 2) == [(1, 1)]
-    world.tell(Written(2, 1))
-    world.detach(1)
-    world.attach(3)
-    assert delivered(world.settle(), 3) == [(1, 2)], "it was sent once on a stream that has ended"
-
-
-def test_what_an_open_stream_has_written_counts_as_an_attempt_over_a_crash() -> None:
-    world = World()
-    world.attach(1, kind=SSE)
-    world.post()
-    world.post()
-    world.settle()
-    world.tell(Written(1, 1))
-    world.checkpoint(full=False)
-    world.checkpoint()
-    world.crash()
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(1, 2), (2, 2)]
-
-
 def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
     world = World()
     world.post()
