@@ -11,10 +11,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-# Tests that compute are spread over the cores; those with a whole engine, and those with a browser, stay together on one worker each
-# (tests/support/worker_groups.py). Without these options pytest runs everything in one process, which is what a debugger wants.
+# Tests that compute are spread over the workers; those that share an engine, or a browser, stay together on one of them
+# (tests/support/worker_groups.py). Two of these groups mostly wait, so there are three workers also where there are two cores.
+# Without these options pytest runs everything in one process, which is what a debugger wants.
 # A worker that ends (a test took too long) ends the run: pytest-xdist 3.8 replaces it, and may then wait for ever for the others.
-SPREAD := -n logical --maxprocesses 4 --max-worker-restart 0
+SPREAD := -n 3 --max-worker-restart 0
 
 help: ## this text
 	@echo "ray-notification-engine"

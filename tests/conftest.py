@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 from tests.support.missing_programs import missing, missing_of
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.worker_groups import ENGINES, GroupScheduling, group_of
 
 QUICK_EXAMPLES = 10  # of each property, in `make check`
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
@@ -56,13 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.support.worker_groups import GroupScheduling
-
     return GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        for fixture, group in ENGINES.items():
+            if fixture in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != group:
+                raise pytest.UsageError(f"{item.nodeid} uses `{fixture}`: add it to {group!r} in tests/support/worker_groups.py")
         if config.getoption("--quick"):
             _take_few_examples(getattr(item, "cls", None), "settings")
             _take_few_examples(getattr(item, "obj", None), "_hypothesis_internal_use_settings")  # where `@settings` leaves them

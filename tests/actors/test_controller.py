@@ -7,18 +7,10 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support.running_engine import RunningEngine, running_engine
-
-
-@pytest.fixture(scope="module")
-def fragile() -> Iterator[RunningEngine]:
-    """An engine that loses patience early, and whose parts may be stopped."""
-    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000", "ENGINE_INTERNAL_HEALTH_MS": "500"}) as running:
-        yield running
+from tests.support.running_engine import RunningEngine
 
 
 def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
@@ -57,23 +49,23 @@ async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngi
 
 @pytest.mark.slow
 @pytest.mark.engine
-async def test_counters_are_no_older_than_a_second_however_seldom_the_controller_asks() -> None:
-    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_HEALTH_MS": "600000"}) as seldom:
-        for published in (1, 2):
-            await seldom.publish({"user": "counted", "type": "test.message"})
-            seldom.status_when(lambda status, published=published: status["totals"]["published"] == published, within_s=2)
+async def test_counters_are_no_older_than_a_second_however_seldom_the_controller_asks(pressed: RunningEngine) -> None:
+    before = pressed.status()["totals"]["published"]
+    for published in (before + 1, before + 2):
+        await pressed.publish({"user": "counted", "type": "test.message"})
+        pressed.status_when(lambda status, published=published: status["totals"]["published"] == published, within_s=2)
 
 
 @pytest.mark.slow
 @pytest.mark.engine
-async def test_a_user_s_absence_is_in_neither_latency_that_the_status_shows(fragile: RunningEngine) -> None:
+async def test_a_user_s_absence_is_in_neither_latency_that_the_status_shows(two_edges: RunningEngine) -> None:
     away_s = 1.5
-    await fragile.publish({"user": "away", "type": "test.message"})
+    await two_edges.publish({"user": "away", "type": "test.message"})
     await asyncio.sleep(away_s)  # the absence itself
-    async with fragile.connect("away") as socket:
-        message = (await fragile.receive(socket, "messages"))["messages"][0]
+    async with two_edges.connect("away") as socket:
+        message = (await two_edges.receive(socket, "messages"))["messages"][0]
         await socket.send(json.dumps({"type": "ack", "seq": message["seq"]}))
-        totals = fragile.status_when(lambda status: status["totals"]["acknowledged"] == 1)["totals"]
+        totals = two_edges.status_when(lambda status: status["totals"]["acknowledged"] == 1)["totals"]
     assert totals["send_p99_ms"] is None, "nobody was connected when it was accepted"
     assert 0 < totals["ack_p99_ms"] < 1000 * away_s < totals["p99_ms"]
 
@@ -81,13 +73,13 @@ async def test_a_user_s_absence_is_in_neither_latency_that_the_status_shows(frag
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["schedulers", "shards"])
-def test_an_actor_that_is_there_but_silent_is_replaced(fragile: RunningEngine, kind: str) -> None:
-    before = fragile.status_when(lambda status: bool(status["ready"]))
+def test_an_actor_that_is_there_but_silent_is_replaced(two_edges: RunningEngine, kind: str) -> None:
+    before = two_edges.status_when(lambda status: bool(status["ready"]))
     row = before[kind][0]
     others = {part["pid"] for name in ("shards", "schedulers", "edges") if name != kind for part in before[name]}
     os.kill(row["pid"], signal.SIGSTOP)
     try:
-        after = fragile.status_when(lambda status: status["ready"] and status[kind][0]["pid"] != row["pid"])
+        after = two_edges.status_when(lambda status: status["ready"] and status[kind][0]["pid"] != row["pid"])
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(row["pid"], signal.SIGKILL)
@@ -97,9 +89,9 @@ def test_an_actor_that_is_there_but_silent_is_replaced(fragile: RunningEngine, k
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_a_controller_that_dies_comes_back_and_disturbs_nobody(fragile: RunningEngine) -> None:
-    before = fragile.status_when(lambda status: bool(status["ready"]))
+def test_a_controller_that_dies_comes_back_and_disturbs_nobody(two_edges: RunningEngine) -> None:
+    before = two_edges.status_when(lambda status: bool(status["ready"]))
     pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
     os.kill(before["controller"]["pid"], signal.SIGKILL)
-    after = fragile.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+    after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -18,18 +18,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from engine.client import Client
 from tests.support.load.poster import Poster
-from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def two_edges() -> Iterator[RunningEngine]:
-    """An engine of this module's own with two edges behind one port; its edges may be killed."""
-    env = {"ENGINE_DRAIN_SPREAD_MS": "1500", "ENGINE_CONNECTIONS_PER_S": "1000"}
-    with running_engine("--edges", "2", "--shards", "1", env=env) as running:
-        yield running
 
 
 async def until_edges(engine: RunningEngine, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -13,7 +12,7 @@ import pytest
 
 from tests.support.load.flood import Wave, pour
 from tests.support.load.frame_reader import Reader
-from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -23,13 +22,6 @@ SECONDS = 4.0
 DEADLINE_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def pressed_engine() -> Iterator[RunningEngine]:
-    """Half a second of backlog is much on a fast machine: an engine that lets nobody wait for long is soon beyond its capacity."""
-    with running_engine("--shards", "1", env={"ENGINE_INTERNAL_PUBLISH_DELAY_TARGET_MS": "100"}) as running:
-        yield running
-
-
 def peak_mb(engine: RunningEngine, kind: str) -> float:
     """The most that the process of an actor has ever had in memory."""
     (row,) = engine.status()[kind]
@@ -37,12 +29,12 @@ def peak_mb(engine: RunningEngine, kind: str) -> float:
     return int(peak.split()[1]) / 1024
 
 
-async def test_requests_that_are_far_larger_on_a_link_than_over_http_stop_nobody_and_fit_into_memory(pressed_engine: RunningEngine) -> None:
+async def test_requests_that_are_far_larger_on_a_link_than_over_http_stop_nobody_and_fit_into_memory(pressed: RunningEngine) -> None:
     # Six requests of 70 KB are 360 MB on the link to the shard, more than its queue takes. The session was reset then and everything was
     # sent again, fifteen times over, for the eight seconds that publishers wait; the edge grew by 540 MB.
-    before_mb = {kind: peak_mb(pressed_engine, kind) for kind in ("edges", "shards")}
-    headers = {"Authorization": f"Bearer {pressed_engine.token('app', 'publish')}", "Content-Type": "application/json"}
-    url, data = f"{pressed_engine.url}/v1/notifications", {"x": "y" * 60_000}
+    before_mb = {kind: peak_mb(pressed, kind) for kind in ("edges", "shards")}
+    headers = {"Authorization": f"Bearer {pressed.token('app', 'publish')}", "Content-Type": "application/json"}
+    url, data = f"{pressed.url}/v1/notifications", {"x": "y" * 60_000}
     large = [{"users": [f"v{n}-{m}" for m in range(1000)], "type": "t", "priority": "high", "data": data} for n in range(6)]
     async with httpx.AsyncClient(trust_env=False, verify=False, headers=headers, timeout=DEADLINE_S) as client:
         answers = await asyncio.gather(*(client.post(url, content=json.dumps(item)) for item in large))
@@ -50,8 +42,8 @@ async def test_requests_that_are_far_larger_on_a_link_than_over_http_stop_nobody
         assert min(int(answer.headers["retry-after"]) for answer in answers if answer.status_code == 429) >= 1
         small = json.dumps({"user": "small", "type": "t", "priority": "high"})
         await until(lambda: client.post(url, content=small), DEADLINE_S, holds=lambda answer: answer.status_code == 202, look_s=0.05)
-    assert peak_mb(pressed_engine, "edges") - before_mb["edges"] < 150
-    assert peak_mb(pressed_engine, "shards") - before_mb["shards"] < 250
+    assert peak_mb(pressed, "edges") - before_mb["edges"] < 150
+    assert peak_mb(pressed, "shards") - before_mb["shards"] < 250
 
 
 async def test_questions_about_any_number_of_users_fill_no_shard_and_stop_nobody() -> None:
@@ -75,12 +67,12 @@ async def test_questions_about_any_number_of_users_fill_no_shard_and_stop_nobody
 
 
 async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through_nothing_is_lost_and_it_ends_by_itself(
-    pressed_engine: RunningEngine,
+    pressed: RunningEngine,
 ) -> None:
-    port = httpx.URL(pressed_engine.url).port
+    port = httpx.URL(pressed.url).port
     assert port is not None
-    readers = [await Reader(user).connect(port, pressed_engine.token(user)) for user in USERS]
-    token = pressed_engine.token("app", "publish")
+    readers = [await Reader(user).connect(port, pressed.token(user)) for user in USERS]
+    token = pressed.token("app", "publish")
     start = time.monotonic()
     low, high = await asyncio.gather(
         pour(port, token, Wave("low", 60_000, 250, 24, USERS), start, SECONDS),
@@ -95,7 +87,7 @@ async def test_beyond_capacity_low_is_refused_with_retry_after_high_gets_through
     assert shares[0] < shares[1] / 4, shares
 
     async with httpx.AsyncClient(trust_env=False, verify=False, headers={"Authorization": f"Bearer {token}"}) as client:
-        url, body = f"{pressed_engine.url}/v1/notifications", {"user": "u0", "type": "t", "priority": "low", "data": {"due": 0.0}}
+        url, body = f"{pressed.url}/v1/notifications", {"user": "u0", "type": "t", "priority": "low", "data": {"due": 0.0}}
         await until(lambda: client.post(url, json=body), DEADLINE_S, holds=lambda answer: answer.status_code == 202, look_s=0.05)
     for reader in readers:
         accepted = set(low.accepted.get(reader.user, [])) | set(high.accepted.get(reader.user, []))

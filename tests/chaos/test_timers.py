@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 60
 MESSAGES = 1000
 USERS = 20
-SPREAD_MS = 4000
+SPREAD_MS = 2500
 
 
 @pytest.mark.parametrize("role", ["scheduler", "shard", "redis"])

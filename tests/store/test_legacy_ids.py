@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,7 @@ from engine.store.redis_client import claim_data_epoch
 from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import USER, Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, colliding_users
-from tests.support.redis_server import RedisServer, start_redis
-from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.running_engine import RunningEngine
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "ids_65fafe9.json").read_text("utf-8"))
 HOUR_MS = 3_600_000
@@ -214,32 +212,13 @@ async def test_a_broadcast_under_an_id_of_the_old_version_is_a_duplicate_and_its
 
 
 # -- The whole engine. -------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """An engine of this version on what the old one left."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="engine-test-redis-") as folder:  # short: a socket path has 107 bytes
-        server: RedisServer = start_redis(Path(folder))
-        try:
-            fill(server)
-            with running_engine("--redis", server.url) as running:
-                yield running
-        finally:
-            server.stop()
-
-
-def fill(server: RedisServer) -> None:
-    import redis
-
-    with redis.Redis(unix_socket_path=str(server.socket)) as client:
-        for key, value in RECORDED["keys"].items():
-            client.set(key, value, px=HOUR_MS)
-        client.hset(meta_key(), mapping=RECORDED["meta"])
-
-
 @pytest.mark.slow
+@pytest.mark.engine
 async def test_over_http_a_repeat_after_the_upgrade_gets_the_first_answer_and_its_twin_is_delivered(upgraded: RunningEngine) -> None:
+    async with Redis.from_url(upgraded.state["redis_url"]) as client:
+        assert await client.hget(meta_key(), IDS_SINCE_FIELD) != b"0", "the directory is an old version's"
+        for key, value in RECORDED["keys"].items():
+            await client.set(key, value, px=HOUR_MS)
     again = await upgraded.publish(*RECORDED["items"])
     for item, first, result in zip(RECORDED["items"], RECORDED["results"], again, strict=True):
         if item["id"] == "x:order-1":  # its key is another user's too

@@ -5,31 +5,53 @@ Of the `loadgroup` scheduling of pytest-xdist 3.8, which marks are meant for, py
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = {
-    # A whole engine starts once for all who share it, and two that are broken at once would take the time in which the other has to answer.
+    # Engines whose parts are killed under load. Most of the time they are waited for, so the processor is free for the other groups.
+    "chaos": ("tests/chaos/",),
+    # A whole engine starts once for all who share it.
     "engine": (
         "tests/actors/test_controller.py",
         "tests/actors/test_edge.py",
         "tests/actors/test_overload.py",
-        "tests/chaos/",
+        "tests/api/test_subscriptions.py",
+        "tests/browser/test_demo_page.py",
         "tests/cli/test_app.py",
         "tests/cli/test_ray_cluster.py",
         "tests/client/test_client.py",
         "tests/fuzz/test_engine.py",
-        "tests/store/test_legacy_ids.py",
+        "tests/store/test_keys.py",
+        "tests/transports/test_websocket_transport.py",
     ),
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
+    "old data": ("tests/store/test_legacy_ids.py", "tests/store/test_old_data.py"),  # one engine on a recorded data directory
 }
-"""Group -> beginnings of node ids."""
+"""Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
+
+ENGINES: Final = {"engine": "engine", "victim": "chaos", "upgraded": "old data"}
+"""The group of the tests that use a fixture: in another group they would start one more engine."""
+
+
+def group_of(nodeid: str) -> str | None:
+    """The group of a test; None: it is run wherever there is room."""
+    return next((group for group, prefixes in TOGETHER.items() if nodeid.startswith(prefixes)), None)
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """The largest groups first, each on one worker."""
+    """Each group on one worker, and no two on the same one while another worker is free for it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for group, prefixes in TOGETHER.items() if nodeid.startswith(prefixes)), nodeid)
+        return group_of(nodeid) or nodeid
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """A worker that has a group under way is given a single test; the others get the groups first."""
+        busy = any(scope in TOGETHER and not all(unit.values()) for scope, unit in self.assigned_work.get(node, {}).items())
+        groups = [] if busy else [group for group in TOGETHER if group in self.workqueue]
+        scope = next(iter(groups), None) or next((scope for scope in self.workqueue if scope not in TOGETHER), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
