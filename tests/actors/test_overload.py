@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.load.flood import Wave, pour
 from tests.support.load.frame_reader import Reader
-from tests.support.running_engine import RunningEngine
+from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
