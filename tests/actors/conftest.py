@@ -14,6 +14,7 @@ def two_edges() -> Iterator[RunningEngine]:
     """Two edges behind one port. Its parts may be stopped and killed, and its controller loses patience early; `test_edge.py` ends it."""
     patience = {"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000", "ENGINE_INTERNAL_HEALTH_MS": "500"}
     settings = {"ENGINE_DRAIN_SPREAD_MS": "1500", "ENGINE_CONNECTIONS_PER_S": "1000"}
+    settings["ENGINE_INTERNAL_PUBLISH_DELAY_TARGET_MS"] = "60000"  # nobody is refused because the machine is slow
     with running_engine("--edges", "2", "--shards", "1", env=patience | settings) as running:
         yield running
 
