@@ -306,6 +306,14 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
         config.data_bytes_max <= config.window_bytes,
         f"data_bytes_max: must not exceed window_bytes ({config.window_bytes}), else a message could never be sent",
     )
+    yield (
+        config.window <= config.client_frames_burst,
+        f"client_frames_burst: must not be below window ({config.window}), else a client could not acknowledge a window one by one",
+    )
+    yield (
+        config.frame_requests_max < config.publish_inflight_max,
+        "frame_requests_max: must be below publish_inflight_max, else subscriptions could fill the table that publishers need",
+    )
     yield config.ttl_s_default <= config.ttl_s_max, f"ttl_s_default: must not exceed ttl_s_max ({config.ttl_s_max})"
 
 
