@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +33,7 @@ from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
 from engine.config import Config
+from engine.core.model.constants import SEQ_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.presence import OFFLINE
@@ -60,6 +62,15 @@ Status = Callable[[], Awaitable[Mapping[str, Any]]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
 DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _TextConvertor(PathConvertor):
+    """As `path`, and with line breaks: what a name may hold is for its endpoint to say, with more than a 404."""
+
+    regex = r"(?s:.*)"
+
+
+register_url_convertor("text", _TextConvertor())
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -93,9 +104,9 @@ def app(
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
         _route("/v1/subscriptions", GET=api.list_subscriptions),
-        _route("/v1/subscriptions/{topic:path}", PUT=api.subscribe, DELETE=api.unsubscribe),
-        _route("/v1/users/{user:path}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
-        _route("/v1/users/{user:path}/messages/{message:path}", GET=api.timeline),
+        _route("/v1/subscriptions/{topic:text}", PUT=api.subscribe, DELETE=api.unsubscribe),
+        _route("/v1/users/{user:text}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
+        _route("/v1/users/{user:text}/messages/{message:text}", GET=api.timeline),
         _route("/v1/explain", POST=api.explain),
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
@@ -150,7 +161,7 @@ class _Api:
         self._revocations = revocations
         self._drain_edge = drain_edge
         self.sockets = Sockets(gateway, authenticator, config)
-        rule_book = RuleBook(config, gateway.clock)
+        self._rule_book = rule_book = RuleBook(config, gateway.clock)
         gateway.metrics.degraded["rules"] = rule_book.reason
         self.publisher = PublishEndpoint(gateway, authenticator, config, rule_book)
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
@@ -327,8 +338,8 @@ class _Api:
         principal = self.authenticate(request, "connect")
         client = request.headers.get("x-client-id", "")[: self.config.id_chars_max]
         last = request.headers.get("x-last-seq", "0")
-        if not (last.isascii() and last.isdigit() and len(last) <= 18):
-            raise bad_request("X-Last-Seq: a sequence number is needed")
+        if not (last.isascii() and last.isdigit() and len(last) <= 18 and int(last) <= SEQ_MAX):
+            raise bad_request(f"X-Last-Seq: a sequence number is needed, 0 to {SEQ_MAX}")
         probed = await self.gateway.shard_client.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
         return _json({"online": probed.state != OFFLINE, "state": probed.state, "seq": probed.seq})
 
@@ -408,7 +419,7 @@ class _Api:
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`."""
-        return _json(openapi.document(self.config))
+        return _json(openapi.document(self.config, sorted(self._rule_book.categories())))
 
 
 class _Publish:

@@ -8,14 +8,12 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from engine.config import Config
+from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
 from engine.core.model.names import is_id
 from engine.errors import Invalid
 from engine.http.problems import bad_request, too_large
 from engine.publish import media_types
 from engine.publish.drafts import due_of
-
-SEQ_MAX: Final = (1 << 53) - 1
-"""Sequence numbers stay exact in every JSON reader (RFC 8259, section 6)."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -65,6 +63,8 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
     try:
         if ack.seq is not UNSET and not 0 <= seq <= SEQ_MAX:
             raise Invalid(f"0 to {SEQ_MAX}", "$.seq")
+        if ack.ts is not UNSET and not 0 <= ack.ts <= TS_MS_MAX:
+            raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
         if ack.seq is UNSET and not ids:
             raise Invalid("seq or at least one of ids is needed")
         if len(ids) > config.items_max:

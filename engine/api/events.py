@@ -33,6 +33,7 @@ from engine.api.inactivity import Followers, Happening, InactivityTimers, split
 from engine.api.rule_book import RuleBook
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.rules.rules import Notification, Rules, RulesOutcome, delivery_id
@@ -41,7 +42,7 @@ from engine.errors import Invalid
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
 from engine.publish import media_types
-from engine.publish.drafts import TS_MS_MAX, Draft, Drafter
+from engine.publish.drafts import Draft, Drafter
 from engine.publish.items import Item
 from engine.publish.media_types import Form, ParsedBody
 from engine.publish.results import ItemResult

@@ -5,11 +5,13 @@ A test compares it with the routes: every endpoint is described, and every descr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from engine import __version__
 from engine.config import Config
-from engine.http.schemas import ref, schemas
+from engine.core.model.constants import SEQ_MAX
+from engine.http.schemas import Schema, items_of, printable, ref, schemas, topic_name, user_name
 
 Part = dict[str, Any]
 
@@ -36,8 +38,8 @@ _HEADERS: dict[int, Part] = {
 _CURSOR_TEXT = "The `event_id` of the last message handled, `<epoch>-<seq>`. Acknowledges everything up to it."
 
 
-def document(config: Config) -> Part:
-    """The document that `GET /openapi.json` returns."""
+def document(config: Config, categories: Sequence[str]) -> Part:
+    """The document that `GET /openapi.json` returns. `categories`: the names of those that are defined."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -48,9 +50,9 @@ def document(config: Config) -> Part:
         },
         "tags": [{"name": "publishing"}, {"name": "contact policy"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(), **_subscribing(), **_contact_policy(), **_receiving(config), **_operating()},
+        "paths": {**_publishing(config), **_subscribing(config), **_contact_policy(config), **_receiving(config), **_operating()},
         "components": {
-            "schemas": schemas(config),
+            "schemas": schemas(config, categories),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
@@ -108,24 +110,23 @@ def _json(schema: str) -> Part:
     return {"application/json": {"schema": ref(schema)}}
 
 
-def _parameter(name: str, place: str, text: str, *, required: bool = False, **schema: Any) -> Part:
-    return {"name": name, "in": place, "required": required, "description": text, "schema": {"type": "string"} | schema}
+def _parameter(name: str, place: str, text: str, schema: Schema | None = None, *, required: bool = False) -> Part:
+    return {"name": name, "in": place, "required": required, "description": text, "schema": schema or {"type": "string"}}
 
 
-def _publishing() -> Part:
-    items: Part = {"type": "array", "items": ref("Notification"), "minItems": 1}
+def _publishing(config: Config) -> Part:
     body: Part = {
         "application/json": {
-            "schema": {"oneOf": [ref("Notification"), items]},
+            "schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]},
             "example": {"user": "ann", "type": "post.liked", "data": {"post": 7}},
         },
         "application/x-ndjson": {"schema": {"type": "string", "description": "One notification per line."}},
         "application/cloudevents+json": {"schema": ref("CloudEvent")},
-        "application/cloudevents-batch+json": {"schema": {"type": "array", "items": ref("CloudEvent"), "minItems": 1}},
+        "application/cloudevents-batch+json": {"schema": items_of(config, ref("CloudEvent"))},
     }
     scheduled_id = _parameter("sid", "path", "The `scheduled_id` that publishing answered.", required=True)
-    user = _parameter("user", "query", "Whose.", required=True)
-    collapse = _parameter("collapse", "query", "Only those of this collapse key; all when left out.")
+    user = _parameter("user", "query", "Whose.", user_name(config), required=True)
+    collapse = _parameter("collapse", "query", "Only those of this collapse key; all when left out.", printable(config))
     return {
         "/v1/notifications": {
             "post": _operation(
@@ -200,9 +201,9 @@ def _publishing() -> Part:
     }
 
 
-def _subscribing() -> Part:
-    topic = _parameter("topic", "path", "The topic; it may contain slashes.", required=True)
-    user = _parameter("user", "query", "Another user; needs the scope `publish` or `admin`. The bearer when left out.")
+def _subscribing(config: Config) -> Part:
+    topic = _parameter("topic", "path", "The topic; it may contain slashes.", topic_name(config), required=True)
+    user = _parameter("user", "query", "Another user; needs the scope `publish` or `admin`. The bearer when left out.", user_name(config))
     answer = {200: ("The topics that the user is subscribed to now.", _json("Subscriptions"))}
     problems = (400, 429, 503)
     return {
@@ -233,8 +234,10 @@ def _subscribing() -> Part:
     }
 
 
-def _contact_policy() -> Part:
-    user = _parameter("user", "path", "Whose.", required=True)
+def _contact_policy(config: Config) -> Part:
+    user = _parameter("user", "path", "Whose.", user_name(config), required=True)
+    names: Schema = items_of(config, printable(config))
+    signals: Schema = {"oneOf": [ref("Signal"), items_of(config, ref("Signal")) | {"minItems": 0}]}
     answer = {200: ("The profile as it is kept.", _json("Profile"))}
     return {
         "/v1/users/{user}/profile": {
@@ -266,7 +269,7 @@ def _contact_policy() -> Part:
             ),
         },
         "/v1/users/{user}/messages/{message}": {
-            "parameters": [user, _parameter("message", "path", "Its id.", required=True)],
+            "parameters": [user, _parameter("message", "path", "Its id.", printable(config), required=True)],
             "get": _operation(
                 "messageTimeline",
                 "contact policy",
@@ -284,7 +287,7 @@ def _contact_policy() -> Part:
                 {202: ("Counted here; an edge that dies may lose its last second.", _json("SignalsAnswer"))},
                 (400, 408, 413, 422, 429, 503),
                 scope="publish",
-                body={"application/json": {"schema": {"oneOf": [ref("Signal"), {"type": "array", "items": ref("Signal")}]}}},
+                body={"application/json": {"schema": signals}},
             ),
             "get": _operation(
                 "sumsOfSignals",
@@ -293,7 +296,7 @@ def _contact_policy() -> Part:
                 {200: ("By name; 0 for what never came.", _json("SignalSums"))},
                 (400, 429, 503),
                 scope="publish",
-                parameters=(_parameter("name", "query", "Of a signal; may be given many times.", required=True),),
+                parameters=(_parameter("name", "query", "Of a signal; may be given many times.", names, required=True),),
             ),
         },
         "/v1/explain": {
@@ -304,7 +307,7 @@ def _contact_policy() -> Part:
                 {200: ("One result for each user of each item.", _json("ExplainAnswer"))},
                 (400, 408, 413, 415, 422, 429, 503),
                 scope="publish",
-                body={"application/json": {"schema": {"oneOf": [ref("Notification"), {"type": "array", "items": ref("Notification")}]}}},
+                body={"application/json": {"schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]}}},
             )
         },
     }
@@ -313,11 +316,12 @@ def _contact_policy() -> Part:
 def _receiving(config: Config) -> Part:
     cursor = _parameter("last_event_id", "query", _CURSOR_TEXT)
     cursor_header = _parameter("Last-Event-ID", "header", f"{_CURSOR_TEXT} Counts more than the query parameter.")
-    device = _parameter("device", "query", "The client's name for itself.", maxLength=config.id_chars_max)
-    wait = _parameter("wait", "query", "Seconds to wait for a message.", type="number", minimum=0, default=25)
-    explicit = _parameter("ack", "query", "`explicit`: unacknowledged messages are sent again on the same stream.", enum=["explicit"])
-    client = _parameter("X-Client-ID", "header", "The client's name for itself.", maxLength=config.id_chars_max)
-    last_seq = _parameter("X-Last-Seq", "header", "The last sequence number the client has.", type="integer", minimum=0)
+    device = _parameter("device", "query", f"The client's name for itself, of which {config.id_chars_max} characters are kept.")
+    wait = _parameter("wait", "query", "Seconds to wait for a message.", {"type": "number", "minimum": 0, "default": 25})
+    explicit = _parameter("ack", "query", "`explicit`: unacknowledged messages are sent again on the same stream.", {"enum": ["explicit"]})
+    client = _parameter("X-Client-ID", "header", f"The client's name for itself, of which {config.id_chars_max} characters are kept.")
+    number: Schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
+    last_seq = _parameter("X-Last-Seq", "header", "The last sequence number the client has.", number)
     stream: Part = {"text/event-stream": {"schema": {"type": "string", "description": "`id`, `event: message` and `data`: a Message."}}}
     return {
         "/v1/ws": {

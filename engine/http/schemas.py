@@ -1,11 +1,17 @@
-"""JSON Schemas (2020-12) of requests and responses, for `GET /openapi.json`; limits are those of the configuration."""
+"""JSON Schemas (2020-12) of requests and responses, for `GET /openapi.json`; limits are those of the configuration.
+
+A request schema allows what the engine accepts, and nothing else. Rules that JSON Schema cannot state are in the descriptions: times
+relative to now, limits in bytes, a `ttl` longer than the window, quiet hours that would end when they begin, the syntax of templates. And
+integers are written without a fraction: `1.0` is one for JSON Schema and is rejected here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from engine.config import Config
-from engine.core.model.constants import PRIORITIES
+from engine.core.model.constants import PRIORITIES, SEQ_MAX, TS_MS_MAX
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.profile import DAYS, LEVEL_CHARS_MAX
 from engine.core.policy.quiet_hours import QUIET_MAX
@@ -13,11 +19,11 @@ from engine.core.policy.quiet_hours import QUIET_MAX
 Schema = dict[str, Any]
 
 _ANY: Schema = {"description": "Any JSON."}
-_TIME_MS: Schema = {"type": "integer", "minimum": 0, "description": "Milliseconds since the epoch."}
-_SEQ: Schema = {"type": "integer", "minimum": 0, "description": "Sequence number within the user's mailbox."}
-
-
-_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
+_TIME_MS: Schema = {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX, "description": "Milliseconds since the epoch."}
+_SEQ: Schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX, "description": "Sequence number within the user's mailbox."}
+_EPOCH_ON: Schema = {"type": "string", "format": "date-time", "pattern": r"^(19[7-9][0-9]|[2-9][0-9]{3})-"}  # not before 1970
+_NO_CONTROLS = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+$"
+_EVENT_TYPE = r"[A-Za-z0-9_/:-]+(\.[A-Za-z0-9_/:-]+)*"
 _CLOCK: Schema = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
 
 
@@ -32,11 +38,11 @@ _DURABILITY: Final[Schema] = {
 }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
-    """All named schemas."""
+def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
+    """All named schemas. `categories`: the names of those that are defined."""
     return {
-        "Notification": _notification(config),
-        "CloudEvent": _cloud_event(config),
+        "Notification": _notification(config, categories),
+        "CloudEvent": _cloud_event(config, categories),
         "PublishAnswer": _object(
             "What became of each item, in order; one result per user for `users`.",
             required=("accepted", "results"),
@@ -61,18 +67,18 @@ def schemas(config: Config) -> dict[str, Schema]:
             "The topics a user is subscribed to.",
             required=("user", "topics"),
             user={"type": "string"},
-            topics={"type": "array", "items": _topic(config), "maxItems": config.topics_per_user_max},
+            topics={"type": "array", "items": topic_name(config), "maxItems": config.topics_per_user_max},
             by_token={
                 "type": "array",
-                "items": _topic(config),
+                "items": topic_name(config),
                 "description": "Topics that the bearer's token names: its connections are members of them without a subscription.",
             },
         ),
         "Profile": _profile(config),
-        "Signal": _object(
+        "Signal": _closed(
             "Something that only counts.",
             required=("name",),
-            name=_name(config),
+            name=printable(config),
             amount={"type": "integer", "minimum": 1, "maximum": 1_000_000_000, "default": 1},
         ),
         "SignalsAnswer": _object(
@@ -156,17 +162,17 @@ def schemas(config: Config) -> dict[str, Schema]:
         "Cancelled": _object(
             "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
         ),
-        "Event": _object(
+        "Event": _closed(
             "Something that happened to or by a user.",
             required=("type", "user"),
-            type={"type": "string", "maxLength": config.id_chars_max},
-            user={"type": "string", "maxLength": config.id_chars_max},
-            id={"type": "string", "maxLength": config.id_chars_max, "description": "Idempotency key."},
-            actor={},
-            target={},
-            context={},
+            type=_event_type(config),
+            user=user_name(config),
+            id=printable(config, "Idempotency key."),
+            actor=_around(config),
+            target=_around(config),
+            context=_around(config),
             ts=_TIME_MS,
-            data={},
+            data=_data(config),
         ),
         "EventAnswer": _object(
             "What the rules made of an event.",
@@ -193,10 +199,10 @@ def schemas(config: Config) -> dict[str, Schema]:
             "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
             "properties": {
                 "seq": _SEQ,
-                "ids": {"type": "array", "items": _name(config), "maxItems": config.items_max},
+                "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max},
                 "ts": _TIME_MS,
             },
-            "anyOf": [{"required": ["seq"]}, {"required": ["ids"]}],
+            "anyOf": [{"required": ["seq"]}, {"required": ["ids"], "properties": {"ids": {"minItems": 1}}}],
             "additionalProperties": False,
         },
         "Acknowledged": _object("Done.", required=("acknowledged",), acknowledged={"const": True}),
@@ -249,9 +255,9 @@ def _revocation(config: Config) -> Schema:
         "description": "One token, itself or by its claim `jti`, or the tokens of a user that were issued (`iat`) before a time.",
         "properties": {
             "token": {"type": "string", "minLength": 1},
-            "jti": _name(config),
+            "jti": printable(config),
             "exp": {"type": "integer", "minimum": 0, "description": "The token's `exp`, where it is known: kept no longer than that."},
-            "user": _name(config),
+            "user": user_name(config),
             "before": {"oneOf": [_TIME_MS, time], "description": "Now, when left out; at most 300 s ahead."},
         },
         "oneOf": [{"required": ["token"]}, {"required": ["jti"]}, {"required": ["user"]}],
@@ -264,16 +270,43 @@ def _object(description: str, *, required: tuple[str, ...] = (), **properties: S
     return {"type": "object", "description": description, "properties": properties, "required": list(required)}
 
 
-def _name(config: Config, description: str = "") -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": config.id_chars_max} | ({"description": description} if description else {})
+def _closed(description: str, *, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """An object in which other members are an error."""
+    return _object(description, required=required, **properties) | {"additionalProperties": False}
 
 
-def _message_id(config: Config, description: str) -> Schema:
-    return _name(config, description) | {"not": {"pattern": f"^{TIMER_EFFECT}"}}
+def user_name(config: Config, description: str = "Text without control characters.") -> Schema:
+    """The name of a user."""
+    return {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": config.id_chars_max,
+        "pattern": _NO_CONTROLS,
+        "description": description,
+    }
 
 
-def _topic(config: Config) -> Schema:
-    return _name(config) | {"pattern": r"^[^\s*]+$"}
+def printable(config: Config, description: str = "Printable text.") -> Schema:
+    """An id or another name. Its format stands for what no regular expression of JSON Schema says: no invisible characters."""
+    return user_name(config, description) | {"format": "printable"}
+
+
+def topic_name(config: Config, description: str = "Printable text without spaces and `*`.") -> Schema:
+    """The name of a topic."""
+    return printable(config, description) | {"pattern": r"^[^\s*\u0000-\u001f\u007f-\u009f\u2028\u2029]+$", "format": "topic"}
+
+
+def items_of(config: Config, schema: Schema) -> Schema:
+    """An array of items."""
+    return {"type": "array", "items": schema, "minItems": 1, "maxItems": config.items_max}
+
+
+def _around(config: Config) -> Schema:
+    return {**_ANY, "description": f"Any JSON of at most {config.context_bytes_max} bytes."}
+
+
+def _data(config: Config) -> Schema:
+    return {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."}
 
 
 def _when(config: Config) -> dict[str, Schema]:
@@ -285,13 +318,14 @@ def _when(config: Config) -> dict[str, Schema]:
             "description": "Deliver this many seconds later; a fraction is allowed, 0 is now.",
         },
         "at": {
-            "description": "Deliver at this time: milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now.",
-            "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "format": "date-time"}],
+            "description": "Deliver at this time: milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now;"
+            f" at most {config.delay_s_max} seconds ahead.",
+            "oneOf": [{"type": "integer", "minimum": 0}, _EPOCH_ON],
         },
     }
 
 
-def _options(config: Config) -> dict[str, Schema]:
+def _options(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
     """The fields a notification and a CloudEvent have in common."""
     return {
         "priority": {"enum": list(PRIORITIES), "default": "normal"},
@@ -307,54 +341,58 @@ def _options(config: Config) -> dict[str, Schema]:
         "url": {
             "type": "string",
             "maxLength": config.context_bytes_max,
-            "pattern": r"^([Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\\]|/(?!/))[^\s\\]*$",
-            "description": "The link a client opens: an http(s) URL, or a path on the site of the page that shows the message.",
+            "pattern": r"^([Hh][Tt][Tt][Pp][Ss]?://[^\s\u0000-\u0020\u007f/?#\\]|/(?!/))[^\s\u0000-\u0020\u007f\\]*$",
+            "description": "The link a client opens: an http(s) URL, or a path on the site of the page that shows the message; at most"
+            f" {config.context_bytes_max} bytes.",
         },
-        "category": {"type": "string", "description": "Whose limits it counts against: one the rules define, or `touch`. For users only."},
+        "category": {
+            "enum": list(categories),
+            "description": "Whose limits it counts against: one that the rules define, or `touch`. For users only.",
+        },
     }
 
 
 def _event_type(config: Config) -> Schema:
-    return _name(config, "Words joined by dots, `post.liked`.") | {"pattern": r"^[A-Za-z0-9_/:-]+(\.[A-Za-z0-9_/:-]+)*$"}
+    return user_name(config, "Words joined by dots, `post.liked`.") | {"pattern": f"^{_EVENT_TYPE}$"}
 
 
 def _profile(config: Config) -> Schema:
-    def names(text: str) -> Schema:
-        item = {"type": "string", "minLength": 1, "maxLength": config.id_chars_max}
-        return {"type": "array", "items": item, "maxItems": config.profile_entries_max, "description": text}
+    def names(item: Schema) -> Schema:
+        return {"type": "array", "items": item, "maxItems": config.profile_entries_max}
 
-    types = "Event types such as `post.liked`, or beginnings of some: `post.*`."
-    quiet = _object(
-        "From this local time until that one, of the next day when it is not later; on the days on which it begins.",
+    pattern = user_name(config, "An event type such as `post.liked`, or the beginning of some: `post.*`.")
+    types = names(pattern | {"pattern": rf"^{_EVENT_TYPE}(\.\*)?$"})
+    quiet = _closed(
+        "From this local time until another one, of the next day when it is earlier; on the days on which it begins.",
         required=("from", "to"),
         to=_CLOCK,
         days={"type": "array", "items": {"enum": list(DAYS)}},
         **{"from": _CLOCK},
     )
-    mute = _object("Not to be told at all.", types=names(types), targets=names("Targets: a text, the `id` of an object, or `kind:id`."))
-    return _object(
+    targets = names(printable(config, "A target: a text, the `id` of an object, or `kind:id`."))
+    return _closed(
         "What a user wants; what is left out is nobody's in particular.",
-        zone={"type": "string", "description": "IANA time zone.", "default": "UTC"},
+        zone={"type": "string", "format": "time-zone", "minLength": 1, "description": "IANA time zone.", "default": "UTC"},
         level={"type": "string", "pattern": "^([a-z0-9][a-z0-9_-]*)?$", "maxLength": LEVEL_CHARS_MAX, "description": "What rules look at."},
         quiet={"type": "array", "items": quiet, "maxItems": QUIET_MAX, "description": "Quiet hours: what comes then waits until they end."},
-        mute=mute,
-        digest=_object("To be told together instead of one by one.", types=names(types)),
+        mute=_closed("Not to be told at all.", types=types, targets=targets),
+        digest=_closed("To be told together instead of one by one.", types=types),
     )
 
 
-def _notification(config: Config) -> Schema:
-    around = {**_ANY, "description": f"Any JSON of at most {config.context_bytes_max} bytes."}
+def _notification(config: Config, categories: Sequence[str]) -> Schema:
+    around = _around(config)
     return {
         "type": "object",
         "properties": {
             "type": _event_type(config),
-            "user": _name(config, "Whom to notify."),
+            "user": user_name(config, "Whom to notify."),
             "collapse": {
                 "type": "object",
                 "description": "With a `window`, messages of a `key` become one notification when it ends. Without: for a user who is"
                 " behind, the newest message of a `key` stands for the older ones that nobody was sent.",
                 "properties": {
-                    "key": _name(config),
+                    "key": printable(config),
                     "window": {
                         "type": "number",
                         "minimum": 0,
@@ -377,16 +415,17 @@ def _notification(config: Config) -> Schema:
                 "else": {"properties": {"leading": {"const": False}, "text": False}},
                 "additionalProperties": False,
             },
-            "users": {"type": "array", "items": _name(config), "minItems": 1, "description": "Several at once, all under the same id."},
-            "topic": {**_topic(config), "description": "Whoever is subscribed to it, or a member by token. Low priority unless given."},
+            "users": items_of(config, user_name(config)) | {"description": "Several at once, all under the same id."},
+            "topic": topic_name(config, "Whoever is subscribed to it, or a member by token. Low priority unless given."),
             "broadcast": {
-                "const": True,
+                "type": "boolean",
                 "description": "Everyone: who is connected, and who connects before it expires. Low priority unless given.",
             },
-            "id": _message_id(
+            "id": printable(
                 config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
-            ),
-            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
+            )
+            | {"not": {"pattern": f"^{TIMER_EFFECT}"}},
+            "data": _data(config),
             "actor": around,
             "target": around,
             "context": around,
@@ -396,16 +435,22 @@ def _notification(config: Config) -> Schema:
                 "default": False,
                 "description": "Not when the user has been active since now, once it is delivered. For users only.",
             },
-            **_options(config),
+            **_options(config, categories),
         },
         "required": ["type"],
-        "oneOf": [{"required": ["user"]}, {"required": ["users"]}, {"required": ["topic"]}, {"required": ["broadcast"]}],
+        "oneOf": [{"required": ["user"]}, {"required": ["users"]}, _to_many("topic"), _to_many("broadcast", const=True)],
         "not": {"required": ["delay", "at"]},
         "additionalProperties": False,
     }
 
 
-def _cloud_event(config: Config) -> Schema:
+def _to_many(recipient: str, **value: Any) -> Schema:
+    """A topic, or everyone: without the fields that are for users only."""
+    others = {"collapse": False, "category": False, "unless_active": {"const": False}}
+    return {"required": [recipient], "properties": {**others, recipient: value or True}}
+
+
+def _cloud_event(config: Config, categories: Sequence[str]) -> Schema:
     return {
         "type": "object",
         "description": "A CloudEvents 1.0 event; further attributes are ignored. `source` and `id` become `context`.",
@@ -420,11 +465,13 @@ def _cloud_event(config: Config) -> Schema:
             },
             "source": {"type": "string", "format": "uri-reference", "minLength": 1, "maxLength": config.event_id_chars_max},
             "type": _event_type(config),
-            "subject": _name(config, "Whom to notify."),
-            "time": {"type": "string", "format": "date-time"},
-            "data": {**_ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."},
-            **_options(config),
+            "subject": user_name(config, "Whom to notify."),
+            "time": _EPOCH_ON,
+            "data": _data(config),
+            "data_base64": False,
+            **_options(config, categories),
         },
+        "not": {"required": ["delay", "at"]},
         "required": ["specversion", "id", "source", "type", "subject"],
     }
 

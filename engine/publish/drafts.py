@@ -23,7 +23,7 @@ from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.model.constants import LOW, NORMAL, PRIORITIES
+from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
@@ -36,9 +36,6 @@ from engine.http.problems import Problem, content_too_large, too_large, unproces
 from engine.publish import media_types
 from engine.publish.items import Collapse, Item, rfc3339_ms
 from engine.publish.media_types import Content, ParsedBody
-
-TS_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: beyond it, it is not a time in milliseconds."""
 
 DIGEST_BYTES: Final = 8
 
@@ -241,12 +238,11 @@ class Drafter:
 
     def _url(self, url: str) -> bytes:
         """The link as JSON. A browser resolves it against its page, so it must not be able to name a script or, as a path, another host."""
-        encoded = _encode(url)
-        if len(encoded) > self._config.context_bytes_max:
-            raise TooLarge(f"at most {self._config.context_bytes_max} bytes as JSON", "$.url")
+        if len(url.encode()) > self._config.context_bytes_max:
+            raise TooLarge(f"at most {self._config.context_bytes_max} bytes", "$.url")
         if not _LINK.fullmatch(url):
             raise Invalid("an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", "$.url")
-        return encoded
+        return _encode(url)
 
     def _collapse(self, collapse: Collapse) -> tuple[str, Merge | None, int]:
         """The collapse key, how messages of it are merged, and how many bytes `data` may have."""

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api.ack_and_patch import SEQ_MAX, parse_ack, parse_patch
+from engine.api.ack_and_patch import parse_ack, parse_patch
 from engine.config import Config
+from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
 from engine.http.problems import Problem, problem_response
 from tests.support.json_values import json_values
 
@@ -72,6 +73,8 @@ def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: 
         (b'{"ids":[]}', "$"),
         (b'{"seq":-1}', "$.seq"),
         (b'{"seq":%d}' % (SEQ_MAX + 1), "$.seq"),
+        (b'{"seq":1,"ts":-1}', "$.ts"),
+        (b'{"seq":1,"ts":%d}' % (TS_MS_MAX + 1), "$.ts"),
         (b'{"seq":"1"}', "$.seq"),
         (b'{"seq":true}', "$.seq"),
         (b'{"ids":["a",""]}', "$.ids[1]"),

@@ -26,7 +26,8 @@ from engine.routes import app
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 
 CONFIG = Config(jwt_secret=SECRET)
-DOCUMENT = openapi.document(CONFIG)
+CATEGORIES = ["touch"]
+DOCUMENT = openapi.document(CONFIG, CATEGORIES)
 METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -102,14 +103,14 @@ async def test_every_route_and_method_is_described_and_everything_described_exis
         if isinstance(route, WebSocketRoute):
             served.add((route.path, "get"))
         elif isinstance(route, Route) and route.path not in parts_of_the_page:
-            served |= {(route.path.replace(":path}", "}"), method.lower()) for method in route.methods or () if method != "HEAD"}
+            served |= {(route.path.replace(":text}", "}"), method.lower()) for method in route.methods or () if method != "HEAD"}
     assert served == {(path, method) for path, method, _ in operations()}
 
 
 def test_every_field_and_media_type_of_publishing_is_described() -> None:
     described = DOCUMENT["components"]["schemas"]
     assert set(described["Notification"]["properties"]) == set(Item.__struct_fields__)
-    assert set(described["CloudEvent"]["properties"]) == set(CloudEvent.__struct_fields__) - {"data_base64"}
+    assert set(described["CloudEvent"]["properties"]) == set(CloudEvent.__struct_fields__)
     assert set(described["Result"]["properties"]["status"]["enum"]) == set(PUBLISH_STATUS)
     assert set(DOCUMENT["paths"]["/v1/notifications"]["post"]["requestBody"]["content"]) == set(MEDIA_TYPES)
 
@@ -184,6 +185,22 @@ def accepted(item: object, content_type: str) -> bool:
         {"url": "javascript:alert(1)"},
         {"url": "/a b"},
         {"url": "/\\evil.example"},
+        {"url": "/" + "a" * 4095},
+        {"url": "/" + "a" * 4096},
+        {"type": "https://example.com/order:paid"},
+        {"category": "touch"},
+        {"category": "nonsense"},
+        {"user": ..., "broadcast": True, "category": "touch"},
+        {"user": ..., "topic": "x", "collapse": {"key": "k"}},
+        {"user": ..., "topic": "x", "unless_active": True},
+        {"user": ..., "topic": "x", "unless_active": False},
+        {"broadcast": False},
+        {"ts": -1},
+        {"ts": 253_402_300_799_999},
+        {"ts": 253_402_300_800_000},
+        {"at": "1969-12-31T00:00:00Z"},
+        {"at": "1970-01-02T00:00:00Z"},
+        {"user": "a\nb"},
     ],
 )
 def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(change: dict[str, object]) -> None:
@@ -204,12 +221,72 @@ def test_what_the_schema_allows_is_accepted_and_what_it_forbids_is_refused(chang
         {"id": ...},
         {"id": "timer:3-a"},
         {"source": ...},
+        {"source": ""},
+        {"source": "x" * 500},
+        {"source": "x" * 501},
+        {"id": "x" * 501},
+        {"id": "a\u0007"},
+        {"delay": 1, "at": 5},
+        {"time": "1969-12-31T00:00:00Z"},
+        {"data_base64": "AAAA"},
     ],
 )
 def test_the_schema_of_cloud_events_says_what_is_accepted(change: dict[str, object]) -> None:
     base = {"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b", "subject": "u"}
     event = {name: value for name, value in {**base, **change}.items() if value is not ...}
     assert valid("CloudEvent", event) is accepted(event, "application/cloudevents+json")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "body", "good"),
+    [
+        ("Event", "/v1/events", {"type": "a.b", "user": "u"}, True),
+        ("Event", "/v1/events", {"type": "a b", "user": "u"}, False),
+        ("Event", "/v1/events", {"type": "a.b", "user": ""}, False),
+        ("Event", "/v1/events", {"type": "a.b", "user": "u", "id": ""}, False),
+        ("Event", "/v1/events", {"type": "a.b", "user": "u", "ts": -1}, False),
+        ("Event", "/v1/events", {"type": "a.b", "user": "u", "more": 1}, False),
+        ("Signal", "/v1/signals", {"name": "views"}, True),
+        ("Signal", "/v1/signals", {"name": "views", "more": 1}, False),
+        ("Signal", "/v1/signals", {"name": ""}, False),
+        ("Acknowledgement", "/v1/ack", {"seq": 0, "ids": [], "ts": 0}, True),
+        ("Acknowledgement", "/v1/ack", {"ids": []}, False),
+        ("Acknowledgement", "/v1/ack", {"seq": 0, "ts": -1}, False),
+        ("Acknowledgement", "/v1/ack", {"seq": 1 << 53}, False),
+        ("Profile", "/v1/users/u/profile", {"mute": {"types": ["promo.*"]}, "quiet": [{"from": "22:00", "to": "07:00"}]}, True),
+        ("Profile", "/v1/users/u/profile", {"mute": {"types": ["*"]}}, False),
+        ("Profile", "/v1/users/u/profile", {"mute": {"types": ["a"] * 51}}, False),
+        ("Profile", "/v1/users/u/profile", {"quiet": [{"from": "22:00", "to": "07:00", "more": 1}]}, False),
+        ("Schedule", "/v1/scheduled/5-x", {"at": "1969-12-31T00:00:00Z"}, False),
+        ("Schedule", "/v1/scheduled/5-x", {"delay": 1, "at": 1}, False),
+    ],
+)
+async def test_a_body_is_accepted_exactly_where_its_schema_allows_it(schema: str, path: str, body: object, good: bool) -> None:
+    method = {"Profile": "PUT", "Schedule": "PATCH"}.get(schema, "POST")
+    async with edge_world() as world, world.http() as client:
+        answer = await client.request(method, path, json=body)
+    assert valid(schema, body) is good
+    assert answer.status_code in ((200, 202) if good else (422,)), answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/v1/scheduled?user=", {}),
+        ("DELETE", "/v1/scheduled?user=u&collapse=", {}),
+        ("GET", "/v1/subscriptions?user=", {}),
+        ("PUT", "/v1/subscriptions/a%0Ab", {}),
+        ("DELETE", "/v1/subscriptions/a%20b", {}),
+        ("GET", "/v1/signals?name=", {}),
+        ("GET", "/v1/heartbeat", {"X-Last-Seq": str(1 << 53)}),
+        ("GET", "/v1/heartbeat", {"X-Last-Seq": "-1"}),
+        ("GET", "/v1/poll?wait=-1", {}),
+    ],
+)
+async def test_a_parameter_that_its_schema_forbids_is_400(method: str, path: str, headers: dict[str, str]) -> None:
+    async with edge_world() as world, world.http() as client:
+        answer = await client.request(method, path, headers=headers)
+    assert (answer.status_code, valid("Problem", answer.json())) == (400, True)
 
 
 def test_a_message_is_as_described() -> None:
@@ -220,7 +297,7 @@ def test_a_message_is_as_described() -> None:
 
 async def test_the_answers_of_a_running_edge_are_as_described() -> None:
     async with edge_world() as world, world.http() as client, world.connect("u1") as socket:
-        assert (await client.get("/openapi.json")).json() == openapi.document(world.config)
+        assert (await client.get("/openapi.json")).json() == openapi.document(world.config, CATEGORIES)
         item = {"user": "u1", "type": "a.b"}
 
         answer = await client.post("/v1/notifications", json=[item, {**item, "delay": 60, "id": "later"}])

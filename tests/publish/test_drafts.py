@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from engine.auth.tokens import Principal
 from engine.config import Config
-from engine.core.model.constants import HIGH, LOW
+from engine.core.model.constants import HIGH, LOW, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import object_bytes, timer_effect_id
 from engine.core.model.routing import timer_id
 from engine.core.wire.records import Post, Schedule
 from engine.http.problems import Problem, problem_response
 from engine.publish.cloud_events import CloudEvent, message_id
-from engine.publish.drafts import TS_MS_MAX, Draft, parse_drafts
+from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.items import Item
 from engine.publish.media_types import Content
 from engine.publish.message_ids import MessageIds

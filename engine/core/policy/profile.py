@@ -12,7 +12,7 @@ JSON form again. A type is a whole event type, or its beginning with `.*` behind
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -177,7 +177,7 @@ def _clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
-def _types(texts: Iterable[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
+def _types(texts: Sequence[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
     kept = _names(texts, path, limits)
     for index, text in enumerate(kept):
         if not is_event_type(text.removesuffix(".*"), limits.chars_max):
@@ -185,9 +185,9 @@ def _types(texts: Iterable[str], path: str, limits: ProfileLimits) -> tuple[str,
     return kept
 
 
-def _names(texts: Iterable[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
+def _names(texts: Sequence[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
     kept = tuple(dict.fromkeys(texts))
-    if len(kept) > limits.entries_max:
+    if len(texts) > limits.entries_max:
         raise Invalid(f"at most {limits.entries_max}", path)
     for index, text in enumerate(kept):
         if not is_id(text, limits.chars_max):
