@@ -125,7 +125,7 @@ class Queue(RuleBasedStateMachine):
         self.stored |= dict(zip(self.group.ids, self.group.values, strict=True))
         committed, touched, _ = self.queue.committed()
         assert committed is self.group
-        assert {mailbox.key for mailbox in touched} == {record.key for record in committed.records}
+        assert set(touched) == {record.key for record in committed.records}
         self.group = None
         self.answered(committed.answers)
 
