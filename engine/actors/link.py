@@ -304,6 +304,11 @@ class LinkServer:
         """Ids of the open sessions."""
         return list(self._sessions)
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the caller that has most of them waiting."""
+        return max((state.callee.queued_bytes for state in self._sessions.values()), default=0)
+
     async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
         """The body of the actor's `exchange` method: returns when the reply is due."""
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

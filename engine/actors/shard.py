@@ -58,6 +58,13 @@ _SPILL_MESSAGES = 5000
 """Messages per partial checkpoint: tens of milliseconds, after which the journal's checkpoint can run."""
 
 
+_SEND_BACKLOG_BYTES = 32 << 20
+"""On one link, beyond which messages of users who come back stay in storage: an eighth of the link's queue. When that is full, the session
+is reset, all its connections are announced again, and the same messages are read and sent again."""
+
+_SEND_BACKLOG_S = 0.01
+"""Between looks at that backlog: about what a batch takes."""
+
 _QUARANTINE_S = 2.0
 """Seconds a failed shard waits for the write of the quarantine entry before it ends without one."""
 
@@ -353,7 +360,9 @@ class Shard(Server):
                 core.pages_failed(keys)
                 raise
             self._flush()
-        if reads := core.mailbox_store.take_reads_wanted():
+        if core.mailbox_store.wants_reads and self._links.queued_bytes > _SEND_BACKLOG_BYTES:
+            await asyncio.sleep(_SEND_BACKLOG_S)
+        elif reads := core.mailbox_store.take_reads_wanted(self._offline.ranges_max):
             try:
                 answers = await self._offline.read(reads)
             except StorageUnavailable:

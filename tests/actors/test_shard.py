@@ -133,6 +133,27 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         assert (await after.post(ANN, "five")).seq == 5, "no number is given twice"
 
 
+async def test_users_who_come_back_together_get_what_waited_no_faster_than_their_edge_takes_it(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 480 MB for 500 users were read in one go and overflowed the link's queue; its session was reset, and all of it read and sent again.
+    monkeypatch.setattr("engine.actors.link._QUEUE_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr("engine.actors.link._BATCH_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("engine.actors.shard._SEND_BACKLOG_BYTES", 1 << 20)
+    users = [f"t:u{n}" for n in range(60)]
+    async with process(config) as running:
+        body = b'"x":"%b"' % (b"y" * 400_000)
+        for n, key in enumerate(users):
+            running.link.send(Post(n, key, True, FAR_MS, Envelope(f"m{n}", b"digest..", 1, True, body)))
+            if n % 10 == 9:
+                await until(lambda n=n: len(running.of(Posted)) == n + 1)  # type: ignore[misc]
+        await until(lambda: not any(mailbox.hot for mailbox in running.shard._core.mailboxes.values()))
+        for n, key in enumerate(users):
+            running.link.send(Attach(n, key, wire.WEBSOCKET, "", 0, f"c{n}", "phone"))
+        await until(lambda: len(running.of(Deliver)) == len(users))
+        assert running.link.sessions == 1
+
+
 async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(config: Config, redis_client: Redis) -> None:
     async with process(config) as before:
         welcome = await before.attach(1, ANN)

@@ -40,6 +40,17 @@ async def test_ranges_of_several_users_are_read_in_the_order_asked(redis_client:
     assert [[stored.seq for stored in found] for found in await offline.read(reads)] == [[1, 2], [2, 3], [], []]
 
 
+async def test_while_messages_are_large_fewer_ranges_are_to_be_read_at_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.store.offline_streams._REPLY_BYTES", 1000)
+    pages, offline = await stores_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 40))], NOW_MS)
+    wanted = []
+    for last in (40, 40, 40, 1, 1, 1, 1, 1, 1, 1):
+        await offline.read([StreamRead(KEY, 1, last)])
+        wanted.append(offline.ranges_max)
+    assert wanted == [2, 1, 1, 2, 4, 8, 16, 32, 64, 64]
+
+
 async def test_a_damaged_entry_is_left_out_and_kept_while_its_neighbours_are_read(redis_client: Redis) -> None:
     pages, offline = await stores_of(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)

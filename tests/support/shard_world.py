@@ -204,7 +204,7 @@ class World:
 
     def fetch(self) -> bool:
         core = self.core
-        keys, reads = core.take_pages_wanted(), core.mailbox_store.take_reads_wanted()
+        keys, reads = core.take_pages_wanted(), core.mailbox_store.take_reads_wanted(1000)
         core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
         for read in reads:
             stream = self.streams.get(read.key, {})

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -172,11 +173,14 @@ class MailboxStore:
         mailbox.loading = True
         self._reads[mailbox.key] = StreamRead(mailbox.key, first, min(mailbox.cold[1], first + count_max - 1))
 
-    def take_reads_wanted(self) -> list[StreamRead]:
-        """Removes and returns the stream ranges to read; answer each with `ShardCore.read_done` or `read_failed`."""
-        wanted = list(self._reads.values())
-        self._reads.clear()
-        return wanted
+    def take_reads_wanted(self, count_max: int) -> list[StreamRead]:
+        """Removes and returns the next stream ranges to read; answer each with `ShardCore.read_done` or `read_failed`."""
+        return [self._reads.pop(key) for key in list(islice(self._reads, count_max))]
+
+    @property
+    def wants_reads(self) -> bool:
+        """Whether there is a range to read."""
+        return bool(self._reads)
 
     def read_failed(self, read: StreamRead) -> None:
         """The range could not be read: it is wanted again."""

@@ -83,12 +83,12 @@ class LinkOverflow(Exception):
 class _Outbox:
     """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_eager", "_latest", "eager_since", "latest_since", "taken")
+    __slots__ = ("_bytes_max", "_eager", "_latest", "bytes", "eager_since", "latest_since", "taken")
 
     def __init__(self, bytes_max: int) -> None:
         self._eager: list[tuple[int, bytes]] = []  # (how many, the records one after another)
         self._latest: dict[Hashable, Struct] = {}
-        self._bytes = 0
+        self.bytes = 0
         self._bytes_max = bytes_max
         self.eager_since: float | None = None
         self.latest_since: float | None = None
@@ -111,9 +111,9 @@ class _Outbox:
             self._grown(len(data), now_ms)
 
     def _grown(self, size: int, now_ms: float) -> None:
-        self._bytes += size
-        if self._bytes > self._bytes_max:
-            raise LinkOverflow(f"{self._bytes} bytes are waiting, {self._bytes_max} are allowed")
+        self.bytes += size
+        if self.bytes > self._bytes_max:
+            raise LinkOverflow(f"{self.bytes} bytes are waiting, {self._bytes_max} are allowed")
         if self.eager_since is None:
             self.eager_since = now_ms
 
@@ -137,8 +137,8 @@ class _Outbox:
             self._latest.clear()
         self.latest_since = None
         runs = self._eager
-        if self._bytes <= bytes_max:
-            self._eager, self._bytes, self.eager_since = [], 0, None
+        if self.bytes <= bytes_max:
+            self._eager, self.bytes, self.eager_since = [], 0, None
         else:
             size = taken = 0
             for _, data in runs:
@@ -148,7 +148,7 @@ class _Outbox:
                     break
                 taken += 1
             runs, self._eager = runs[:taken], runs[taken:]
-            self._bytes = max(self._bytes - size, 0)
+            self.bytes = max(self.bytes - size, 0)
             if not self._eager:
                 self.eager_since = None
         self.taken = sum([count for count, _ in runs])
@@ -319,6 +319,11 @@ class Callee:
     def _due_at(self) -> float | None:
         """When the next reply with records is due; None if nothing is queued."""
         return self._outbox.due_at(self._last_ms, self._limits, 1 if len(self._parked) > 1 else 2)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of eager records that wait to leave."""
+        return self._outbox.bytes
 
     def alive(self, now_ms: float) -> bool:
         """Whether a request arrived within the last `timeout_ms` + `park_ms`."""

@@ -43,7 +43,7 @@ class Successor:
 
     def read(self) -> StreamRead:
         """Do the one read that is wanted."""
-        (read,) = self.store.take_reads_wanted()
+        (read,) = self.store.take_reads_wanted(1000)
         numbers = range(read.first, read.last + 1)
         self.mailbox.loading = False
         messages = (recalled(decode_stored(self.stream[seq]), self.store.log) for seq in numbers)

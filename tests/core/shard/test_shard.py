@@ -352,7 +352,7 @@ def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
     world.attach(1)
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
     world.ack_ids(1, "m2")  # room for 3, which is asked for
-    reads = world.core.mailbox_store.take_reads_wanted()
+    reads = world.core.mailbox_store.take_reads_wanted(1000)
     assert [(read.first, read.last) for read in reads] == [(3, 4)]
     world.detach(1)
     world.checkpoint(full=False)
