@@ -532,6 +532,18 @@ async def test_a_websocket_takes_over_from_a_stream_when_it_gets_through_again(p
     assert "reconnecting" not in states[states.index("open") :]
 
 
+async def test_a_client_that_is_not_admitted_comes_back_when_the_server_says(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse["sse"] = 429
+    scripted.retry_after = "2"
+    await start(page, scripted, transports=["sse"])
+    await scripted.until(lambda: len(scripted.tokens) == 1)
+    scripted.refuse.clear()
+    await wait(page, "client.state === 'open'")
+    assert len(scripted.tokens) == 2
+    (told_ms,) = [one["retryInMs"] for one in await events(page, "state") if one["state"] == "reconnecting"]
+    assert 2000 <= told_ms <= 2600  # never earlier, and spread by the jitter
+
+
 async def test_an_overloaded_server_is_not_mistaken_for_a_proxy(page: Page, scripted: ScriptedEngine) -> None:
     scripted.refuse |= {"websocket": 503, "sse": 503}
     await start(page, scripted, websocketAttempts=1)

@@ -52,6 +52,7 @@ class ScriptedEngine:
         self.urls: list[str] = []
         # What shall go wrong.
         self.refuse: dict[str, int] = {}  # transport -> HTTP status of its requests
+        self.retry_after = "0"  # with a 429 or 503
         self.token: str | None = None  # the only good one; None takes any
         self.confirms = True  # refusals
         self.mute = False  # nothing is said any more, the socket stays open
@@ -115,7 +116,9 @@ class ScriptedEngine:
     def _refusal(self, transport: str, given: str) -> Response | None:
         self.tokens.append(given)
         if transport in self.refuse:
-            return Response("no", self.refuse[transport], {"Retry-After": "0"} if self.refuse[transport] in (429, 503) else None)
+            return Response(
+                "no", self.refuse[transport], {"Retry-After": self.retry_after} if self.refuse[transport] in (429, 503) else None
+            )
         if self.token is not None and given != self.token:
             return JSONResponse({"title": "Unauthorized", "status": 401}, 401, media_type="application/problem+json")
         return None
