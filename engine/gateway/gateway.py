@@ -10,6 +10,9 @@ Order: records of a shard are handled in arrival order, so what one connection s
 connection that arrive in one batch leave in one frame. A broadcast for thousands of connections must not delay the others, so
 it is written to `fan_out_max` of them per turn of the event loop; other messages for a connection are written behind it, in order.
 
+A message that comes again on a WebSocket waits until the edge has read what its clients had sent by then, and is dropped when the
+acknowledgement was among it, or is on its way to the shard: when thousands reconnect at once, ACKs wait here for longer than the shard.
+
 A new link session (`shard_reset`, `scheduler_reset`) begins without state: all connections of that shard are announced again
 with their cursor, all unanswered calls are repeated under their ids. After `Moved` a newer slot map is read, and what it concerns is
 routed again.
@@ -153,6 +156,7 @@ class Gateway:
         self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
+        self._held_retries: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and messages that it was sent before
         self._connection_admission = ConnectionAdmission(_admission_limits(config), clock())
         self._just_welcomed: list[Connection] = []  # by the batch that is being handled
 
@@ -231,6 +235,7 @@ class Gateway:
         connection.ended = True
         self.backlog.discard(connection)
         self._held_broadcasts.pop(connection.id, None)
+        self._held_retries.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is not None:
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
@@ -320,6 +325,8 @@ class Gateway:
                 waiting = frames.pop(record.conn, None)
                 if waiting is not None or record.conn in self._held_broadcasts:
                     self._deliver(index, record.conn, waiting or [])
+                if self._held_retries and record.conn in self._held_retries:
+                    self._release_retry(record.conn)  # it may be about them
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
@@ -370,10 +377,46 @@ class Gateway:
         connection = self.connections.get(number)
         if connection is None or connection.shard != index or not connection.welcomed:
             return
+        sent = connection.sent
+        if (messages[0][0] <= sent or messages[-1][0] <= sent) and connection.kind == wire.WEBSOCKET:
+            again = [message for message in messages if message[0] <= sent and message[1] > 1]
+            if again:
+                self._hold_retries(index, number, again)
+                messages = [message for message in messages if message[0] > sent or message[1] == 1]
+                if not messages:
+                    return
+        self._write(connection, messages)
+
+    def _write(self, connection: Connection, messages: Messages) -> None:
         self.metrics.frames_sent += 1
         self.metrics.messages_sent += len(messages)
         connection.on_messages(messages)
         connection.sent = max(connection.sent, messages[-1][0])
+
+    def _hold_retries(self, index: int, number: int, messages: Messages) -> None:
+        """Hold them for two turns of the event loop: between these it reads from every client that has sent something."""
+        held = self._held_retries
+        if not held:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._release_retries)
+        if number in held:
+            held[number][1].extend(messages)
+        else:
+            held[number] = index, messages
+
+    def _release_retries(self) -> None:
+        for number in list(self._held_retries):
+            self._release_retry(number)
+
+    def _release_retry(self, number: int) -> None:
+        """Write what was held for the connection, without what its client has acknowledged."""
+        index, messages = self._held_retries.pop(number)
+        connection = self.connections.get(number)
+        if connection is not None and connection.shard == index:
+            again = [message for message in messages if message[0] > connection.acked]
+            self.metrics.retries_spared += len(messages) - len(again)
+            if again:
+                self._write(connection, again)
 
     def _control(self, connection: Connection, record: Any) -> None:
         kind = type(record)
@@ -428,6 +471,7 @@ class Gateway:
         """A new session with shard `index` begins."""
         self._body_caches.pop(index, None)
         self._held_broadcasts = {number: held for number, held in self._held_broadcasts.items() if held[0] != index}
+        self._held_retries = {number: held for number, held in self._held_retries.items() if held[0] != index}
         for connection in list(self.connections.values()):
             if connection.shard == index:
                 self._announce(connection)

@@ -49,6 +49,7 @@ class EdgeMetrics:
         self.frames_received = 0  # from WebSocket clients
         self.frames_sent = 0  # to clients of all transports: WebSocket frames, events, poll answers
         self.messages_sent = 0
+        self.retries_spared = 0  # messages not sent again, because their acknowledgement had arrived here
         self.acks = 0  # acknowledgements received, on any transport
         self.signals = 0  # counted
         self.signals_dropped = 0  # for want of room
@@ -125,6 +126,7 @@ class EdgeMetrics:
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),
             ("engine_edge_acks", "Acknowledgements received, each for one or many messages.", self.acks),
+            ("engine_edge_retries_spared", "Messages not sent again, because their acknowledgement had arrived.", self.retries_spared),
             ("engine_edge_link_calls", "Exchanges with shards and schedulers.", self._link_calls()),
         ):
             family = CounterMetricFamily(name, help_text, labels=labels)
@@ -211,6 +213,7 @@ _SHARD: Final = (
     _Figure("duplicates", "engine_duplicates", "Publishes answered with an earlier result.", counter=True),
     _Figure("delivered", "engine_delivered", "First sends of messages to connections.", counter=True),
     _Figure("acknowledged", "engine_acknowledged", "Messages acknowledged by their users.", counter=True),
+    _Figure("suspects", "engine_suspect_users", "Users whose last connection ended abnormally, and whose clients may come back."),
     _Figure("retried", "engine_retried", "Messages sent again for want of an acknowledgement.", counter=True),
     _Figure("stalled", "engine_stalled", "Connections on which a message used up its tries.", counter=True),
     _Figure("expired", "engine_expired", "Messages whose time to live ended first.", counter=True),

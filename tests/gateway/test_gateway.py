@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -91,3 +92,54 @@ def test_a_batch_that_breaks_off_delays_what_it_brought_and_loses_nothing() -> N
     with pytest.raises(CorruptRecord):
         client.told(client.welcome, wire.DeliverShared(7, [(client.socket.id, 1, 1)]))
     assert client.told() == [["welcome"]]
+
+
+# -- Messages that come again. ---------------------------------------------------------------------------------------------
+def sent_twice() -> Client:
+    """A client that was sent a message, and whose shard has no acknowledgement of it in time."""
+    client = Client()
+    client.told(client.welcome, client.deliver(1))
+    assert client.told(wire.Deliver(client.socket.id, [(1, 2, b'"id":"m"')])) == []
+    return client
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_message_comes_again_when_what_its_client_had_sent_is_read() -> None:
+    client = sent_twice()
+    await turns()
+    assert client.told() == [['"seq":1,']]
+    assert client.gateway.metrics.retries_spared == 0
+
+
+async def test_a_message_whose_acknowledgement_had_arrived_does_not_come_again() -> None:
+    client = sent_twice()
+    client.gateway.ack(client.socket, 1)
+    await turns()
+    assert client.told() == []
+    assert client.gateway.metrics.retries_spared == 1
+
+
+async def test_new_messages_do_not_wait_for_one_that_comes_again() -> None:
+    client = Client()
+    client.told(client.welcome, client.deliver(1))
+    assert client.told(wire.Deliver(client.socket.id, [(1, 2, b'"id":"m"')]), client.deliver(2)) == [['"seq":2,']]
+    await turns()
+    assert client.told() == [['"seq":1,']]
+
+
+async def test_what_the_shard_says_after_a_message_that_comes_again_stays_behind_it() -> None:
+    client = sent_twice()
+    assert client.told(wire.Revoke(client.socket.id, ["m"])) == [['"seq":1,'], ["revoke"]]
+    await turns()
+    assert client.told() == []
+
+
+async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -> None:
+    client = sent_twice()
+    client.gateway.shard_reset(0)
+    await turns()
+    assert client.told() == []
