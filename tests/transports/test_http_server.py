@@ -1,4 +1,5 @@
-"""The listening socket of an edge that leaves, and what connections and requests leave behind: nothing for the garbage collector."""
+"""The listening socket of an edge that leaves, and what connections and requests leave behind: nothing for the
+garbage collector, and of hostile ones nothing at all."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ import gc
 import socket
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from engine.config import Config
 from engine.transports import http_server
+from tests.support.edge_process import EdgeProcess, edge_process
 from tests.support.edge_world import EdgeWorld, client_frame, edge_world
+from tests.support.process_tree import rss_bytes
 from tests.support.waiting import until
 
 ROUNDS = 60  # above what Python's own caches grow by once
@@ -103,3 +106,98 @@ async def test_a_port_that_is_closed_behind_the_filter_refuses_nobody() -> None:
     for listener in (*accepted, second):
         assert isinstance(listener, socket.socket)
         listener.close()
+
+
+# -- What clients without a token can make it hold. ------------------------------------------------------------------------
+GROWTH_BYTES_MAX = 30 << 20
+"""Of a process: each attack took it hundreds of MB."""
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+
+HALF_SPOKEN = (
+    b"",
+    b"GE",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+    GET + b"\r\n",
+    GET + b"GET",
+    GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\n123"),
+    b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n123",  # refused before it is read
+    CHUNKED,
+    CHUNKED + b"0\r\n",
+    CHUNKED + b"0\r\nX: y\r\n",
+)
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[EdgeProcess]:
+    with edge_process(
+        request_timeout_s=1, keep_alive_s=1, send_stall_ms=400, close_timeout_ms=500, socket_send_buffer_bytes=8192
+    ) as running:
+        yield running
+
+
+def push(sock: socket.socket, data: bytes) -> bytes:
+    """Send until the server no longer reads; what it has answered."""
+    with contextlib.suppress(OSError):
+        sock.sendall(data)
+    read = b""
+    with contextlib.suppress(OSError):
+        while chunk := sock.recv(1 << 16):
+            read += chunk
+    return read
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CHUNKED + b"0\r\n" + b"X-Trailer: y\r\n" * (24_000_000 // 14),
+        CHUNKED + b"0\r\nX: " + b"y" * 24_000_000,
+        CHUNKED + b"1;a=" + b"y" * 5_000_000,
+        GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 99999999\r\n\r\n") + b"y" * 24_000_000,
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"aa:b\r\n" * 1_000_000,
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 24_000_000,
+        b"GET /" + b"y" * 24_000_000,
+    ],
+    ids=["trailers", "a trailer", "a chunk extension", "a body of GET", "headers", "a header", "a target"],
+)
+def test_a_request_without_end_is_cut_off_and_leaves_nothing(edge: EdgeProcess, request_: bytes) -> None:
+    before = rss_bytes(edge.pid)
+    with edge.connect() as sock:
+        answer = push(sock, request_)
+    assert rss_bytes(edge.pid) - before < GROWTH_BYTES_MAX
+    assert answer.startswith(b"HTTP/1.1 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_requests_whose_answers_nobody_takes_cost_little_and_end_their_connections(edge: EdgeProcess) -> None:
+    before = rss_bytes(edge.pid)
+    requests = GET * (120_000 // len(GET))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(edge.connect(receive_buffer_bytes=4096)) for _ in range(20)]
+        grown = 0
+        for client in clients:
+            client.setblocking(False)
+        for _ in range(3):
+            for client in clients:
+                with contextlib.suppress(BlockingIOError):
+                    client.send(requests)
+            edge.look()
+            grown = max(grown, rss_bytes(edge.pid) - before)
+        await until(lambda: edge.look()["connections"] == 0)
+    assert grown < GROWTH_BYTES_MAX
+
+
+async def test_half_spoken_connections_are_gone_when_their_time_is_up_and_disturb_nobody(edge: EdgeProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(edge.connect()) for _ in range(500)]
+        for number, client in enumerate(clients):
+            client.sendall(HALF_SPOKEN[number % len(HALF_SPOKEN)])
+        assert edge.look()["connections"] > 0
+        with edge.connect() as honest:
+            honest.sendall(GET)
+            assert honest.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: edge.look()["connections"] == 0, 10)
+        answers = [push(client, b"") for client in clients]
+    refused = [HALF_SPOKEN[number % len(HALF_SPOKEN)] for number, answer in enumerate(answers) if b"HTTP/1.1 408 " in answer]
+    assert set(refused) == {HALF_SPOKEN[2]}  # the others were silent, or have their answer already
