@@ -60,6 +60,29 @@ async def test_a_response_of_unknown_length_is_chunked() -> None:
     assert answer.headers[0]["transfer-encoding"] == "chunked"
 
 
+async def test_a_response_of_unknown_length_ends_with_the_connection_in_http_1_0() -> None:
+    client = HttpClient(sends(start(), {"body": b"a", "more_body": True}, {"body": b"bc"}))
+    client.send(GET.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    await until(lambda: client.transport.closed)
+    head, _, body = client.transport.written.partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    assert b"transfer-encoding" not in head
+    assert body == b"abc"
+
+
+async def test_who_speaks_http_1_0_gets_no_100() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        await sends(start(length(len(body))), {"body": body})(scope, receive, send)
+
+    client = HttpClient(application)
+    client.send(b"POST / HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+    await asyncio.sleep(0)
+    client.send(b"ok")
+    await client.answered(1)
+    assert client.responses().statuses == [200]
+
+
 @pytest.mark.parametrize(("request_", "status"), [(HEAD, 200), (GET, 204), (GET, 304)])
 async def test_a_response_without_a_body_has_none(request_: bytes, status: int) -> None:
     client = HttpClient(sends(start(status=status), {"body": b"x" if request_ is HEAD else b""}))

@@ -132,6 +132,7 @@ REFUSED: dict[str, tuple[int, bytes]] = {
 
 SERVED: dict[str, tuple[bytes, bytes]] = {
     "an empty line before the request": (b"\r\n" + get(), b"GET x /  "),
+    "two spaces in the request line": (get(line=b"GET  /  HTTP/1.1"), b"GET x /  "),
     "a port": (get(host=b"Host: a.example:8000"), b"GET a.example:8000 /  "),
     "an address of IPv6": (get(host=b"Host: [::1]:8000"), b"GET [::1]:8000 /  "),
     "an empty host": (get(host=b"Host:"), b"GET  /  "),
