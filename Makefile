@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim static bench clean lock browser
+.PHONY: help run test check sim fuzz static bench clean lock browser
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -37,6 +37,9 @@ check: static ## format, lint, types and the fast tests, a minute or two
 
 sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
+
+fuzz: $(VENV)/.installed-test ## send anything to a running engine: HOURS=1 for longer, SEED=7 for the same again, ONLY=http,frames
+	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
 static: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .

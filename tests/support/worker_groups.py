@@ -22,6 +22,7 @@ TOGETHER: Final = {
         "tests/cli/test_app.py",
         "tests/cli/test_ray_cluster.py",
         "tests/client/test_client.py",
+        "tests/fuzz/test_boundaries.py",
         "tests/fuzz/test_engine.py",
         "tests/store/test_keys.py",
         "tests/transports/test_websocket_transport.py",

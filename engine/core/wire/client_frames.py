@@ -98,7 +98,7 @@ def parse(text: bytes) -> ClientFrame | None:
         try:
             if _typed.decode(text).type not in _KNOWN:
                 return None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             pass  # the first error is the better message
         raise Invalid(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:

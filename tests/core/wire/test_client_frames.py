@@ -75,6 +75,7 @@ def test_frames_are_understood_and_unknown_types_and_members_ignored(text: bytes
         b'{"type":"ping","ts":"x"}',
         b'{"type":"ack","seq":1',
         b"[" * 50_000,
+        b'{"type":"ack","seq":"5","x":' + b"[" * 50_000,
     ],
 )
 def test_everything_else_is_malformed(text: bytes) -> None:
