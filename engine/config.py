@@ -80,6 +80,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections_per_user_max: Positive = 8  # one person's devices and browser tabs
     connections_per_address_max: Positive = 1000  # sockets of one client address on an edge: an office behind one; loopback is not counted
     offline_max: Positive = 10_000  # nobody reads further back after an absence
+    offline_bytes_max: Positive = 16 << 20  # and their bytes: 10 000 messages of 1.6 KB
+    user_forget_s: Positive = 90 * 86_400  # a season: then nobody comes back for a notification
     timers_per_user_max: Positive = 10_000  # as many as a mailbox keeps
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
@@ -187,6 +189,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         200_000  # users of a shard whose clients may come back, about 400 bytes each; beyond it the first are offline early
     )
     dead_letters_max: Positive = 100_000  # per tenant, approximately
+    dead_letters_bytes_max: Positive = 64 << 20  # per tenant: an operator looks at the latest
+    sweep_pages_max: Positive = 2000  # looked at in one go: some 100 ms of the shard, a page at a time
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
 
     # -- internal: broadcasts ------------------------------------------------------------------------------------------
@@ -264,6 +268,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
 
 
+def message_bytes_max(config: Config) -> int:
+    """Size of the largest message in storage: `data`, three members of `context_bytes_max`, and 4 KiB for names and numbers."""
+    return config.data_bytes_max + 3 * config.context_bytes_max + 4096
+
+
 FIELDS: Final = {field.name: field for field in msgspec.structs.fields(Config)}
 """Every field of `Config` by its name: type and default."""
 
@@ -335,6 +344,10 @@ def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
         not 0 < config.redis_memory_bytes_max < REDIS_MEMORY_BYTES_MIN,
         f"redis_memory_bytes_max: at least {REDIS_MEMORY_BYTES_MIN}, or 0 for a third of the machine's memory; a tenth of it is "
         "left for delivering what was accepted",
+    )
+    yield (
+        config.offline_bytes_max >= config.window_bytes,
+        f"offline_bytes_max: must not be below {config.window_bytes}, what one connection may have in flight",
     )
     yield 0 < config.timer_degrade_load <= 1, "timer_degrade_load: a share of the claims, above 0 and at most 1"
     if config.redis_replicas_min:

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine.api import ack_and_patch, explanations, profiles, publish_endpoint, scheduled, subscriptions
+from engine.api import ack_and_patch, erasure, explanations, profiles, publish_endpoint, scheduled, subscriptions
 from engine.api.counters import CounterSignals
 from engine.api.events import EventEndpoint
 from engine.api.publish_endpoint import PublishEndpoint
@@ -107,6 +107,7 @@ def app(
         _route("/v1/subscriptions/{topic:text}", PUT=api.subscribe, DELETE=api.unsubscribe),
         _route("/v1/users/{user:text}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
         _route("/v1/users/{user:text}/messages/{message:text}", GET=api.timeline),
+        _route("/v1/users/{user:text}", DELETE=api.erase),
         _route("/v1/explain", POST=api.explain),
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
@@ -295,6 +296,16 @@ class _Api:
     async def forget_profile(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""
         await profiles.put(self.gateway.shard_client, self._user_of(request, own=False), None)
+        return Response(status_code=204)
+
+    async def erase(self, request: Request) -> Response:
+        """`DELETE /v1/users/{user}`."""
+        principal = self.authenticate(request, "admin")
+        user: str = request.path_params["user"]
+        if not is_user(user, self.config.id_chars_max):
+            raise not_found("no user has this name")
+        key = mailbox_key(principal.tenant, user)
+        await erasure.erase_user(self.gateway.shard_client, key, self.config.publish_timeout_ms, self.gateway.clock)
         return Response(status_code=204)
 
     async def explain(self, request: Request) -> Response:

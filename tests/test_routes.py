@@ -234,6 +234,29 @@ async def test_health_and_readiness_say_which_part_does_not_answer() -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
+# -- erasing a user --------------------------------------------------------------------------------------------------------
+async def test_a_user_is_erased_after_its_timers_by_an_admin_of_its_tenant_only() -> None:
+    async with edge_world() as world, world.http() as client:
+        item = {"user": "a/b", "type": "a.b", "delay": 60}
+        assert (await client.post("/v1/notifications", json=item)).status_code == 202
+        async with world.http("other", scopes="publish connect") as other:
+            problem(await other.delete("/v1/users/a%2Fb"), 403)
+        answer = await client.delete("/v1/users/a%2Fb")
+        assert (answer.status_code, answer.content) == (204, b"")
+        (erased,) = [record for record in world.shard.received if isinstance(record, wire.Erase)]
+        assert erased.key == "default:a/b"
+        assert (await client.get("/v1/scheduled?user=a/b")).json() == {"scheduled": []}
+        assert (await client.delete("/v1/users/a%2Fb")).status_code == 204, "it may be repeated"
+
+
+async def test_an_erasure_that_storage_does_not_answer_is_no_success() -> None:
+    async with edge_world() as world, world.http() as client:
+        world.shard.erase_status = wire.UNAVAILABLE
+        answer = await client.delete("/v1/users/u1")
+        problem(answer, 503)
+        assert "retry-after" in answer.headers
+
+
 async def test_storage_that_is_nearly_full_refuses_what_would_grow_it_and_names_the_limit() -> None:
     async with edge_world() as world, world.http() as client:
         world.gateway.storage.measured(91 << 20, 100 << 20)

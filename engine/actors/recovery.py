@@ -60,6 +60,7 @@ class Recovery:
         To be called once per core: after an exception the core is in part replayed and must be discarded.
         """
         core = self._core
+        core.mailbox_store.begin_replay(await self._pages.floors(core.slot_map.slots_of(core.index)))
         entries = groups = 0
         async for entry_id, payload in self._journal.entries():
             try:

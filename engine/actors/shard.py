@@ -4,6 +4,7 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     commit      appends one group at a time to the journal; the next holds all that arrived meanwhile
     fetch       reads the pages and stream ranges that the core requests; writes its dead letters
     log         writes session events
+    erase       deletes erased users from storage
     checkpoint  writes dirty mailboxes every few seconds, users that went offline at once, then trims the journal
     follow      reads the broadcast log
     pressure    measures it ten times a second, sends held messages, evicts mailboxes
@@ -31,7 +32,7 @@ from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.recovery import Recovery
 from engine.api.time_zones import zone_here
-from engine.config import Config
+from engine.config import Config, message_bytes_max
 from engine.core.commit.group import Group
 from engine.core.model.routing import SlotMap, partition_of, scheduler_of
 from engine.core.shard.limits import ShardLimits
@@ -48,6 +49,7 @@ from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.restore import restore_storage
 from engine.store.slot_map import require_slot_map
+from engine.store.user_entries import drop_user_entries
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class Shard(Server):
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
         self._spill_wanted = asyncio.Event()
+        self._erasure_wanted = asyncio.Event()
         self._session_events_wanted = asyncio.Event()
         self._checkpointing = asyncio.Lock()
         self._acks_scheduled = False
@@ -114,6 +117,7 @@ class Shard(Server):
             self._fetch_loop,
             self._session_events_loop,
             self._spill_loop,
+            self._erase_loop,
             self._checkpoint_loop,
             self._sweep_loop,
             self._pressure_loop,
@@ -159,7 +163,9 @@ class Shard(Server):
         self._client = client = self._context.connect(self._config)
         broadcasts = BroadcastLog(self._context.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
-        self._pages = Pages(client, self._journal.loss_detector, self._config.offline_max)
+        self._pages = Pages(
+            client, self._journal.loss_detector, self._config.offline_max, self._config.offline_bytes_max, message_bytes_max(self._config)
+        )
         self._offline = OfflineStreams(client, self._journal.loss_detector)
         self._links = LinkServer(
             wire.to_shard,
@@ -243,6 +249,8 @@ class Shard(Server):
             self._session_events_wanted.set()
         if core.mailbox_store.wants_spill:
             self._spill_wanted.set()
+        if core.user_requests.wants_erasure:
+            self._erasure_wanted.set()
         if core.delivery.wants_timers and not self._arms_scheduled:
             self._schedule_arms()
 
@@ -377,7 +385,9 @@ class Shard(Server):
         await self._recovery.quarantine_damaged()
         if letters := core.mailbox_store.take_dead_letters():
             try:
-                await write_dead_letters(self._client, letters, self._config.dead_letters_max)
+                limits = self._config
+                size = message_bytes_max(limits)
+                await write_dead_letters(self._client, letters, limits.dead_letters_max, limits.dead_letters_bytes_max, size)
             except StorageUnavailable:
                 core.mailbox_store.dead_letters_failed(letters)
                 raise
@@ -404,6 +414,23 @@ class Shard(Server):
             self._spill_wanted.clear()
             await self._checkpoint(full=False)
 
+    async def _erase_loop(self) -> None:
+        """Delete erased users from storage: page, stream and journal with a checkpoint, then their entries in other streams."""
+        erased: list[str] = []
+        while True:
+            await self._erasure_wanted.wait()
+            self._erasure_wanted.clear()
+            await self._checkpoint(full=True)
+            erased += self._core.mailbox_store.take_erased()
+            try:
+                while erased:
+                    await drop_user_entries(self._client, erased[-1])
+                    self._core.user_requests.erased([erased.pop()])
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", self._index, error)
+                await asyncio.sleep(RETRY_S)
+            self._flush()
+
     async def _checkpoint_loop(self) -> None:
         while True:
             await asyncio.sleep(self._config.checkpoint_ms / 1000)
@@ -427,7 +454,7 @@ class Shard(Server):
             checkpoint = self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES)
             if checkpoint is None:
                 return
-            while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes):
+            while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
                 await asyncio.sleep(0)
             try:
                 written = await self._pages.write(checkpoint.spills, self._now_ms())
@@ -447,17 +474,29 @@ class Shard(Server):
             self._flush()
 
     async def _sweep_loop(self) -> None:
-        """Delete expired messages of offline users from storage, and expired broadcasts."""
+        """Delete expired messages of offline users, pages of users who are gone, and expired broadcasts."""
+        config, store = self._config, self._core.mailbox_store
+        slots = self._core.slot_map.slots_of(self._index)
+        indexed = more = False
         while True:
-            await asyncio.sleep(self._config.sweep_ms / 1000)
+            # What was found stays due until a checkpoint has written it.
+            await asyncio.sleep((2 * config.checkpoint_ms if more else config.sweep_ms) / 1000)
             swept_ms = self._now_ms()
             try:
                 await self._follower.sweep(swept_ms)
-                for slot in self._core.slot_map.slots_of(self._index):
-                    async for key, page, oldest_ms in self._offline.sweep(slot, swept_ms):
-                        self._core.mailbox_store.swept(key, page, oldest_ms, swept_ms)
+                if not indexed:
+                    await self._offline.index(slots, swept_ms + config.user_forget_s * 1000)
+                    indexed = True
+                swept = await self._offline.sweep(slots, swept_ms, config.sweep_pages_max)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)
+                continue
+            more = len(swept) == config.sweep_pages_max
+            for found in swept:
+                if found.expires:
+                    store.swept(found.key, found.page, found.oldest_expires_ms, swept_ms)
+                else:
+                    store.forget(found.key, found.page, swept_ms)
 
 
 def _leaves(errors: BaseExceptionGroup[RecordFailed]) -> Iterator[RecordFailed]:

@@ -1,4 +1,4 @@
-"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `listen`, `replay` and `rules`.
+"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `replay` and `rules`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command()(token)
     app.command()(revoke)
     app.command()(publish)
+    app.command()(erase)
     app.command()(listen)
     app.command()(replay)
     app.add_typer(rules, name="rules")
@@ -167,6 +168,36 @@ def publish(
     sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in printed.items())]) + "\n")
     if result.status == "suppressed":
         raise typer.Exit(1)
+
+
+# -- erase -------------------------------------------------------------------------------------------------------------
+def erase(
+    user: Annotated[str, typer.Argument(help="User to erase.")],
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Erase a user: messages, timers, profile, subscriptions, timeline, dead letters, session events. Returns when nothing is left.
+
+    A token of the user that is still valid could connect again, so revoke it first.
+
+    [dim]engine erase alice[/dim]
+    """
+    from engine.cli.local_engine import find_engine
+    from engine.client.publisher import Publisher
+
+    target = find_engine(data_dir, url, token, "engine-erase", ["admin"], tenant)
+
+    async def run() -> None:
+        async with Publisher(target.url, target.token, retry_for_s=PUBLISH_RETRY_S) as publisher:
+            await publisher.erase_user(user)
+
+    try:
+        asyncio.run(run())
+    except EngineError as error:
+        raise target.explained(error) from error
+    sys.stdout.write("erased\n")
 
 
 # -- listen ------------------------------------------------------------------------------------------------------------

@@ -119,6 +119,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "connections_per_user_max": "connections of one user; the oldest is closed for a new one",
             "connections_per_address_max": "connections of one client address per edge, loopback aside; raise it for a proxy",
             "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",
+            "offline_bytes_max": "and their bytes in storage, approximately",
+            "user_forget_s": "after this long without activity a user without profile and subscriptions is forgotten",
             "timers_per_user_max": "delayed messages pending per user",
             "data_bytes_max": "`data` of one message, as JSON",
             "shard_memory_bytes_max": "messages and mailboxes in one shard's memory; beyond it 429",

@@ -163,6 +163,10 @@ class Publisher:
         """Store a user's profile, delete it with None. Returns it as stored, when it is on durable storage."""
         return await self._settings.set_profile(user, profile)
 
+    async def erase_user(self, user: str) -> None:
+        """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`."""
+        await self._settings.erase(user)
+
     async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
         """State and history of a message; None when the engine has neither."""
         return await self._settings.timeline(user, id)

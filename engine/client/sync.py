@@ -172,6 +172,10 @@ class SyncPublisher:
         """As `Publisher.set_profile`."""
         return self._loop.run(self._publisher.set_profile(user, profile))
 
+    def erase_user(self, user: str) -> None:
+        """As `Publisher.erase_user`."""
+        self._loop.run(self._publisher.erase_user(user))
+
     def timeline(self, user: str, id: str) -> dict[str, Any] | None:
         """As `Publisher.timeline`."""
         return self._loop.run(self._publisher.timeline(user, id))

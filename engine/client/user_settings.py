@@ -1,4 +1,4 @@
-"""Profiles, explanations and timelines: what a user wants, what would happen to a notification, and what happened to one."""
+"""Profiles, erasure, explanations and timelines: what a user wants, what would happen to a notification, and what happened to one."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ class UserSettings:
             await self._request("DELETE", path)
             return await self._request("GET", path)
         return await self._request("PUT", path, profile)
+
+    async def erase(self, user: str) -> None:
+        """Erase a user; returns when nothing is left. Needs the scope `admin`."""
+        await self._request("DELETE", f"/v1/users/{_part(user)}")
 
     async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
         """State and history of a message; None when the engine has neither."""

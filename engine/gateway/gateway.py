@@ -76,6 +76,7 @@ _ANSWERS: Final = frozenset(
         wire.Explained,
         wire.Traced,
         wire.Followed,
+        wire.ErasureDone,
         wire.Rejected,
     )
 )

@@ -27,6 +27,7 @@ _TO_THE_OWNER_OF_THE_SLOT: Final = frozenset(
         wire.Explain,
         wire.Trace,
         wire.Happened,
+        wire.Erase,
     )
 )
 

@@ -173,6 +173,11 @@ class ShardClient:
         answer, _ = await self._ask(lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
         return answer  # type: ignore[no-any-return]  # a Happened is answered by a Followed
 
+    async def erase(self, key: str) -> wire.ErasureDone:
+        """Erase a user in memory and storage, except for the user's timers."""
+        answer, _ = await self._ask(lambda ref: wire.Erase(ref, key), HIGH)
+        return answer  # type: ignore[no-any-return]  # an Erase is answered by an ErasureDone
+
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
         answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))

@@ -268,6 +268,18 @@ def _contact_policy(config: Config) -> Part:
                 scope="publish",
             ),
         },
+        "/v1/users/{user}": {
+            "parameters": [user],
+            "delete": _operation(
+                "eraseUser",
+                "contact policy",
+                "Erase a user: messages, timers, profile, subscriptions, timeline, entries in streams for other systems. Connections are "
+                "closed with 4403. After a 503 repeat it: nothing of the user is left only with the 204.",
+                {204: ("Nothing of the user is left.", {})},
+                (404, 429, 503),
+                scope="admin",
+            ),
+        },
         "/v1/users/{user}/messages/{message}": {
             "parameters": [user, _parameter("message", "path", "Its id.", printable(config), required=True)],
             "get": _operation(

@@ -6,6 +6,7 @@ for long is told offline by a later successor, or is not told.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,10 +20,17 @@ from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
 from engine.errors import StorageUnavailable
 from engine.store.keys import dead_letter_key, online_key, session_stream_key
+from engine.store.lua import Script
+
+_TRIM = Script("stream_trim")
 
 
-async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter], length_max: int) -> None:
+async def write_dead_letters(
+    client: redis.Redis, letters: Sequence[DeadLetter], length_max: int, bytes_max: int = 0, letter_bytes_max: int = 1
+) -> None:
     """Append messages that clients rejected to `dead:<tenant>`: user, seq, id, priority, reason, attempts, body (a JSON object).
+
+    At most `length_max` are kept, and about `bytes_max` bytes, 0 for no limit; the oldest go. One has at most `letter_bytes_max`.
 
     Raises StorageUnavailable; some may have been written, and a repeat writes those twice.
     """
@@ -44,6 +52,10 @@ async def write_dead_letters(client: redis.Redis, letters: Sequence[DeadLetter],
         await pipeline.execute()
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"dead letters: {error}") from error
+    if bytes_max:
+        tenants = Counter(split_key(letter.key)[0] for letter in letters)
+        keys = [dead_letter_key(tenant) for tenant in tenants]
+        await _TRIM.run(client, keys, [bytes_max, bytes_max // letter_bytes_max, *tenants.values()])
 
 
 async def write_session_events(client: redis.Redis, events: Sequence[SessionEvent], length_max: int) -> None:

@@ -10,6 +10,9 @@ from zlib import crc32
 
 from engine.core.model.routing import SLOTS, slot_of
 
+LOOKS_COMPLETE: Final = ""
+"""Member of `looks_key`, no mailbox key: pages of versions that had no such index were added to it."""
+
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
@@ -61,6 +64,16 @@ def online_key(slot: int) -> str:
 def windows_key(slot: int) -> str:
     """Sorted set: mailbox keys whose page has open aggregation windows, scored by when the next one closes, ms."""
     return f"{{s{slot}}}windows"
+
+
+def looks_key(slot: int) -> str:
+    """Sorted set: mailbox keys whose page the sweep is to look at, scored by when, ms; `LOOKS_COMPLETE`, scored +inf."""
+    return f"{{s{slot}}}looks"
+
+
+def floor_key(slot: int) -> str:
+    """String: the highest sequence number of the slot's deleted pages; no user without a page gets one up to it."""
+    return f"{{s{slot}}}floor"
 
 
 def offline_key(key: str) -> str:

@@ -6,10 +6,11 @@ An entry's id is `<sequence number>-0`, so resuming from a cursor is a range rea
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio as redis
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.journal.journal_records import MailboxPage, StoredMessage
@@ -17,7 +18,7 @@ from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.shard.mailbox_store import StreamRead
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
-from engine.store.keys import offline_key, page_key
+from engine.store.keys import LOOKS_COMPLETE, looks_key, offline_key, page_key
 from engine.store.loss_detector import LossDetector
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,16 @@ _REPLY_BYTES = 8 << 20
 
 _RANGES_FIRST = 4
 _RANGES_MAX = 64
+
+
+class Swept(Struct):
+    """A page that the sweep looked at. `expires`: entries of its stream had expired, and the first of the others expires at
+    `oldest_expires_ms`, 0 without others. Otherwise nothing has happened for `user_forget_s`."""
+
+    key: str
+    page: MailboxPage
+    expires: bool
+    oldest_expires_ms: int
 
 
 class OfflineStreams:
@@ -80,31 +91,82 @@ class OfflineStreams:
             self.corrupt.append((f"offline {key}", blob))
             return None
 
-    async def sweep(self, slot: int, now_ms: int) -> AsyncIterator[tuple[str, MailboxPage, int]]:
-        """Delete expired entries from the streams of a slot.
+    async def sweep(self, slots: Sequence[int], now_ms: int, pages_max: int) -> list[Swept]:
+        """Look at the pages that are due to be looked at, `pages_max` at most, and delete expired entries from their streams.
 
-        Yields (mailbox key, its page, when the oldest remaining entry expires in ms, 0 when none remains) for each stream with
-        entries that had expired. An expired entry may be deleted under any epoch, so the sweep is not fenced.
+        Its cost depends on what is due, not on how many users there are. An expired entry may be deleted under any epoch, so the sweep is
+        not fenced. A page that the caller does not store anew is due again.
 
         Raises StorageUnavailable.
         """
-        cursor: int = 0
-        pages: Any
+        swept: list[Swept] = []
         try:
-            while True:
-                cursor, pages = await self._client.hscan(page_key(slot), cursor, count=_SCAN_COUNT)
-                for field, blob in pages.items():
+            for slot, fields in (await self._due(slots, now_ms, pages_max)).items():
+                blobs: Any = await self._client.hmget(page_key(slot), fields)
+                for field, blob in zip(fields, blobs, strict=True):
                     try:
-                        page = decode_page(blob)
+                        page = None if blob is None else decode_page(blob)
                     except UNREADABLE:
-                        continue  # reported and quarantined when the mailbox is loaded
-                    if page.oldest_expires_ms and page.oldest_expires_ms <= now_ms:
+                        page = None  # reported and quarantined when the mailbox is loaded
+                    if page is None:
+                        await self._client.zrem(looks_key(slot), field)
+                    elif page.oldest_expires_ms > now_ms:  # written by a version that counted otherwise
+                        await self._client.zadd(looks_key(slot), {field: page.oldest_expires_ms})
+                    else:
                         key = field.decode()
-                        yield key, page, await self._sweep_stream(key, now_ms)
-                if not cursor:
-                    return
+                        expires = bool(page.oldest_expires_ms)
+                        swept.append(Swept(key, page, expires, await self._sweep_stream(key, now_ms) if expires else 0))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"sweep: {error}") from error
+        return swept
+
+    async def _due(self, slots: Sequence[int], now_ms: int, pages_max: int) -> dict[int, list[bytes]]:
+        """Mailbox keys whose page is due, by slot."""
+        pipeline = self._client.pipeline(transaction=False)
+        for slot in slots:
+            pipeline.zrangebyscore(looks_key(slot), "-inf", now_ms, start=0, num=pages_max)
+        due: dict[int, list[bytes]] = {}
+        for slot, fields in zip(slots, await pipeline.execute(), strict=True):
+            if fields and pages_max > 0:
+                due[slot] = fields[:pages_max]
+                pages_max -= len(due[slot])
+        return due
+
+    async def index(self, slots: Sequence[int], look_ms: int) -> None:
+        """Add the pages of versions without the index of due times to it, once: they are looked at when they expire, or at `look_ms`.
+
+        Raises StorageUnavailable.
+        """
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            for slot in slots:
+                pipeline.zscore(looks_key(slot), LOOKS_COMPLETE)
+                pipeline.hlen(page_key(slot))
+            replies = await pipeline.execute()
+            for slot, complete, count in zip(slots, replies[::2], replies[1::2], strict=True):
+                if complete is None:
+                    if count:
+                        await self._index(slot, look_ms)
+                    pipeline.zadd(looks_key(slot), {LOOKS_COMPLETE: float("inf")})
+            await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"index of pages: {error}") from error
+
+    async def _index(self, slot: int, look_ms: int) -> None:
+        cursor = 0
+        while True:
+            found: Any = await self._client.hscan(page_key(slot), cursor, count=_SCAN_COUNT)
+            cursor, pages = found
+            looks: Any = {}
+            for field, blob in pages.items():
+                try:
+                    looks[field] = decode_page(blob).oldest_expires_ms or look_ms
+                except UNREADABLE:
+                    continue
+            if looks:
+                await self._client.zadd(looks_key(slot), looks, nx=True)
+            if not cursor:
+                return
 
     async def _sweep_stream(self, key: str, now_ms: int) -> int:
         """Delete the expired entries of one stream; returns when the first of the others expires, ms, 0 when there is none."""

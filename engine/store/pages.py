@@ -14,13 +14,14 @@ from engine.core.journal.journal_records import MailboxPage, Spill
 from engine.core.journal.salvage import page_with, read_page, salvage_page
 from engine.core.model.routing import slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.keys import offline_key, page_key, slot_epoch_key, slot_mark_key, windows_key
+from engine.store.keys import floor_key, looks_key, offline_key, page_key, slot_epoch_key, slot_mark_key, windows_key
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
 
 log = logging.getLogger(__name__)
 
 _CHECKPOINT = Script("fenced/slot_checkpoint")
+_TRIM = Script("stream_trim")
 
 _SLOT_MESSAGES = 500
 """Messages per script run: it blocks Redis for a few milliseconds."""
@@ -34,12 +35,18 @@ class Pages:
 
     Args:
         stream_max: messages kept per offline stream; the oldest beyond it are trimmed.
+        stream_bytes_max: and their bytes; 0 for no limit.
+        entry_bytes_max: of one message.
     """
 
-    def __init__(self, client: redis.Redis, loss_detector: LossDetector, stream_max: int) -> None:
+    def __init__(
+        self, client: redis.Redis, loss_detector: LossDetector, stream_max: int, stream_bytes_max: int = 0, entry_bytes_max: int = 1
+    ) -> None:
         self._client = client
         self._loss_detector = loss_detector
         self._stream_max = stream_max
+        self._stream_bytes_max = stream_bytes_max
+        self._stream_count_min = stream_bytes_max // entry_bytes_max  # fewer messages cannot exceed the bytes
         self._writes = 0  # attempted
         self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
         self.corrupt: list[tuple[str, bytes]] = []
@@ -91,6 +98,22 @@ class Pages:
         check(marked)
         return [key.decode() for keys in replies for key in keys]
 
+    async def floors(self, slots: Sequence[int]) -> dict[int, int]:
+        """The highest sequence number of the deleted pages of these slots; slots without one are left out.
+
+        Raises DataLost, StorageUnavailable.
+        """
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            check = self._loss_detector.guard(pipeline)
+            for slot in slots:
+                pipeline.get(floor_key(slot))
+            marked, *replies = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"floors: {error}") from error
+        check(marked)
+        return {slot: int(floor) for slot, floor in zip(slots, replies, strict=True) if floor}
+
     async def _decode(self, key: str, blob: bytes) -> MailboxPage | None:
         try:
             return read_page(blob)
@@ -137,7 +160,20 @@ class Pages:
         while calls := list(islice(runs, _ROUND_TRIP_RUNS)):
             await _CHECKPOINT.run_many(self._client, calls)
         self._marks.update(dict.fromkeys(by_slot, number))
+        if self._stream_bytes_max:
+            await self._trim(by_slot)
         return {slot_mark_key(slot): number for slot in by_slot}
+
+    async def _trim(self, by_slot: dict[int, list[Spill]]) -> None:
+        """Trim the streams that grew to their bytes. What is trimmed is announced as a gap when it is not found."""
+        calls: list[tuple[list[str], list[object]]] = []
+        for spills in by_slot.values():
+            grown = [spill for spill in spills if spill.entries]
+            if grown:
+                sizes: list[object] = [self._stream_bytes_max, self._stream_count_min, *(len(spill.entries) for spill in grown)]
+                calls.append(([offline_key(spill.key) for spill in grown], sizes))
+        for start in range(0, len(calls), _ROUND_TRIP_RUNS):
+            await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 
     def _runs(self, by_slot: dict[int, list[Spill]], number: int, now_ms: int) -> Iterator[tuple[list[str], list[object]]]:
         """The (keys, arguments) of the script runs that write these, each with mailboxes of one slot."""
@@ -151,12 +187,13 @@ class Pages:
                 if run is None:
                     messages = 0
                     run = (
-                        [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot)],
+                        [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)],
                         [self._loss_detector.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
                     )
                 keys, args = run
                 keys.append(offline_key(spill.key))
-                args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms, len(spill.entries)]
+                args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
+                args += [spill.look_ms, spill.removed_at, len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)

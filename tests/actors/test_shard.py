@@ -21,8 +21,23 @@ from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
 from engine.core.shard.shard import POISONED, ShardCore
 from engine.core.wire import records as wire
-from engine.core.wire.records import ACCEPTED, DUPLICATE, UNAVAILABLE, Ack, Attach, Deliver, GapRange, Hangup, Post, Posted, Welcome
-from engine.store.keys import journal_key, journal_quarantine_key, offline_key
+from engine.core.wire.records import (
+    ACCEPTED,
+    DUPLICATE,
+    UNAVAILABLE,
+    Ack,
+    Attach,
+    Deliver,
+    Erase,
+    ErasureDone,
+    GapRange,
+    Hangup,
+    Nack,
+    Post,
+    Posted,
+    Welcome,
+)
+from engine.store.keys import dead_letter_key, journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
 from tests.support.link_peers import Nobody
@@ -259,3 +274,43 @@ async def test_a_page_is_read_while_the_session_log_cannot_be_written(config: Co
         await running.attach(1, ANN)
         await writing.wait()
         await running.attach(2, BOB)
+
+
+async def everything_of(client: Redis, user: str) -> list[bytes]:
+    """Every key and value that names the user, except ids, which expire."""
+    await client.config_set("rdbcompression", "no")  # or DUMP would hide names
+    named = []
+    for key, (dump, _) in (await Moment.taken(client)).values.items():
+        if user.encode() in key + dump and b"id:" not in key:
+            named.append(key)
+    return named
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: Config, redis_client: Redis, *, killed: bool) -> None:
+    """Page, offline stream, journal, dead letters, session log; also when the shard dies after the erasure was journalled."""
+    key = "t:erased-user"
+    async with process(config) as running:
+        await running.attach(1, key)
+        for id in ("one", "two"):
+            await running.post(key, id)
+        await until(lambda: running.delivered(1) == [1, 2])
+        running.link.send(Nack(1, ["one"], "cannot"))
+        await until(lambda: redis_client.xlen(dead_letter_key("t")))
+        await running.post(BOB, "of somebody else")
+        assert {b"dead:t", b"session:stream"} < set(await everything_of(redis_client, "erased-user"))
+        running.link.send(Erase(900, key))
+        await until(lambda: running.of(Hangup))  # the erasure is in the journal
+        assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 4403)
+        if not killed:
+            await until(lambda: running.of(ErasureDone))
+            assert await everything_of(redis_client, "erased-user") == []
+    if killed:
+        async with process(config) as after:
+            after.link.send(Erase(900, key))  # the edge repeats what was not answered
+            await until(lambda: after.of(ErasureDone))
+            assert await everything_of(redis_client, "erased-user") == []
+    async with process(config) as successor:
+        assert (await successor.attach(2, key)).head == 2
+        assert (await successor.post(key, "three")).seq == 3, "no number is given twice"
+        assert (await successor.attach(3, BOB)).head == 1

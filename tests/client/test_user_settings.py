@@ -31,6 +31,19 @@ async def test_profiles_are_kept_told_and_forgotten(world: EdgeWorld) -> None:
             await publisher.set_profile("ann", {"zone": "Berlin"})
 
 
+async def test_a_user_is_erased_by_an_admin_only_and_the_request_is_repeated_until_it_is_done(world: EdgeWorld) -> None:
+    async with Publisher(world.url(), world.token("app", "publish")) as publisher:
+        with pytest.raises(Forbidden):
+            await publisher.erase_user("team/ann")
+    world.shard.erase_status = wire.UNAVAILABLE
+    async with Publisher(world.url(), world.token("app", "admin"), retry_for_s=20) as publisher:
+        erasing = asyncio.create_task(publisher.erase_user("team/ann"))
+        await until(lambda: world.shard.of(wire.Erase))
+        world.shard.erase_status = wire.OK
+        await erasing
+    assert {record.key for record in world.shard.of(wire.Erase)} == {"default:team/ann"}
+
+
 async def test_what_would_become_of_an_item_and_what_became_of_one(world: EdgeWorld) -> None:
     world.shard.explained = ("suppress", [("cap", "enough")])
     world.shard.traced["default:ann", "a b"] = wire.Traced(0, "sent", 3, [wire.Step(5, "accepted")])

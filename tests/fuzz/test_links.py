@@ -117,7 +117,7 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
             core.group_committed(now_ms)
         checkpoint = core.mailbox_store.take_checkpoint(full=True, messages_max=100)
         if checkpoint is not None:
-            while core.mailbox_store.fill_checkpoint(2):
+            while core.mailbox_store.fill_checkpoint(2, now_ms):
                 pass
             core.mailbox_store.checkpoint_done()
         wire.encode([record for _, record in core.output.to_edges])

@@ -169,8 +169,8 @@ def a_checkpoint_forgets_the_pages() -> Any:
 
 @mutation
 def a_checkpoint_forgets_the_spilled_messages() -> Any:
-    def spill_of(mailbox: Mailbox) -> Spill:
-        spill = journal_records.spill_of(mailbox)
+    def spill_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
+        spill = journal_records.spill_of(mailbox, forget_at_ms)
         spill.entries = []
         return spill
 
@@ -184,8 +184,8 @@ def a_failed_checkpoint_counts_as_written() -> Any:
 
 @mutation
 def streams_are_trimmed_above_what_is_handled() -> Any:
-    def spill_of(mailbox: Mailbox) -> Spill:
-        spill = journal_records.spill_of(mailbox)
+    def spill_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
+        spill = journal_records.spill_of(mailbox, forget_at_ms)
         spill.trim_below += 1
         return spill
 

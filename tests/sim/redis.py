@@ -73,6 +73,8 @@ def to_bytes(value: Arg) -> bytes:
 
 
 def number(value: float) -> bytes:
+    if value in (float("inf"), float("-inf")):
+        return b"inf" if value > 0 else b"-inf"
     return b"%d" % value if value == int(value) else repr(value).encode()
 
 
@@ -354,11 +356,20 @@ class MiniRedis:
         found = self.cmd_xrange(key, b"(" + after, b"+", b"COUNT", count)
         return [[key, found]] if found else None
 
+    def cmd_memory(self, _usage: bytes, key: bytes, *_samples: bytes) -> int | None:
+        """Of a stream, about: its entries, and a hundred bytes."""
+        value = self._get(key, Stream)
+        return None if value is None else 100 + sum(len(part) + 16 for fields in value.entries.values() for part in fields)
+
     # -- Sorted sets. -------------------------------------------------------------------------------------------------
     def cmd_zadd(self, key: bytes, *pairs: bytes) -> int:
         members: SortedSet = self._make(key, SortedSet)
         added = 0
+        new_only = pairs[0].upper() == b"NX"
+        pairs = pairs[new_only:]
         for score, member in zip(pairs[::2], pairs[1::2], strict=True):
+            if new_only and member in members.scores:
+                continue
             added += members.add(member, float(score))
             self.watch("zadd", key, (member, float(score)))
         return added

@@ -13,7 +13,7 @@ Between any two commands storage may forget its scripts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -180,6 +180,19 @@ class Client:
     async def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> Any:
         return await self.execute_command(*_xadd(key, fields, maxlen, approximate))
 
+    async def hmget(self, key: str, fields: Sequence[Any]) -> Any:
+        return await self.execute_command("HMGET", key, *fields)
+
+    async def srem(self, key: str, *members: str) -> Any:
+        return await self.execute_command("SREM", key, *members)
+
+    async def zadd(self, key: str, scores: Mapping[Any, float], *, nx: bool = False) -> Any:
+        pairs = [part for member, score in scores.items() for part in (score, member)]
+        return await self.execute_command("ZADD", key, *(("NX",) if nx else ()), *pairs)
+
+    async def zrem(self, key: str, *members: Any) -> Any:
+        return await self.execute_command("ZREM", key, *members)
+
     async def xlen(self, key: str) -> Any:
         return await self.execute_command("XLEN", key)
 
@@ -217,6 +230,18 @@ class Pipeline:
 
     def zrange(self, key: str, start: int, end: int) -> None:
         self._commands.append(("ZRANGE", key, start, end))
+
+    def hlen(self, key: str) -> None:
+        self._commands.append(("HLEN", key))
+
+    def zadd(self, key: str, scores: Mapping[Any, float]) -> None:
+        self._commands.append(("ZADD", key, *[part for member, score in scores.items() for part in (score, member)]))
+
+    def zscore(self, key: str, member: str) -> None:
+        self._commands.append(("ZSCORE", key, member))
+
+    def zrangebyscore(self, key: str, low: Any, high: Any, *, start: int, num: int) -> None:
+        self._commands.append(("ZRANGEBYSCORE", key, low, high, "LIMIT", start, num))
 
     def sadd(self, key: str, *members: str) -> None:
         self._commands.append(("SADD", key, *members))

@@ -79,3 +79,17 @@ async def test_a_silent_redis_is_unavailable() -> None:
         with pytest.raises(StorageUnavailable):
             await call
     await client.aclose()
+
+
+async def test_dead_letters_are_bounded_in_bytes(redis_client: Redis) -> None:
+    """Each is as large as may be; a count alone would keep them all."""
+    body = b'"id":"m","data":"%b"' % (b"x" * 60_000)
+    for first in range(0, 400, 40):
+        letters = [DeadLetter("t:u", Message(seq, Envelope("m", b"", HIGH, True, body), 0, 0), "no") for seq in range(first, first + 40)]
+        await write_dead_letters(redis_client, letters, 100_000, 4 << 20, 64 << 10)
+        used = await redis_client.memory_usage(dead_letter_key("t"), samples=0)
+        assert used is not None
+        assert used < (4 << 20) + 104 * 61_000
+    left = [int(fields[b"seq"]) for _, fields in await redis_client.xrange(dead_letter_key("t"))]
+    assert left == list(range(400 - len(left), 400)), "the oldest went"
+    assert 40 < len(left) < 180

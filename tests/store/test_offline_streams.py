@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import spill_of
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
-from engine.store.keys import offline_key, page_key
+from engine.store.keys import looks_key, offline_key, page_key
 from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
@@ -23,10 +24,15 @@ LONG_MS = 600_000
 BOB = "t:bob"
 
 
-async def stores_of(client: Redis) -> tuple[Pages, OfflineStreams]:
+async def stores_of(client: Redis, slots: Sequence[int] = (slot_of(KEY), slot_of(BOB))) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
-    await journal.take_over([slot_of(KEY), slot_of(BOB)])
+    await journal.take_over(slots)
     return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
+
+
+async def sweep(offline: OfflineStreams, now_ms: int, pages_max: int = 100) -> list[tuple[str, bool, int]]:
+    swept = await offline.sweep(range(SLOTS), now_ms, pages_max)
+    return [(found.key, found.expires, found.oldest_expires_ms) for found in swept]
 
 
 async def ids_in(client: Redis, key: str = KEY) -> list[bytes]:
@@ -67,7 +73,7 @@ async def test_the_sweep_reads_streams_longer_than_one_chunk(redis_client: Redis
     for seq in (1, 120, 249):
         box.hot[seq].expires_ms = NOW_MS + 1000
     await pages.write([spill_of(box)], NOW_MS)
-    assert [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)] == [(KEY, NOW_MS + LONG_MS)]
+    assert await sweep(offline, NOW_MS + 2000) == [(KEY, True, NOW_MS + LONG_MS)]
     left = await ids_in(redis_client)
     assert len(left) == 247
     assert not {b"1-0", b"120-0", b"249-0"} & set(left)
@@ -76,7 +82,7 @@ async def test_the_sweep_reads_streams_longer_than_one_chunk(redis_client: Redis
 async def test_a_swept_stream_without_entries_left_has_no_oldest_expiry(redis_client: Redis) -> None:
     pages, offline = await stores_of(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 3, ttl_ms=LONG_MS))], NOW_MS)
-    assert [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + LONG_MS)] == [(KEY, 0)]
+    assert await sweep(offline, NOW_MS + LONG_MS) == [(KEY, True, 0)]
     assert await ids_in(redis_client) == []
 
 
@@ -84,7 +90,9 @@ async def test_the_sweep_touches_no_stream_whose_page_has_nothing_expired_or_can
     pages, offline = await stores_of(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 3, ttl_ms=LONG_MS))], NOW_MS)
     await redis_client.hset(page_key(slot_of(KEY)), "t:damaged", b"garbage")  # type: ignore[misc]
-    assert [key async for key, _, _ in offline.sweep(slot_of(KEY), NOW_MS)] == []
+    await redis_client.zadd(looks_key(slot_of(KEY)), {"t:damaged": NOW_MS})
+    assert await sweep(offline, NOW_MS) == []
+    assert await redis_client.zrange(looks_key(slot_of(KEY)), 0, -1) == [KEY.encode()]
     assert len(await ids_in(redis_client)) == 3
 
 
@@ -94,5 +102,54 @@ async def test_a_silent_redis_is_unavailable() -> None:
     with pytest.raises(StorageUnavailable):
         await offline.read([StreamRead(KEY, 1, 1)])
     with pytest.raises(StorageUnavailable):
-        _ = [key async for key, _, _ in offline.sweep(0, NOW_MS)]
+        await offline.sweep([0], NOW_MS, 100)
+    with pytest.raises(StorageUnavailable):
+        await offline.index([0], NOW_MS)
     await client.aclose()
+
+
+async def test_the_sweep_costs_the_same_for_a_thousand_and_for_a_hundred_thousand_users(redis_client: Redis) -> None:
+    """What is due costs, not who is there."""
+    _, offline = await stores_of(redis_client)
+    pages, _ = await stores_of(redis_client)
+    slots = range(16)
+    blob = spill_of(mailbox(NOW_MS, 1, ttl_ms=LONG_MS)).page
+    costs = []
+    for users in (1000, 100_000):
+        pipeline = redis_client.pipeline(transaction=False)
+        for slot in slots:
+            names = [f"t:{slot}-{number}" for number in range(users // len(slots))]
+            pipeline.hset(page_key(slot), mapping=dict.fromkeys(names, blob))
+            pipeline.zadd(looks_key(slot), dict.fromkeys(names, NOW_MS + LONG_MS))
+        await pipeline.execute()
+        await pages.write([spill_of(mailbox(NOW_MS, 3, ttl_ms=1000))], NOW_MS)
+        before = (await redis_client.info("stats"))["total_commands_processed"]
+        (swept,) = await offline.sweep([*slots, slot_of(KEY)], NOW_MS + 2000, 100)
+        costs.append((await redis_client.info("stats"))["total_commands_processed"] - before)
+        assert swept.key == KEY
+    assert max(costs) <= len(slots) + 5, costs
+
+
+async def test_pages_of_a_version_without_the_index_are_added_to_it_once(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    expiring, lasting = mailbox(NOW_MS, 2, ttl_ms=LONG_MS), mailbox(NOW_MS, 1, key=BOB)
+    lasting.erase()
+    await pages.write([spill_of(expiring), spill_of(lasting)], NOW_MS)
+    await redis_client.delete(looks_key(slot_of(KEY)), looks_key(slot_of(BOB)))
+    forget_ms = NOW_MS + 10 * LONG_MS
+    await offline.index(range(SLOTS), forget_ms)
+    assert await redis_client.zscore(looks_key(slot_of(KEY)), KEY) == NOW_MS + LONG_MS
+    assert await redis_client.zscore(looks_key(slot_of(BOB)), BOB) == forget_ms
+    await redis_client.zrem(looks_key(slot_of(BOB)), BOB)
+    await offline.index(range(SLOTS), forget_ms)
+    assert await redis_client.zscore(looks_key(slot_of(BOB)), BOB) is None, "only once"
+    assert await sweep(offline, NOW_MS + LONG_MS) == [(KEY, True, 0)]
+
+
+async def test_a_sweep_takes_so_many_pages_and_the_rest_with_the_next(redis_client: Redis) -> None:
+    boxes = [mailbox(NOW_MS, 1, ttl_ms=1000, key=f"{KEY}-{number}") for number in range(5)]
+    pages, offline = await stores_of(redis_client, range(SLOTS))
+    await pages.write([spill_of(box) for box in boxes], NOW_MS)
+    first = await sweep(offline, NOW_MS + 2000, 3)
+    assert len(first) == 3
+    assert len(await sweep(offline, NOW_MS + 2000, 9)) == 5, "until their pages are stored anew"

@@ -7,16 +7,16 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.journal.journal_records import Spill, restore, spill_of
+from engine.core.journal.journal_records import Spill, removal_of, restore, spill_of
 from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
-from engine.core.mailbox.mailbox import Message
+from engine.core.mailbox.mailbox import Mailbox, Message
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced
 from engine.store.journal import Journal
-from engine.store.keys import offline_key, page_key
+from engine.store.keys import looks_key, offline_key, page_key
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
@@ -155,6 +155,61 @@ async def test_the_sweeper_deletes_what_expired_and_tells_the_oldest_expiry_left
     box = mailbox(NOW_MS, 3, ttl_ms=1000)
     box.hot[3].expires_ms = NOW_MS + 50_000
     await pages.write([spill_of(box)], NOW_MS)
-    swept = [(key, oldest) async for key, _, oldest in offline.sweep(slot_of(KEY), NOW_MS + 2000)]
-    assert swept == [(KEY, NOW_MS + 50_000)]
+    (swept,) = await offline.sweep([slot_of(KEY)], NOW_MS + 2000, 100)
+    assert (swept.key, swept.expires, swept.oldest_expires_ms) == (KEY, True, NOW_MS + 50_000)
     assert [entry_id for entry_id, _ in await redis_client.xrange(offline_key(KEY))] == [b"3-0"]
+
+
+async def test_an_offline_user_is_bounded_in_bytes_and_what_was_trimmed_is_not_found(redis_client: Redis) -> None:
+    """300 messages of 60 KB are 18 MB; a count alone would keep them all."""
+    journal = Journal(redis_client, 0, 1000)
+    await journal.take_over([slot_of(KEY)])
+    pages = Pages(redis_client, journal.loss_detector, 10_000, 4 << 20, 64 << 10)
+    offline = OfflineStreams(redis_client, journal.loss_detector)
+    box = Mailbox(KEY, NOW_MS)
+    for seq in range(1, 301):
+        body = b'"data":"%b"' % (b"x" * 60_000)
+        box.append(Message(seq, Envelope(f"m{seq}", b"", 1, True, body), NOW_MS + 60_000, NOW_MS), b"digest..", 64)
+        if seq % 30 == 0:
+            await pages.write([spill_of(box)], NOW_MS)
+            box.spilled = seq
+    used = await redis_client.memory_usage(offline_key(KEY), samples=0)
+    assert used is not None
+    assert used < (4 << 20) + 94 * 61_000
+    (found,) = await offline.read([StreamRead(KEY, 1, 300)])
+    kept = [stored.seq for stored in found]
+    assert kept == list(range(301 - len(kept), 301)), "the newest are kept"
+    assert 30 < len(kept) < 170
+
+
+async def test_a_removed_page_leaves_the_highest_number_of_its_slot_and_nothing_else(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    other = next(key for number in range(100_000) if slot_of(key := f"t:other-{number}") == slot_of(KEY))
+    box = mailbox(NOW_MS, 3)
+    await pages.write([spill_of(box, NOW_MS + 90_000), spill_of(mailbox(NOW_MS, 1, key=other), NOW_MS + 90_000)], NOW_MS)
+    box.erase()
+    await pages.write([removal_of(box, 0)], NOW_MS)
+    assert await pages.read([KEY]) == {KEY: None}
+    assert (await pages.read([other]))[other] is not None
+    assert not await redis_client.exists(offline_key(KEY))
+    assert await redis_client.zrange(looks_key(slot_of(KEY)), 0, -1) == [other.encode()]
+    assert await pages.floors(range(SLOTS)) == {slot_of(KEY): 3}
+    lower = mailbox(NOW_MS, 1, key=other)
+    lower.erase()
+    await pages.write([removal_of(lower, 0)], NOW_MS)
+    assert await pages.floors(range(SLOTS)) == {slot_of(KEY): 3}
+    assert await offline.sweep(range(SLOTS), NOW_MS + 10**10, 100) == []
+
+
+async def test_a_removed_user_who_got_a_message_meanwhile_has_that_one_only(redis_client: Redis) -> None:
+    pages, offline = await stores_of(redis_client)
+    box = mailbox(NOW_MS, 3)
+    await pages.write([spill_of(box)], NOW_MS)
+    box.erase()
+    box.append(Message(4, Envelope("m4", b"", 1, True, b'"id":"m4"'), NOW_MS + 60_000, NOW_MS), b"digest..", 64)
+    await pages.write([removal_of(box, 0)], NOW_MS)
+    (found,) = await offline.read([StreamRead(KEY, 1, 9)])
+    assert [stored.seq for stored in found] == [4]
+    page = (await pages.read([KEY]))[KEY]
+    assert page is not None
+    assert (page.head, page.floor, page.cold) == (4, 3, (4, 4))

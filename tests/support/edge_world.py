@@ -84,6 +84,7 @@ class FakeShard:
         self.profiles: dict[str, Profile | None] = {}
         self.user_states: dict[str, UserState] = {}
         self.profile_status = wire.OK
+        self.erase_status = wire.OK
         self.active_ms = 0
         self._outgoing: list[Any] = []
 
@@ -201,6 +202,9 @@ class FakeShard:
         if self.profile_status == wire.OK:
             self.profiles[record.key] = record.profile
         self.say(wire.ProfileIs(record.ref, self.profile_status, record.profile))
+
+    def erase(self, record: wire.Erase) -> None:
+        self.say(wire.ErasureDone(record.ref, self.erase_status))
 
     def getprofile(self, record: wire.GetProfile) -> None:
         self.say(wire.ProfileIs(record.ref, self.profile_status, self.profiles.get(record.key), self.active_ms))

@@ -18,7 +18,7 @@ from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
-from engine.core.model.routing import spread
+from engine.core.model.routing import slot_of, spread
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe
@@ -69,6 +69,8 @@ class World:
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
         self.ids: dict[tuple[str, str], bytes] = {}
+        self.looks: dict[str, int] = {}  # when the sweep looks at a page
+        self.floors: dict[int, int] = {}  # by slot: the highest number of a page that was deleted
         self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
         self.dead: list[Any] = []
         self.events: list[Any] = []
@@ -256,9 +258,19 @@ class World:
         checkpoint = self.core.mailbox_store.take_checkpoint(full, 1000)
         if checkpoint is None:
             return
-        while self.core.mailbox_store.fill_checkpoint(2):
+        while self.core.mailbox_store.fill_checkpoint(2, self.now_ms):
             self.commit()  # life goes on
         for spill in checkpoint.spills:
+            if spill.removed_at >= 0:
+                self.pages.pop(spill.key, None)
+                self.streams.pop(spill.key, None)
+                self.windows.pop(spill.key, None)
+                self.looks.pop(spill.key, None)
+                slot = slot_of(spill.key)
+                self.floors[slot] = max(spill.removed_at, self.floors.get(slot, 0))
+                if not spill.page:
+                    continue
+            self.looks[spill.key] = spill.look_ms
             stream = self.streams.setdefault(spill.key, {})
             stream.update(spill.entries)
             for seq in [seq for seq in stream if seq < spill.trim_below]:
@@ -271,10 +283,12 @@ class World:
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
         self.core.mailbox_store.checkpoint_done()
+        self.core.user_requests.erased(self.core.mailbox_store.take_erased())
 
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
         self._new_core()
+        self.core.mailbox_store.begin_replay(dict(self.floors))
         self.follow()
         entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
         for _, payload in entries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from engine.core.journal.journal_records import Decided, Noticed, Profiled, Remembered
+from engine.core.journal.journal_records import Decided, Erased, Noticed, Profiled, Remembered
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.policy.user_state import UserState
 
@@ -15,7 +15,7 @@ class UserChange(Struct):
 
     mailbox: Mailbox
     session: str
-    record: Profiled | Noticed
+    record: Profiled | Noticed | Erased
     done: Struct
     failed: Struct
 
@@ -27,9 +27,11 @@ def user_state_of(mailbox: Mailbox) -> UserState:
     return mailbox.user_state
 
 
-def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Decided | Remembered, decisions_max: int) -> None:
+def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Erased | Decided | Remembered, decisions_max: int) -> None:
     """Apply a journalled record to the mailbox's user state."""
-    if isinstance(record, Decided):
+    if isinstance(record, Erased):
+        mailbox.erase()
+    elif isinstance(record, Decided):
         user_state_of(mailbox).note(record.entry, decisions_max)
     elif isinstance(record, Remembered):
         mailbox.user_state = record.user_state

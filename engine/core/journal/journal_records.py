@@ -88,6 +88,12 @@ class Profiled(Struct, array_like=True, tag=5, gc=False):
     profile: Profile | None
 
 
+class Erased(Struct, array_like=True, tag=8, gc=False):
+    """The user is erased: nothing of before is kept (`engine.core.shard.user_requests`)."""
+
+    key: str
+
+
 class Decided(Struct, array_like=True, tag=7, gc=False):
     """The outcome of a message that was not delivered at once, for the timeline; see `engine.core.policy.user_state.TimelineEntry`."""
 
@@ -121,7 +127,7 @@ class Kept(Struct, array_like=True, tag=13, gc=False):
     windows: Windows
 
 
-Record = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Decided | Remembered | Counted | Ended | Extended | Kept
+Record = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Erased | Decided | Remembered | Counted | Ended | Extended | Kept
 
 
 class MailboxPage(Struct, array_like=True, gc=False):
@@ -148,11 +154,13 @@ class Spill(Struct):
     """One mailbox's share of a checkpoint. `trim_below`: stream entries below this number are settled or gone."""
 
     key: str
-    page: bytes
+    page: bytes  # empty: none is to be stored
     trim_below: int
     entries: list[tuple[int, bytes]]
     expires_ms: int  # when the last of the entries expires; 0 without entries
     closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
+    look_ms: int = 0  # when the sweep is to look at the page; 0: never
+    removed_at: int = -1  # not below 0: page and stream are deleted first, and numbers up to this one are not used again
 
 
 class Checkpoint(Struct):
@@ -162,6 +170,7 @@ class Checkpoint(Struct):
     through_commit: int | None
     upto: dict[str, int]  # key -> every retained pending number up to here is in the stream afterwards
     waiting: list[Mailbox]  # not in it yet, last one first
+    removals: dict[str, bool] = {}  # pages to delete, by key: whether in any case, or only while the mailbox holds nothing
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -194,8 +203,10 @@ def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
     return message
 
 
-def spill_of(mailbox: Mailbox) -> Spill:
+def spill_of(mailbox: Mailbox, forget_at_ms: int = 0) -> Spill:
     """The mailbox's page and every retained pending message that is not in the stream yet.
+
+    `forget_at_ms`: when the page of a user without preferences and messages is to be deleted, if nothing happens before; 0: never.
 
     Storage holds a dying message as pending: after a crash it is moved to the dead letters again.
     """
@@ -214,7 +225,17 @@ def spill_of(mailbox: Mailbox) -> Spill:
         entries.append((seq, FORMAT_VERSION + _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
     page = page_of(mailbox)
-    return Spill(mailbox.key, FORMAT_VERSION + _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms)
+    look_ms = page.oldest_expires_ms or (0 if mailbox.has_preferences else forget_at_ms)
+    return Spill(mailbox.key, FORMAT_VERSION + _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms, look_ms)
+
+
+def removal_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
+    """Deletes what storage has of the mailbox, and stores it anew where it holds something since."""
+    if mailbox.idle and not mailbox.has_preferences:
+        return Spill(mailbox.key, b"", 0, [], 0, 0, 0, mailbox.head)
+    spill = spill_of(mailbox, forget_at_ms)
+    spill.removed_at = mailbox.head
+    return spill
 
 
 def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:

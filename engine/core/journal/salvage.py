@@ -39,7 +39,7 @@ _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
 _TAG_HANDLED: Final = 2
 _TAG_TOPICS: Final = 4
-_TAGS_NOTE: Final = (5, 6, 7, 9)
+_TAGS_NOTE: Final = (5, 6, 7, 8, 9)
 _TAGS_WINDOW: Final = (11, 12, 13, 14)
 
 _value: Final = msgspec.msgpack.Decoder()

@@ -82,6 +82,7 @@ class Mailbox:
         "recent",
         "seen_ms",
         "spilled",
+        "start",
         "timer_ms",
         "topics",
         "user_state",
@@ -94,6 +95,7 @@ class Mailbox:
         self.memory = Memory()  # replaced by the shard's in `count_in`
         self.head = 0  # the newest committed number
         self.floor = 0
+        self.start = 0  # the number before its first one, see `begin`
         self.acked: set[int] = set()
         self.gone: list[tuple[int, int]] = []  # ranges above floor, ascending, not touching
         self.dying: dict[int, Message] = {}
@@ -119,6 +121,37 @@ class Mailbox:
         self.seen_ms = 0  # time of the user's last connect or acknowledgement; 0 for never
         self.weight = 0  # bytes without the messages, as counted in `memory`
         self.open_windows = 0  # open windows, as counted in `memory`
+
+    # -- beginning and end --------------------------------------------------------------------------------------------
+
+    def begin(self, start: int) -> None:
+        """Number the first message `start` + 1. For a mailbox without numbers: those up to `start` may have been another incarnation's."""
+        assert not self.head, "it has numbers"
+        self.start = self.head = self.floor = self.spilled = self.newest_above_low = start
+
+    def erase(self) -> None:
+        """Forget the user: every message, setting and fact. Only the numbers go on where they were. No connection may be attached."""
+        assert not self.connections, "connections refer to its messages"
+        for seq in list(self.hot):
+            self._release(seq)
+        self._set_cold(None)
+        self.start = self.floor = self.spilled = self.newest_above_low = self.head
+        self.acked, self.gone, self.dying, self.cold_attempts = set(), [], {}, {}
+        self.recent, self.collapsing, self.topics = {}, {}, {}
+        self.windows = self.user_state = None
+        self.oldest_expires_ms = self.seen_ms = 0
+        self.count_windows()
+        self.weigh()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it holds nothing that anybody may still want: no connection, no message, no open window."""
+        return not (self.connections or self.hot or self.dying or self.cold or self.loading or self.open_windows)
+
+    @property
+    def has_preferences(self) -> bool:
+        """Whether the user, or the application for them, has chosen something: a profile or subscriptions."""
+        return bool(self.topics) or (self.user_state is not None and self.user_state.profile is not None)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ class Connections:
         mailbox = self._end(session, record, now_ms)
         if mailbox is None:
             return False
-        if not mailbox.connections and (mailbox.head or mailbox.user_state is not None):
+        if not mailbox.connections and (mailbox.head > mailbox.start or mailbox.user_state is not None):
             self._mailbox_store.mark(mailbox)  # the page keeps when the user was last seen; users without messages or state have no page
         return True
 
@@ -197,6 +197,15 @@ class Connections:
                 self._mailbox_store.mark_urgent(mailbox)
             self._mailbox_store.unused(mailbox)
         return mailbox
+
+    def end_all(self, mailbox: Mailbox, reason: str, now_ms: int) -> None:
+        """End all connections of a user for good: the user is offline, and no client is expected."""
+        for session, conn in list(mailbox.connections):
+            self._output.to_edges.append((session, Hangup(conn, 4403, reason)))
+            self.detach(session, Detach(conn, 1000), now_ms)
+        if self.presence.forget(mailbox.key):
+            self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
+        self._acked.pop(mailbox.key, None)
 
     def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:
         """A renewed token changes of which topics the connection is a member. What the mailbox has adopted already stays in it."""

@@ -42,6 +42,7 @@ class ShardLimits(Struct, frozen=True):
     postponed_max: int = 5000
     offline_after_ms: int = 30_000
     suspects_max: int = 200_000
+    user_forget_ms: int = 90 * 86_400_000
     policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
 
     @staticmethod
@@ -80,5 +81,6 @@ class ShardLimits(Struct, frozen=True):
             postponed_max=config.timer_claims_max * config.schedulers,
             offline_after_ms=config.offline_after_ms,
             suspects_max=config.suspects_max,
+            user_forget_ms=config.user_forget_s * 1000,
             policy_limits=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
         )

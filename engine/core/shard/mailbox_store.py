@@ -32,14 +32,17 @@ from engine.core.journal.journal_records import (
     Adopted,
     Checkpoint,
     Decided,
+    Erased,
     Handled,
     MailboxPage,
     Noticed,
     Profiled,
     Record,
     Remembered,
+    Spill,
     StoredMessage,
     Topics,
+    removal_of,
     restore,
     spill_of,
 )
@@ -50,6 +53,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.constants import LOW
 from engine.core.model.message import Message
+from engine.core.model.routing import slot_of
 from engine.core.shard.limits import ShardLimits
 
 _EVICTIONS_MAX: Final = 2000
@@ -102,6 +106,10 @@ class MailboxStore:
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # below 0: entries of earlier incarnations are to be trimmed too
+        self._removals: dict[str, bool] = {}  # see `Checkpoint.removals`
+        self._floors: dict[int, int] = {}  # by slot: no number up to this one is given out again, as a deleted page may have had it
+        self._replaying = False
+        self.erased: list[str] = []  # keys of erased users of whom storage has nothing more, for `take_erased`
 
     def mark(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty: it differs from its page."""
@@ -123,6 +131,8 @@ class MailboxStore:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms)
+            if page is None and not self._replaying and (floor := self._floors.get(slot_of(key), 0)):
+                mailbox.begin(floor)
             mailbox.count_in(self.memory)
             self.window_closer.watch(mailbox)
             self.unused(mailbox)
@@ -132,24 +142,46 @@ class MailboxStore:
         mailbox.count_windows()
         self.window_closer.watch(mailbox)
 
+    def begin_replay(self, floors: dict[int, int]) -> None:
+        """A predecessor's journal will be replayed. `floors`: by slot, the highest number of a page that was deleted."""
+        self._floors = floors
+        self._replaying = True
+
+    def replayed(self) -> None:
+        """The journal is replayed: users who have neither a page nor a message may have had both once."""
+        self._replaying = False
+        for key, mailbox in self.mailboxes.items():
+            if not mailbox.head and (floor := self._floors.get(slot_of(key), 0)):
+                mailbox.begin(floor)
+
+    def _begin(self, key: str, seq: int) -> None:
+        """The journal has this as the first number of a mailbox without a page: it began there, if a page of its slot was deleted."""
+        mailbox = self.mailboxes[key]
+        if not mailbox.head and 1 < seq <= self._floors.get(slot_of(key), 0) + 1:
+            mailbox.begin(seq - 1)
+
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Apply a predecessor's journal records, oldest first. The pages of all their keys and the broadcast log must be loaded."""
         for record in records:
             if isinstance(record, Adopted):
                 for key, seq in record.numbers:
+                    self._begin(key, seq)
                     mailbox = self._dirty[key] = self.mailboxes[key]
                     broadcast_step.replay(mailbox, record, seq, self.log, self._limits.recent_ids)
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
+                self._begin(record.key, record.seq)
                 apply_stored(
                     mailbox, record, self._limits.recent_ids, self._limits.collapse_keys_max, self._limits.policy_limits.counted_max
                 )
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
-            elif isinstance(record, Profiled | Noticed | Decided | Remembered):
+            elif isinstance(record, Profiled | Noticed | Erased | Decided | Remembered):
                 apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
+                if isinstance(record, Erased):
+                    self._removals[record.key] = True
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._limits.recent_ids)
                 self.windows_changed(mailbox)
@@ -238,8 +270,10 @@ class MailboxStore:
         """
         if self._checkpoint is not None:
             return None
+        removals: dict[str, bool] = {}
         if full:
-            chosen = list(self._dirty.values())
+            removals, self._removals = self._removals, removals
+            chosen = list((self._dirty | {key: self.mailboxes[key] for key in removals}).values())
         else:
             chosen, count = [], 0
             for mailbox in self._urgent.values():
@@ -251,10 +285,10 @@ class MailboxStore:
         if not chosen and through is None:
             return None
         chosen.reverse()  # they are taken from the end
-        self._checkpoint = Checkpoint([], through, {}, chosen)
+        self._checkpoint = Checkpoint([], through, {}, chosen, removals)
         return self._checkpoint
 
-    def fill_checkpoint(self, mailboxes_max: int) -> bool:
+    def fill_checkpoint(self, mailboxes_max: int, now_ms: int) -> bool:
         """Add the next `mailboxes_max` mailboxes, in their present state, to the checkpoint. Returns whether more are left."""
         checkpoint = self._checkpoint
         assert checkpoint is not None, "no checkpoint is under way"
@@ -263,10 +297,18 @@ class MailboxStore:
             self._urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
-            checkpoint.spills.append(spill_of(mailbox))
+            checkpoint.spills.append(self._spill(mailbox, checkpoint.removals, now_ms + self._limits.user_forget_ms))
             checkpoint.upto[mailbox.key] = mailbox.head
         del waiting[-mailboxes_max:]
         return bool(waiting)
+
+    def _spill(self, mailbox: Mailbox, removals: dict[str, bool], forget_at_ms: int) -> Spill:
+        key = mailbox.key
+        if key not in removals or not (removals[key] or (mailbox.idle and not mailbox.has_preferences)):
+            return spill_of(mailbox, forget_at_ms)
+        slot = slot_of(key)
+        self._floors[slot] = max(mailbox.head, self._floors.get(slot, 0))
+        return removal_of(mailbox, forget_at_ms)
 
     def checkpoint_done(self) -> None:
         """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it."""
@@ -274,6 +316,7 @@ class MailboxStore:
         assert checkpoint is not None, "no checkpoint is under way"
         if checkpoint.through_commit is not None:
             self._trimmed = checkpoint.through_commit
+        self.erased.extend(key for key, erased in checkpoint.removals.items() if erased)
         for key, upto in checkpoint.upto.items():
             mailbox = self.mailboxes.get(key)
             if mailbox is None:
@@ -313,6 +356,7 @@ class MailboxStore:
         for key in checkpoint.upto:
             if key in self.mailboxes:
                 self._dirty[key] = self.mailboxes[key]
+        self._removals = checkpoint.removals | self._removals
 
     # -- eviction -----------------------------------------------------------------------------------------------------
 
@@ -363,9 +407,9 @@ class MailboxStore:
 
     def _comes_back(self, mailbox: Mailbox) -> bool:
         """Whether the mailbox joins the queue again by itself: when its last connection ends, or a checkpoint has written it."""
-        if mailbox.connections or mailbox.key in self._dirty:
+        if mailbox.connections or mailbox.key in self._dirty or mailbox.key in self._removals:
             return True
-        if self._checkpoint is not None and mailbox.key in self._checkpoint.upto:
+        if self._checkpoint is not None and (mailbox.key in self._checkpoint.upto or mailbox.key in self._checkpoint.removals):
             return True
         # Windows are closed in memory, and a group writes that; so it does that a refused message is among the dead letters.
         return bool(mailbox.dying) or (mailbox.windows is not None and bool(mailbox.windows.open))
@@ -378,7 +422,33 @@ class MailboxStore:
         idle_ms, limits = now_ms - mailbox.active_ms, self._limits
         if len(mailbox.recent) > PAGE_RECENT_IDS and idle_ms < limits.edge_repeats_ms:
             return True
-        return bool(mailbox.seen_ms) and not mailbox.head and mailbox.user_state is None and idle_ms < limits.mailbox_idle_ms
+        return bool(mailbox.seen_ms) and mailbox.head == mailbox.start and mailbox.user_state is None and idle_ms < limits.mailbox_idle_ms
+
+    def erase(self, mailbox: Mailbox) -> None:
+        """The user is erased in the journal: forget them here, and delete what storage has with the next full checkpoint."""
+        waiting = [letter for letter in self._dead if letter.key == mailbox.key]
+        for letter in waiting:
+            self._dead.remove(letter)
+            del self._letters[letter.key, letter.message.seq]
+        mailbox.erase()
+        self._removals[mailbox.key] = True
+        self.mark(mailbox)
+
+    def take_erased(self) -> list[str]:
+        """Removes and returns the keys of erased users of whom neither pages, streams nor journal have anything."""
+        erased, self.erased = self.erased, []
+        return erased
+
+    def forget(self, key: str, page: MailboxPage, now_ms: int) -> None:
+        """The sweeper found a page that nobody has used for `user_forget_ms`: delete it, unless something has happened since."""
+        self.restore(key, page, now_ms)
+        mailbox = self.mailboxes[key]
+        self._removals.setdefault(key, False)
+        if not mailbox.connections:
+            mailbox.active_ms = 0  # the next eviction takes it
+            if mailbox.cold and not mailbox.oldest_expires_ms:
+                mailbox.loaded(*mailbox.cold, ())  # all of them have expired
+        self.mark(mailbox)
 
     def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int) -> None:
         """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry."""

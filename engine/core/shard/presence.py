@@ -142,6 +142,10 @@ class Presence:
         for key in keys:
             self._expect(key, Expectation(0, True, Client(), 1006), now_ms)
 
+    def forget(self, key: str) -> bool:
+        """Nobody is expected any more. Returns whether that makes the user offline."""
+        return self._expected.pop(key, None) is not None and key not in self._connections
+
     def expire(self, now_ms: int) -> list[tuple[str, Expectation]]:
         """Remove the expectations whose time is over, and what exceeds `suspects_max`. Returns the users who are offline by that."""
         over = []

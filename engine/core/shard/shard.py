@@ -327,7 +327,7 @@ class ShardCore:
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.mailbox_store.mark_urgent(mailbox)
         self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
-        self.user_requests.committed(group.notes)
+        self.user_requests.committed(group.notes, now_ms)
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
@@ -347,6 +347,7 @@ class ShardCore:
 
     def replayed(self) -> None:
         """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""
+        self.mailbox_store.replayed()
         for mailbox in self.mailboxes.values():
             self.output.counters["trimmed"] += len(mailbox.trim(self.limits.offline_max))
 

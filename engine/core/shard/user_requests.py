@@ -10,6 +10,12 @@ Reads are answered at once. A change is durable before it is answered:
 An edge repeats a request whose answer was lost. Changes are idempotent: each holds the new state, not a difference. Of two changes to one
 thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`).
 
+Erasing a user is a change whose answer waits longer: the record is journalled, the user's connections end and the mailbox forgets all of
+it (`Mailbox.erase`); the next full checkpoint deletes page and stream and trims the journal; then the shell deletes the user's entries in
+the streams for other systems (`engine.store.user_entries`), and the edges that asked are answered. A crash on the way: an erasure in the
+journal is repeated at replay, and the edge, which has no answer, asks again. No number is given out twice: the slot keeps the highest one
+of its deleted pages.
+
 Crash: waiting changes are lost and unanswered, so their edges repeat them; journalled ones are replayed.
 Limit: one change per request; those that wait count in the limit of posts that wait (`engine.core.shard.admission`).
 """
@@ -22,7 +28,7 @@ from typing import Final
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.user_step import UserChange, apply_note, user_state_of
-from engine.core.journal.journal_records import Noticed, Profiled
+from engine.core.journal.journal_records import Erased, Noticed, Profiled
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -34,6 +40,8 @@ from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import (
     OK,
     UNAVAILABLE,
+    Erase,
+    ErasureDone,
     Explain,
     Followed,
     GetProfile,
@@ -46,16 +54,16 @@ from engine.core.wire.records import (
     Trace,
 )
 
-Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened
+Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened | Erase
 
 _READS: Final = (Probe, GetProfile, Explain, Trace)
-_URGENT: Final = (Settle, Probe)
+_URGENT: Final = (Settle, Probe, Erase)
 
 
 def admission_of(record: Question, *, in_memory: bool) -> int | None:
     """The priority with which a question is admitted; None for one that takes no memory: a read of a mailbox that is in memory.
 
-    An acknowledgement frees memory, and a client whose heartbeat is refused may pass for one that is gone: both are of high priority.
+    Acknowledging and erasing free memory, and a client whose heartbeat is refused may pass for one that is gone: these have high priority.
     """
     if in_memory and isinstance(record, _READS):
         return None
@@ -85,6 +93,7 @@ class UserRequests:
         self._waiting: list[UserChange] = []
         self._undecided: Sequence[UserChange] = ()  # of a group that is being rolled back
         self._storage_away = False
+        self._erasing: dict[str, list[tuple[str, ErasureDone]]] = {}  # (link session, answer) by mailbox key; the record is journalled
 
     def __len__(self) -> int:
         """Changes that wait for a group."""
@@ -113,6 +122,9 @@ class UserRequests:
             elif isinstance(record, Happened):
                 noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
                 self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
+            elif isinstance(record, Erase):
+                answers = ErasureDone(record.ref, OK), ErasureDone(record.ref, UNAVAILABLE)
+                self._change(UserChange(mailbox, session, Erased(mailbox.key), *answers))
             else:
                 done = ProfileIs(record.ref, OK, record.profile, mailbox.seen_ms)
                 self._change(UserChange(mailbox, session, Profiled(mailbox.key, record.profile), done, ProfileIs(record.ref, UNAVAILABLE)))
@@ -132,9 +144,14 @@ class UserRequests:
         taken, self._waiting = self._waiting, []
         return taken
 
-    def committed(self, changes: Iterable[UserChange]) -> None:
+    def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:
         """The group with these changes is durable: apply and answer them."""
         for change in changes:
+            if isinstance(change.done, ErasureDone):
+                self._connections.end_all(change.mailbox, "the user was erased", now_ms)
+                self._mailbox_store.erase(change.mailbox)
+                self._erasing.setdefault(change.mailbox.key, []).append((change.session, change.done))
+                continue
             apply_note(change.mailbox, change.record, 0)
             if isinstance(change.done, Followed) and isinstance(change.record, Noticed) and change.record.follow:
                 follows = user_state_of(change.mailbox).follows
@@ -142,6 +159,16 @@ class UserRequests:
             self._mailbox_store.mark(change.mailbox)
             self._broadcast_step.wake(change.mailbox)
             self._output.to_edges.append((change.session, change.done))
+
+    @property
+    def wants_erasure(self) -> bool:
+        """Whether an erased user is still in storage."""
+        return bool(self._erasing)
+
+    def erased(self, keys: Iterable[str]) -> None:
+        """Nothing of these users is in storage any more: answer those who asked for it."""
+        for key in keys:
+            self._output.to_edges.extend(self._erasing.pop(key, ()))
 
     def refused(self, changes: Sequence[UserChange]) -> None:
         """The group with these changes was refused. They are answered by `storage_back`; changes that no group carried are answered now."""

@@ -118,6 +118,20 @@ class GetProfile(Struct, array_like=True, tag=14, gc=False):
     key: str
 
 
+class Erase(Struct, array_like=True, tag=21, gc=False):
+    """Erase a user. Answered by `ErasureDone`, once neither memory nor storage has anything of before."""
+
+    ref: int
+    key: str
+
+
+class ErasureDone(Struct, array_like=True, tag=55, gc=False):
+    """Answer to `Erase`: OK or UNAVAILABLE."""
+
+    ref: int
+    status: int
+
+
 class Happened(Struct, array_like=True, tag=18, gc=False):
     """Record an event of a user. Answered by `Followed`, after it is durable.
 
@@ -521,6 +535,7 @@ ToShard = (
     | Explain
     | Trace
     | Happened
+    | Erase
 )
 FromShard = (
     Posted
@@ -539,6 +554,7 @@ FromShard = (
     | Explained
     | Traced
     | Followed
+    | ErasureDone
     | Rejected
     | Moved
     | Fault

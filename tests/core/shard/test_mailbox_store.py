@@ -102,7 +102,7 @@ def test_what_storage_does_not_have_stays_until_a_checkpoint_has_written_it() ->
     assert evict(world) == 0
     store = world.core.mailbox_store
     assert store.take_checkpoint(True, 1000) is not None
-    store.fill_checkpoint(10)
+    store.fill_checkpoint(10, world.now_ms)
     assert evict(world) == 0, "it is being written"
     store.checkpoint_failed()
     assert evict(world) == 0, "it could not be written"

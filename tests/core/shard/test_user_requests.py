@@ -1,4 +1,4 @@
-"""Questions about a user and changes of their state, made without a connection: answered once they are true, admitted as posts are."""
+"""Questions about a user, changes of their state, and erasure: answered once they are true, admitted as posts are."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any
 import pytest
 
 from engine.core.model.constants import HIGH, NORMAL
+from engine.core.model.routing import slot_of
 from engine.core.policy.profile import Profile
 from engine.core.shard.user_requests import admission_of
 from engine.core.wire.records import (
     OK,
     OVERLOADED,
     UNAVAILABLE,
+    Erase,
+    ErasureDone,
     Explain,
     Followed,
     GetProfile,
+    Hangup,
     Happened,
+    Posted,
     Probe,
     Probed,
     ProfileIs,
@@ -29,9 +34,10 @@ from engine.core.wire.records import (
     Trace,
     Traced,
 )
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, delivered, of
 
 KEY = "t:u"
+SLOT = slot_of(KEY)
 QUIET = Profile(level="high")
 READS = (Probe(1, KEY, "", 0), GetProfile(1, KEY), Trace(1, KEY, "m"))
 CHANGES = (SetProfile(1, KEY, QUIET), Subscribe(1, KEY, ["a"], []), Happened(1, KEY, 1, "paid", {}))
@@ -129,3 +135,249 @@ def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
     world.tell(SetProfile(10, KEY, QUIET))
     assert [type(record) for record in world.said()] == [Rejected]
     assert len(of(world.settle(), ProfileIs)) == 10
+
+
+# -- erasing a user ----------------------------------------------------------------------------------------------------
+def used_world() -> World:
+    """A user with all there may be: pending and refused messages, subscriptions, a profile, a page, a stream, a connection."""
+    world = World()
+    world.attach(1)
+    world.subscribe("news")
+    world.tell(SetProfile(900, KEY, Profile(level="low")))
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    world.settle()
+    world.detach(1)
+    world.checkpoint()
+    world.attach(1)
+    world.post(id="d")
+    world.settle()
+    assert world.pages[KEY]
+    assert sorted(world.streams[KEY]) == [1, 2, 3]
+    return world
+
+
+def stored(world: World) -> str:
+    """Everything that storage has, as text."""
+    return repr((world.pages, world.streams, world.windows, world.looks, world.journal))
+
+
+def answered(world: World) -> list[int]:
+    return [record.status for record in of(world.said(), ErasureDone)]
+
+
+def test_an_erased_user_is_in_neither_memory_page_stream_nor_journal_when_it_is_answered() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    said = world.settle()
+    assert of(said, Hangup) == [Hangup(1, 4403, "the user was erased")]
+    assert of(said, ErasureDone) == [], "storage still has the user"
+    assert "'t:u'" in stored(world)
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert "'t:u'" not in stored(world)
+    mailbox = world.core.mailboxes[KEY]
+    assert mailbox.idle
+    assert (mailbox.topics, mailbox.recent, mailbox.seen_ms) == ({}, {}, 0)
+    assert mailbox.user_state is None
+    assert world.core.connections.count == 0
+
+
+def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_crash() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.checkpoint()
+    assert world.floors == {SLOT: 4}
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    assert KEY not in world.core.mailboxes
+    world.attach(1)
+    world.post(id="new")
+    assert delivered(world.settle()) == [(5, 1)]
+    world.crash()
+    world.attach(1)
+    world.post(id="e")
+    assert delivered(world.settle()) == [(5, 1), (6, 1)], "no gap before the first, which is not the number one"
+
+
+@pytest.mark.parametrize("crash", ["before the group", "after the group", "after the checkpoint"])
+def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    if crash != "before the group":
+        world.settle()
+    if crash == "after the checkpoint":
+        world.checkpoint()
+    world.crash()
+    if crash == "after the group":
+        assert world.core.mailboxes[KEY].idle, "the journal has the erasure"
+        world.checkpoint()
+        assert "'t:u'" not in stored(world), "without the repeat"
+    world.tell(Erase(8, KEY))
+    world.settle()
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert "'t:u'" not in stored(world)
+
+
+def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.post(id="new")
+    world.settle()
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert sorted(world.streams[KEY]) == [5]
+    world.crash()
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(5, 1)]
+
+
+def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    store = world.core.mailbox_store
+    checkpoint = store.take_checkpoint(True, 1000)
+    assert checkpoint is not None
+    while store.fill_checkpoint(2, world.now_ms):
+        pass
+    store.checkpoint_failed()
+    assert store.take_erased() == []
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert "'t:u'" not in stored(world)
+
+
+def test_an_erasure_that_began_during_a_checkpoint_is_answered_after_the_next() -> None:
+    """The one under way leaves the journal with what came before the erasure."""
+    world = used_world()
+    store = world.core.mailbox_store
+    checkpoint = store.take_checkpoint(True, 1000)
+    assert checkpoint is not None
+    world.tell(Erase(7, KEY))
+    world.settle()
+    while store.fill_checkpoint(2, world.now_ms):
+        pass
+    store.checkpoint_done()
+    assert store.take_erased() == []
+    world.checkpoint()
+    assert answered(world) == [OK]
+
+
+def test_without_storage_an_erasure_is_unavailable() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    assert world.core.take_group(world.now_ms) is not None
+    world.core.group_refused()
+    assert answered(world) == []
+    world.core.storage_back()
+    assert answered(world) == [UNAVAILABLE]
+    world.attach(2)
+    assert delivered(world.settle(), 2), "nothing was erased"
+
+
+def test_a_user_who_was_not_there_is_erased_at_once() -> None:
+    world = World()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert not world.pages
+    assert world.floors == {SLOT: 0}
+
+
+# -- users who are gone ------------------------------------------------------------------------------------------------
+def gone_world() -> World:
+    """A user who acknowledged two messages, left, and was evicted."""
+    world = World()
+    world.attach(1)
+    world.post()
+    world.post()
+    world.settle()
+    world.ack(1, 2)
+    world.detach(1, 1000)
+    world.settle()
+    world.now_ms += world.limits.ack_journal_ms
+    world.settle()
+    world.checkpoint()
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    assert KEY in world.pages
+    assert KEY not in world.core.mailboxes
+    return world
+
+
+def sweep(world: World) -> None:
+    """What the shell does with a page that is due."""
+    page = world.page(KEY)
+    assert page is not None
+    world.core.mailbox_store.forget(KEY, page, world.now_ms)
+    world.checkpoint()
+    world.core.evict(world.now_ms)
+
+
+def test_the_page_of_a_user_who_is_gone_is_deleted_and_the_next_number_is_a_new_one() -> None:
+    world = gone_world()
+    assert world.looks[KEY] <= world.now_ms + world.limits.user_forget_ms
+    sweep(world)
+    assert KEY not in world.pages
+    assert KEY not in world.core.mailboxes
+    world.attach(1, cursor=2)
+    world.post()
+    assert delivered(world.settle()) == [(3, 1)]
+
+
+def test_a_user_who_comes_back_before_the_checkpoint_keeps_the_page() -> None:
+    world = gone_world()
+    page = world.page(KEY)
+    assert page is not None
+    world.core.mailbox_store.forget(KEY, page, world.now_ms)
+    world.attach(1)
+    world.settle()
+    world.checkpoint()
+    assert KEY in world.pages
+    assert not world.floors
+
+
+def test_preferences_outlive_their_user() -> None:
+    world = gone_world()
+    world.subscribe("news")
+    world.settle()
+    world.checkpoint()
+    assert world.looks[KEY] == 0, "the sweep has no reason to look"
+    sweep(world)
+    assert KEY in world.pages
+
+
+def test_messages_that_have_expired_do_not_keep_a_page() -> None:
+    world = World()
+    world.post(ttl_ms=1000)
+    world.settle()
+    world.checkpoint()
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    page = world.page(KEY)
+    assert page is not None
+    assert world.looks[KEY] == page.oldest_expires_ms
+    world.core.mailbox_store.swept(KEY, page, 0, world.now_ms)
+    world.checkpoint()
+    assert world.looks[KEY] == world.now_ms + world.limits.user_forget_ms
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    sweep(world)
+    assert KEY not in world.pages
+
+
+def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -> None:
+    world = gone_world()
+    sweep(world)
+    world.attach(1)
+    world.detach(1, 1000)
+    world.settle()
+    world.checkpoint()
+    assert KEY not in world.pages
+    world.post()
+    assert [record.seq for record in of(world.settle(), Posted)] == [3]
