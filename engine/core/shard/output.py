@@ -126,8 +126,10 @@ class ShardOutput:
             ms = now_ms - sent_ms
             ack_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
             ack_latency_sum_ms += ms
-        self.latency_sum_ms += max(latency_sum_ms, 0)
-        self.ack_latency_sum_ms += max(ack_latency_sum_ms, 0)
+        if latency_sum_ms > 0:
+            self.latency_sum_ms += latency_sum_ms
+        if ack_latency_sum_ms > 0:
+            self.ack_latency_sum_ms += ack_latency_sum_ms
         self.counters["acknowledged"] += len(settled.messages)
 
     def sent(self, mailbox: Mailbox, messages: Sequence[tuple[int, int, bytes]], open_since_ms: int, now_ms: int) -> None:
@@ -143,7 +145,8 @@ class ShardOutput:
                 ms = now_ms - accepted_ms
                 send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
                 sum_ms += ms
-        self.send_latency_sum_ms += max(sum_ms, 0)
+        if sum_ms > 0:
+            self.send_latency_sum_ms += sum_ms
 
     def histograms(self) -> dict[str, list[list[int]] | int]:
         """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower.
