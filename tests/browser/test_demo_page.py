@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.support.page_console import complaints
@@ -225,6 +226,36 @@ async def test_every_text_has_contrast_enough_to_be_read(page: Page, scripted: S
         }"""
     )
     assert poor == []
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
+async def test_with_a_full_inbox_nothing_follows_the_footer(page: Page, scripted: ScriptedEngine, size: Any) -> None:
+    await page.set_viewport_size(size)
+    await open_demo(page, scripted.url, token())
+    for number in range(50):
+        scripted.publish(f"message {number}", actor="ada")
+    await expect(page.locator(".message")).to_have_count(50)
+    await keep(page, f"full-{size['width']}")
+    blank = await page.evaluate(
+        "document.documentElement.scrollHeight - scrollY - document.querySelector('.foot').getBoundingClientRect().bottom"
+    )
+    assert blank < 60
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine, size: Any) -> None:
+    await page.set_viewport_size(size)
+    await page.goto(scripted.url)
+    await expect(page.locator("#sign-in")).to_be_visible()
+    signed_out = await Axe().run(page)
+    await open_demo(page, scripted.url, token())
+    await page.get_by_text("when I mark as read").click()
+    scripted.publish("a message", priority="high", attempt=2, actor="ada")
+    await publish(page, delay="50")
+    await expect(page.locator(".message")).to_have_count(1)
+    await expect(page.locator(".result")).to_have_count(1)
+    for found in (signed_out, await Axe().run(page)):
+        assert found.response["violations"] == [], found.generate_report()
 
 
 # -- end to end --------------------------------------------------------------------------------------------------------
