@@ -10,8 +10,9 @@ Every shard has a circuit breaker (`engine.core.edge.circuit_breaker`), which is
 admit, records for that shard are refused. Records for other shards, for schedulers (delayed messages) and broadcasts need nothing of it
 and are accepted: a request for users of several shards gets a result for each.
 
-Limits: `limits.records` records await answers at once, or `limits.bytes` and those of one request, then `Overloaded`; every call ends after
-`limits.timeout_ms`, with `None` in place of the answers that did not come. `engine.publish` has the table of who refuses what under load.
+Limits: `limits.records` records await answers at once, or of one tenant its part of `limits.bytes`, equal among those who have some, and
+what one request adds to it, then `Overloaded`; every call ends after `limits.timeout_ms`, with `None` in place of the answers that did not
+come. `engine.publish` has the table of who refuses what under load.
 
 A route is the number of the peer that answers, see `engine.gateway.record_router`.
 """
@@ -156,6 +157,7 @@ class PendingCalls:
         self._lanes: dict[int, PriorityLanes] = {}
         self._breakers: dict[int, CircuitBreaker] = {}  # by route, of shards
         self.bytes = 0  # of the records that await answers
+        self._bytes_of: dict[str, int] = {}  # likewise, by tenant; of tenants that have some
         self._calls: dict[int, PendingCall] = {}
         self._deadlines: deque[PendingCall] = deque()
         self._parked: list[int] = []
@@ -201,13 +203,15 @@ class PendingCalls:
             Overloaded: too many records await answers, or some of these would wait too long; nothing was sent.
             Unavailable: no breaker admits any of them; nothing was sent.
         """
-        if len(self._calls) + count > self._limits.records or self.bytes >= self._limits.bytes:
-            backlog_ms = max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0)
-            waiting = f"{len(self._calls)} requests of {self.bytes} bytes await their answers here"
-            raise Overloaded(f"{waiting}, {self._limits.records} of {self._limits.bytes} are allowed", backlog_ms)
+        if len(self._calls) + count > self._limits.records:
+            raise self._full(f"{len(self._calls)} requests await their answers here, {self._limits.records} are allowed")
         base = self._next
         records = build(base)
         tenant = tenant_of(records[0]) if records else ""
+        own_bytes = self._bytes_of.get(tenant, 0)
+        if own_bytes and own_bytes * len(self._bytes_of) >= self._limits.bytes:
+            allowed = self._limits.bytes // len(self._bytes_of)
+            raise self._full(f"{own_bytes} bytes of this tenant await their answers here, {allowed} are its part now")
         routes = [self._route(record) for record in records]
         self.add_routes(asked := set(routes))
         closed = {route for route in asked if not self._admits(route)}
@@ -222,7 +226,9 @@ class PendingCalls:
         sizes = [record_bytes(record) for record in records]
         call = PendingCall(tenant, base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
-        self.bytes += sum(sizes)
+        if sizes:
+            self.bytes += (added := sum(sizes))
+            self._bytes_of[tenant] = own_bytes + added
         self._deadlines.append(call)
         if closed:
             self._refuse(call, closed)
@@ -254,7 +260,15 @@ class PendingCalls:
     def _end(self, ref: int, call: PendingCall) -> None:
         """This record awaits no answer any more."""
         del self._calls[ref]
-        self.bytes -= call.sizes[ref - call.base]
+        size = call.sizes[ref - call.base]
+        self.bytes -= size
+        if (left := self._bytes_of[call.tenant] - size) > 0:
+            self._bytes_of[call.tenant] = left
+        else:
+            del self._bytes_of[call.tenant]
+
+    def _full(self, detail: str) -> Overloaded:
+        return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))
 
     def answer(self, ref: int, answer: Any) -> None:
         """Store the answer to a record; one that nobody awaits any more is dropped."""

@@ -14,7 +14,7 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
       (edge)                   (by its least important item)              request that waits >= share of that target
     RequestQueue.tick          a request that waits for its turn          it has waited publish_delay_target_ms            429
     PendingCalls.begin         any request, before it sends anything      publish_inflight_max records are unanswered, or  429
-      (edge)                                                              publish_inflight_bytes_max of them
+      (edge)                                                              a tenant's part of publish_inflight_bytes_max
     CircuitBreaker.admits      what needs a shard: immediate messages     breaker_error_ratio of its records have failed:  503; in `results`
       (edge, per shard)        for its users, questions about them        for breaker_open_ms, or until it answers in a    for a part of a
                                                                           new session; then all but breaker_probes         request

@@ -107,15 +107,29 @@ def message(ref: int, user: str, size: int = 500) -> Post:
 
 async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_of_them() -> None:
     peers = Peers()
-    body = message(0, "a", 550)
+    body = message(0, "t:a", 550)
     call = peers.calls.begin(2, lambda base: [replace(body, ref=base), replace(body, ref=base + 1)], (HIGH, HIGH))
     assert peers.calls.bytes == 1100
     with pytest.raises(Overloaded):
-        peers.ask("b")
+        peers.ask("t:b")
     assert len(peers.calls) == 2
     peers.calls.answer(call.base, Posted(0, ACCEPTED, 1))
     assert peers.calls.bytes == 550
-    peers.ask("b")
+    peers.ask("t:b")
+
+
+async def test_a_tenant_that_fills_its_part_of_the_bytes_leaves_the_others_theirs() -> None:
+    peers = Peers()
+    peers.ask()  # nothing, of nobody
+    peers.calls.begin(1, lambda base: [message(base, "t:a", 1100)], (HIGH,))
+    other = peers.calls.begin(1, lambda base: [message(base, "other:a", 505)], (HIGH,))
+    for tenant in ("t", "other"):
+        with pytest.raises(Overloaded) as refused:
+            peers.ask(f"{tenant}:b")
+        assert "500 are its part now" in str(refused.value)
+    peers.ask("third:a")
+    peers.calls.answer(other.base, Posted(0, ACCEPTED, 1))
+    peers.ask("other:a")
 
 
 async def test_what_is_counted_of_a_record_is_about_its_size_on_a_link() -> None:
