@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import event, given, settings
@@ -13,6 +15,8 @@ from engine.core.wire import records as wire
 from tests.support.edge_in_process import Answer, EdgeInProcess
 from tests.support.hostile_bodies import bodies, content_types, cursors, event_headers, headers, instants, items, queries, seconds
 from tests.support.hostile_input import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
+from tests.support.http_connection import HttpClient
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +149,48 @@ def test_any_cursor_gets_what_is_pending(edge: EdgeInProcess, in_query: bytes, i
     told = answer.told()
     assert told["resumed"] in ("new", "ok", "gap")
     assert told["messages"] or told["last_event_id"]
+
+
+# -- Bytes on a connection. ------------------------------------------------------------------------------------------------
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body, unless the client leaves before its end."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+requests = st.sampled_from(
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://x/a?b HTTP/1.1\r\nHost: x\r\nX: y\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nhi",
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(mutated(requests), max_size=5).map(b"".join), st.lists(st.integers(0, 400), max_size=4))
+async def test_any_bytes_are_answered_in_a_readable_way_and_no_connection_stays(sent: bytes, cuts: list[int]) -> None:
+    client = HttpClient(echo, request_timeout_s=0.01, keep_alive_s=0.01, close_timeout_ms=10)
+    places = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+    with mock.patch("engine.transports.http_protocol.log.error") as bugs:
+        client.send(*(sent[start:stop] for start, stop in pairwise(places)))
+        await until(lambda: client.transport.closed, look_s=0.001)
+        client.protocol.connection_lost(None)
+        await until(lambda: not client.server_state.tasks, look_s=0.001)
+    assert not bugs.called
+    assert not client.server_state.connections
+    assert set(client.responses().statuses) <= {100, 200, 400, 408, 501, 505}
 
 
 @pytest.mark.parametrize("wait", ["nan", "-1", "inf", "1e400", "x", "", "0x1", "1_0"])

@@ -502,7 +502,16 @@ def websocket(token: str, *lines: str) -> bytes:
     return get("/v1/ws", f"Authorization: Bearer {token}", *fields, *lines)
 
 
-@pytest.mark.parametrize("lines", [(), ("Cookie: a=b", "Cookie: c=d")])  # the fast path, the general handshake
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        ("Cookie: a=b", "Cookie: c=d"),  # the general handshake
+        ("Cookie: a=" + "b" * 3900,),  # a head in two pieces, or with the frame in the second
+        ("Cookie: a=" + "b" * 4500,),
+        ("Cookie: a=" + "b" * 3900, "Cookie: c=d"),
+    ],
+)
 async def test_frames_in_the_same_read_as_the_handshake_are_not_lost(lines: tuple[str, ...]) -> None:
     async with edge_world() as world:
         client = await world.raw_unasked()
