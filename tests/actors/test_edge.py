@@ -14,9 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from engine.client import Client
+from engine.store.keys import session_stream_key
 from tests.support.load.poster import Poster
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
@@ -145,6 +147,35 @@ async def test_readiness_and_metrics_tell_of_every_part(two_edges: RunningEngine
         text = (await client.get("/metrics")).text
     assert 'engine_up{index="1",role="edge"} 1.0' in text
     assert 'engine_storage_up{index="0",role="shard"} 1.0' in text
+
+
+async def test_a_user_whose_connection_is_lost_is_suspect_and_one_who_leaves_is_offline(two_edges: RunningEngine) -> None:
+    await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    headers = {"Authorization": f"Bearer {two_edges.token('flaps')}", "X-Client-ID": "phone", "X-Last-Seq": "0"}
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+
+        async def becomes(state: str) -> None:
+            answer = await until(lambda: client.get("/v1/heartbeat"), holds=lambda answer: answer.json()["state"] == state, look_s=0.05)
+            assert answer.json() == {"online": state != "offline", "state": state, "seq": 0}
+
+        await becomes("offline")
+        socket = await two_edges.connect("flaps", device="phone")
+        await becomes("connected")
+        socket.transport.abort()
+        await becomes("suspect")
+        async with two_edges.connect("flaps", device="phone"):
+            await becomes("connected")
+        await becomes("offline")
+    told = await asyncio.to_thread(session_events, two_edges, "flaps")
+    assert [event for event, _ in told] == ["connect", "disconnect", "suspect", "connect", "back", "disconnect", "offline"]
+    assert [code for event, code in told if event in ("suspect", "offline")] == ["1006", "1000"]
+
+
+def session_events(engine: RunningEngine, user: str) -> list[tuple[str, str]]:
+    """Events and codes of a user, as another system reads them."""
+    with Redis.from_url(engine.state["redis_url"], decode_responses=True) as redis:
+        entries: Any = redis.xrange(session_stream_key())
+    return [(fields["event"], fields["code"]) for _, fields in entries if fields["user"] == user]
 
 
 async def test_signals_counted_at_any_edge_are_added_up(two_edges: RunningEngine) -> None:

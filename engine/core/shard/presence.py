@@ -41,8 +41,9 @@ from msgspec import Struct
 
 from engine.core.wire.records import POLL
 
-CLEAN: Final = frozenset((1000, 1001, 1005))
-"""Close codes of a client that left on purpose; 1005 is its close frame without a code (RFC 6455, section 7.1.5)."""
+CLEAN: Final = frozenset((1000, 1001, 1005, 4409))
+"""Close codes after which no client is expected: it left on purpose (1005 is its close frame without a code, RFC 6455, section 7.1.5), or
+newer connections of its user took its place (4409)."""
 
 OFFLINE: Final = "offline"
 CONNECTED: Final = "connected"

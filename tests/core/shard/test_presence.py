@@ -141,6 +141,15 @@ def test_a_user_whose_lost_device_is_still_expected_is_suspect_when_the_other_on
     assert told(world) == [("offline", 1006)]
 
 
+def test_a_connection_that_newer_ones_displaced_is_not_expected_back() -> None:
+    world = connected()
+    for conn in (2, 3, 4):
+        world.attach(conn)
+    for conn in (2, 3, 4):
+        world.detach(conn, 1000)
+    assert told(world)[-3:] == [("disconnect", 1000), ("disconnect", 1000), ("offline", 1000)]
+
+
 def test_between_two_polls_a_user_is_online_and_nothing_is_told() -> None:
     world = World()
     for conn in range(1, 5):
