@@ -221,6 +221,11 @@ def revocation_tenants_key() -> str:
     return "{revoked}tenants"
 
 
+def revocation_useless_key() -> str:
+    """List: ids in the log whose revocation was merged or has expired; the oldest go when there are too many."""
+    return "{revoked}useless"
+
+
 # -- of counter signals ------------------------------------------------------------------------------------------------
 def signals_key(tenant: str) -> str:
     """Hash: name of a signal -> its sum."""

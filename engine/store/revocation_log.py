@@ -3,10 +3,12 @@
     log      stream: one entry per revocation in force, `p` the id of the entry before it, `e` `b` `x` the revocation
     entries  hash: what is revoked -> id in the log, `before`, expiry      expiries  sorted set: the same, by expiry
     state    hash: `last`, the id that was given last                     tenants   hash: tenant -> its number of revocations
+    useless  list: ids in the log whose revocation was merged or has expired
 
 An append is one script run: drop what has expired, check the limits, merge with an earlier revocation of the same, append. It is not
 fenced, and repeating it changes nothing. What a reader has read is a prefix as long as the next entry names the last one it has read; if
-not, an entry between was merged or has expired, or storage has lost some, and the whole log is read.
+not, storage has lost some, and the whole log is read. Entries that are merged over and over stay in the log for `_USELESS_MAX` others, or a
+tenant's admin could have every edge read everything all the time.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from engine.store.keys import (
     revocation_log_key,
     revocation_state_key,
     revocation_tenants_key,
+    revocation_useless_key,
 )
 from engine.store.lua import Replicas, Script
 
@@ -37,6 +40,9 @@ log = logging.getLogger(__name__)
 _REVOKE = Script("token_revoke")
 _PAGE: Final = 1000
 """Entries per read, some 100 bytes each."""
+
+_USELESS_MAX: Final = 1000
+"""Merged and expired entries left in the log: several times what is appended between two reads of an edge."""
 
 _WAIT_MS_MAX: Final = 3_600_000  # of `Retry-After` at the limit, however long the oldest revocation lasts
 
@@ -76,9 +82,10 @@ class RevocationLog:
             revocation_expiries_key(),
             revocation_state_key(),
             revocation_tenants_key(),
+            revocation_useless_key(),
         ]
         for revocation in revocations:
-            arguments = [revocation.entry, revocation.tenant, revocation.before_ms, revocation.expires_ms, *self._limits]
+            arguments = [revocation.entry, revocation.tenant, revocation.before_ms, revocation.expires_ms, *self._limits, _USELESS_MAX]
             reply = await _REVOKE.run(self._client, keys, arguments, self._replicas)
             if reply[0] == b"FULL":
                 wait_ms = min(max(float(reply[2]) - time.time() * 1000, 0.0), _WAIT_MS_MAX)
@@ -95,23 +102,27 @@ class RevocationLog:
             if last == head:
                 return RevocationsRead([], head, whole=not head)
             if head:
-                entries = await self._entries(head)
-                if entries and _text(entries[0][1].get(b"p")) == head:
-                    return RevocationsRead(_revocations(entries), max(last, _text(entries[-1][0]), key=_position), whole=False)
-            entries = await self._entries("")
+                revocations, previous, reached = await self._entries(head)
+                if revocations and previous == head:
+                    return RevocationsRead(revocations, max(last, reached, key=_position), whole=False)
+            revocations, _, _ = await self._entries("")
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"revocations: {error}") from error
-        return RevocationsRead(_revocations(entries), last, whole=True)
+        return RevocationsRead(revocations, last, whole=True)
 
-    async def _entries(self, after: str) -> list[Any]:
-        """The entries of the log behind an id."""
-        entries: list[Any] = []
+    async def _entries(self, after: str) -> tuple[list[Revocation], str, str]:
+        """The entries of the log behind an id; the id that the first one follows, and the id of the last one."""
+        revocations: list[Revocation] = []
+        previous = ""
+        reached = after
         while True:
-            page: Any = await self._client.xrange(revocation_log_key(), f"({after}" if after else "-", count=_PAGE)
-            entries += page
+            page: Any = await self._client.xrange(revocation_log_key(), f"({reached}" if reached else "-", count=_PAGE)
+            if page and reached == after:
+                previous = _text(page[0][1].get(b"p"))
+            revocations += _revocations(page)  # page by page: all at once would keep the event loop for long
             if len(page) < _PAGE:
-                return entries
-            after = _text(page[-1][0])
+                return revocations, previous, _text(page[-1][0]) if page else reached
+            reached = _text(page[-1][0])
 
 
 def _revocations(entries: Sequence[Any]) -> list[Revocation]:

@@ -1,14 +1,15 @@
 -- Append one revocation to the log, unless one that covers it is there. An earlier one of the same entry is merged into it.
--- KEYS: log, entries, expiries, state, counts by tenant
--- ARGV: entry `kind:tenant:name`, tenant, `before` in ms, expiry in ms, entries at most, those of one tenant at most
--- Every log entry has the id of the one before it (`p`), so a reader notices when storage has lost some.
+-- KEYS: log, entries, expiries, state, counts by tenant, ids that are of no use any more
+-- ARGV: entry `kind:tenant:name`, tenant, `before` in ms, expiry in ms, entries at most, those of one tenant at most, useless ids kept
+-- Every log entry has the id of the one before it (`p`), so a reader notices when storage has lost some. Merged and expired ones
+-- therefore stay in the log for a while, or each of them would look like a loss.
 -- Returns {'OK'}, or {'FULL', limit, expiry of the oldest in ms}.
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now_ms, 'LIMIT', 0, 100)) do
   local id = string.match(redis.call('HGET', KEYS[2], entry) or '', '^[^|]+')
   if id then
-    redis.call('XDEL', KEYS[1], id)
+    redis.call('RPUSH', KEYS[6], id)
   end
   redis.call('HDEL', KEYS[2], entry)
   redis.call('ZREM', KEYS[3], entry)
@@ -45,9 +46,12 @@ local position = string.format('%.0f-0', math.max(tonumber(last) + 1, time[1] * 
 local before_text, expires_text = string.format('%.0f', before), string.format('%.0f', expires)
 redis.call('XADD', KEYS[1], position, 'p', previous, 'e', ARGV[1], 'b', before_text, 'x', expires_text)
 if id then
-  redis.call('XDEL', KEYS[1], id)
+  redis.call('RPUSH', KEYS[6], id)
 else
   redis.call('HINCRBY', KEYS[5], ARGV[2], 1)
+end
+for _ = 1, redis.call('LLEN', KEYS[6]) - tonumber(ARGV[7]) do
+  redis.call('XDEL', KEYS[1], redis.call('LPOP', KEYS[6]))
 end
 redis.call('HSET', KEYS[2], ARGV[1], position .. '|' .. before_text .. '|' .. expires_text)
 redis.call('ZADD', KEYS[3], expires, ARGV[1])
