@@ -1,0 +1,130 @@
+"""Requests made from the description: what it allows is accepted, what it forbids is rejected, and every answer is as it says.
+
+Schemathesis makes them, the same in every run, and sends them to an edge over real sockets. All its checks are on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.config import SchemathesisConfig
+from schemathesis.generation import GenerationMode
+
+from engine.config import Config
+from engine.core.policy.contact_policy import CATEGORIES
+from engine.http import openapi
+from tests.support.edge_world import SECRET, EdgeWorld, edge_world
+
+CONFIG = Config(jwt_secret=SECRET)
+LEFT_OUT = (
+    "/v1/ws",  # no HTTP
+    "/v1/sse",  # ends when the client does
+    "/v1/tokens/revoke",  # would revoke the token of the test; and a valid token cannot be made from a schema
+    "/v1/edges/{edge}/drain",  # would end the edge
+)
+
+SETTINGS: dict[str, Any] = {
+    "seed": 1,
+    "generation": {"deterministic": True, "max-examples": 8, "database": "none", "with-security-parameters": False},
+    # Four media types of many fields: their boundaries alone are thousands of cases. tests/http/test_openapi.py has those that matter.
+    "operations": [
+        {"include-path": ["/v1/notifications", "/v1/explain"], "phases": {"coverage": {"enabled": False}}},
+        # DELETE there is no undeclared method: it erases the user whose name is the whole rest of the path.
+        {"include-path": "/v1/users/{user}/messages/{message}", "checks": {"unsupported_method": {"enabled": False}}},
+    ],
+    "checks": {
+        # 413: a text that is longer than allowed.
+        "negative_data_rejection": {"expected-statuses": ["400", "404", "405", "406", "413", "415", "422"]},
+        "positive_data_acceptance": {"expected-statuses": ["2xx", "404", "409"]},
+    },
+}
+
+graphic = st.characters(exclude_categories=("C", "Z"))
+zones = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+times = st.datetimes(datetime(1970, 1, 2), datetime(2029, 1, 1), timezones=st.just(UTC)).map(datetime.isoformat)  # noqa: DTZ001
+for name, texts in (
+    ("printable", st.text(graphic | st.just(" "), min_size=1, max_size=20)),
+    ("topic", st.text(graphic.filter(lambda one: one != "*"), min_size=1, max_size=20)),
+    ("time-zone", zones),
+    ("date-time", times),
+):
+    schemathesis.openapi.format(name, texts)
+
+description = schemathesis.openapi.from_dict(openapi.document(CONFIG, sorted(CATEGORIES)), config=SchemathesisConfig.from_dict(SETTINGS))
+description = description.exclude(path=list(LEFT_OUT))
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[EdgeWorld]:
+    """An edge on a loop of its own: the requests are synchronous."""
+    found: list[EdgeWorld] = []
+    ready, done = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with edge_world(publish_delay_target_ms=60_000) as world:  # however busy the machine is
+            world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
+            found.append(world)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield found[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+def beyond_json_schema(body: Any) -> bool:
+    """Does a body break one of the rules that `engine.http.schemas` can only describe?"""
+    for item in body if isinstance(body, list) else [body]:
+        if not isinstance(item, dict):
+            continue
+        collapse = item.get("collapse") or {}
+        if (
+            any(quiet["from"] == quiet["to"] for quiet in item.get("quiet", ()))
+            or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
+            or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
+            or not {"{", "}"}.isdisjoint(collapse.get("text", ""))
+            or any(isinstance(item.get(name), float) for name in ("seq", "ts", "at", "amount"))  # 1.0 is an integer of JSON Schema
+        ):
+            return True
+    return False
+
+
+def unspoilt(case: schemathesis.Case) -> bool:
+    """Is what the case expects what the interface promises? Schemathesis does not know these."""
+    names = (case.query or {}).get("name", ())
+    if isinstance(names, list) and sum(len(str(name)) for name in names) > CONFIG.request_head_bytes_max / 4:
+        return False
+    if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
+        return not beyond_json_schema(case.body)
+    return not any(name.lower().startswith("x-schemathesis-") for name in case.headers or ())  # unknown headers are ignored everywhere
+
+
+@description.parametrize()
+def test_the_interface_is_as_described(case: schemathesis.Case, edge: EdgeWorld, session: requests.Session) -> None:
+    if not unspoilt(case):
+        return
+    if case.path == "/v1/poll" and str((case.query or {}).get("wait", "25")).replace(".", "").isdigit():
+        case.query = {**(case.query or {}), "wait": 0}
+    headers = {"Authorization": f"Bearer {edge.token()}"}
+    case.call_and_validate(base_url=edge.url(), headers=headers, session=session, timeout=10)
