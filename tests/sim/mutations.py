@@ -164,7 +164,7 @@ def the_journal_is_trimmed_one_group_too_far() -> Any:
 
 @mutation
 def a_checkpoint_forgets_the_pages() -> Any:
-    return rewritten(pages._CHECKPOINT, (b"redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])", b"redis.call('HGET', KEYS[3], ARGV[at])"))
+    return rewritten(pages._CHECKPOINT, (b"redis.call('HSET', KEYS[3], name, page)", b"redis.call('HGET', KEYS[3], name)"))
 
 
 @mutation
