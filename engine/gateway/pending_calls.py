@@ -89,7 +89,7 @@ def tenant_of(record: Any) -> str:
 class PendingCall:
     """The records of one request and their answers so far; `answers[i]` belongs to `records[i]`."""
 
-    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes", "tenant")
+    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes", "tenant", "unanswered")
 
     def __init__(
         self, tenant: str, base: int, records: Sequence[Struct], sizes: Sequence[int], routes: list[int], deadline_ms: int
@@ -103,7 +103,7 @@ class PendingCall:
         self.deadline_ms = deadline_ms
         self.repeated = False  # sent more than once: the first sending may have taken effect
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = len(records)
+        self._left = self.unanswered = len(records)
         if not records:
             self.finish()
 
@@ -156,8 +156,7 @@ class PendingCalls:
         self._make_lanes = lanes
         self._lanes: dict[int, PriorityLanes] = {}
         self._breakers: dict[int, CircuitBreaker] = {}  # by route, of shards
-        self.bytes = 0  # of the records that await answers
-        self._bytes_of: dict[str, int] = {}  # likewise, by tenant; of tenants that have some
+        self._bytes_of: dict[str, int] = {}  # by tenant, of the calls that await answers; counted until the last of a call is there
         self._calls: dict[int, PendingCall] = {}
         self._deadlines: deque[PendingCall] = deque()
         self._parked: list[int] = []
@@ -165,6 +164,11 @@ class PendingCalls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the calls that await answers."""
+        return sum(self._bytes_of.values())
 
     @property
     def backlog_ms(self) -> float:
@@ -227,8 +231,7 @@ class PendingCalls:
         call = PendingCall(tenant, base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
         self._calls.update(dict.fromkeys(range(base, base + count), call))
         if sizes:
-            self.bytes += (added := sum(sizes))
-            self._bytes_of[tenant] = own_bytes + added
+            self._bytes_of[tenant] = own_bytes + sum(sizes)
         self._deadlines.append(call)
         if closed:
             self._refuse(call, closed)
@@ -260,12 +263,12 @@ class PendingCalls:
     def _end(self, ref: int, call: PendingCall) -> None:
         """This record awaits no answer any more."""
         del self._calls[ref]
-        size = call.sizes[ref - call.base]
-        self.bytes -= size
-        if (left := self._bytes_of[call.tenant] - size) > 0:
-            self._bytes_of[call.tenant] = left
-        else:
-            del self._bytes_of[call.tenant]
+        call.unanswered -= 1
+        if not call.unanswered:
+            if (left := self._bytes_of[call.tenant] - sum(call.sizes)) > 0:
+                self._bytes_of[call.tenant] = left
+            else:
+                del self._bytes_of[call.tenant]
 
     def _full(self, detail: str) -> Overloaded:
         return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -153,10 +154,12 @@ REQUESTS: list[dict[str, Any]] = [
 
 async def test_a_request_is_answered_as_the_long_way_answers_it() -> None:
     async with both_ways() as (short, long):
+        unreadable: Counter[int] = Counter()  # refused before there is a way to take; only the edge with both ways has a counter there
         for options in REQUESTS:
             answers = [await told(world, asked(world.token(), **options)) for world in (short, long)]
             assert answers[0] == answers[1], options
-        assert short.gateway.metrics.refused == long.gateway.metrics.refused
+            unreadable[400] += answers[0][0].startswith(b"HTTP/1.1 400 ") and b"connection: close" in answers[0][0]
+        assert short.gateway.metrics.refused == long.gateway.metrics.refused + unreadable
         assert short.gateway.metrics.published == long.gateway.metrics.published
         assert [type(record) for record in short.shard.received] == [type(record) for record in long.shard.received]
 

@@ -28,7 +28,7 @@ STATUS: dict[str, Any] = {
 def told() -> dict[str, dict[str, set[str]]]:
     """Names of samples, with the values of each label."""
     found: dict[str, dict[str, set[str]]] = {}
-    for family in text_string_to_metric_families(EdgeMetrics("edge-0").render(STATUS).decode()):
+    for family in text_string_to_metric_families(EdgeMetrics("edge-0").render(STATUS)[0].decode()):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for name, value in sample.labels.items():

@@ -114,7 +114,9 @@ async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_
         peers.ask("t:b")
     assert len(peers.calls) == 2
     peers.calls.answer(call.base, Posted(0, ACCEPTED, 1))
-    assert peers.calls.bytes == 550
+    assert peers.calls.bytes == 1100, "counted until the last of the call is there"
+    peers.calls.answer(call.base + 1, Posted(1, ACCEPTED, 2))
+    assert peers.calls.bytes == 0
     peers.ask("t:b")
 
 
