@@ -12,10 +12,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
 # Tests that compute are spread over the workers; those that share an engine, or a browser, stay together on one of them
-# (tests/support/worker_groups.py). Two of these groups mostly wait, so there are three workers also where there are two cores.
+# (tests/support/worker_groups.py). Two workers, whatever the machine: with a third the groups that start engines slow each other down
+# more than the others gain.
 # Without these options pytest runs everything in one process, which is what a debugger wants.
 # A worker that ends (a test took too long) ends the run: pytest-xdist 3.8 replaces it, and may then wait for ever for the others.
-SPREAD := -n 3 --max-worker-restart 0
+SPREAD := -n 2 --max-worker-restart 0
 
 help: ## this text
 	@echo "ray-notification-engine"
