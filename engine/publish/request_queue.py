@@ -62,6 +62,7 @@ class RequestQueue:
         self._lanes: tuple[FairLane[asyncio.Future[None], _Request], ...] = tuple(FairLane() for _ in PRIORITIES)
         self._bytes_of: dict[str, int] = {}  # by tenant, of the requests that wait
         self._turn_taken = False
+        self._late_ms = 0
         self._lag_ms = 0.0
 
     @property
@@ -150,8 +151,13 @@ class RequestQueue:
                 return
 
     def tick(self, now_ms: int, late_ms: int) -> None:
-        """Measure, and refuse what has waited too long. `late_ms`: how late this call is, a measure of the loop's lag."""
-        self._lag_ms = max(late_ms, self._lag_ms * _LAG_FADES)
+        """Measure, and refuse what has waited too long. `late_ms`: how late this call is, a measure of the loop's lag.
+
+        An event loop that has more to do than it can is late every time. One that was held up once, by a pause of the process or of the
+        machine, is late once, which says nothing of the next request: so the lag is the smaller of two calls in a row.
+        """
+        self._lag_ms = max(min(late_ms, self._late_ms), self._lag_ms * _LAG_FADES)
+        self._late_ms = late_ms
         self._flow.look(now_ms)
         for priority, lane in enumerate(self._lanes):
             overdue = [

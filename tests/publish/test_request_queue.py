@@ -107,10 +107,20 @@ async def test_a_request_is_as_important_as_its_least_important_item() -> None:
 
 async def test_a_late_event_loop_is_a_delay_that_fades() -> None:
     case = Case()
-    case.request_queue.tick(100, 260)
+    case.request_queue.tick(360, 260)
+    case.request_queue.tick(720, 260)
     assert await case.outcome(LOW) == "refused"
-    for now_ms in range(200, 1000, 100):
+    for now_ms in range(800, 1600, 100):
         case.request_queue.tick(now_ms, 0)
+    assert await case.outcome(LOW) == "taken"
+
+
+async def test_a_single_pause_of_the_process_refuses_nobody() -> None:
+    case = Case()
+    case.request_queue.tick(2100, 2000)
+    assert await case.outcome(LOW) == "taken"
+    case.request_queue.tick(2200, 0)
+    case.request_queue.tick(4300, 2000)
     assert await case.outcome(LOW) == "taken"
 
 
