@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.middleware import Middleware
@@ -75,19 +76,10 @@ register_url_convertor("text", _TextConvertor())
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def app(
-    gateway: Gateway,
-    authenticator: Authenticator,
-    config: Config,
-    status: Status,
-    ready: Ready,
-    signals: CounterSignals,
-    revocations: TokenRevocations,
-    drain_edge: DrainEdge,
-) -> Starlette:
-    """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`.
+class EdgeServices(Struct, frozen=True):
+    """What the endpoints of one edge call.
 
-    Args:
+    Attributes:
         gateway: its state.
         authenticator: checks tokens.
         config: the engine's settings.
@@ -97,7 +89,21 @@ def app(
         revocations: of tokens.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
     """
-    api = _Api(gateway, authenticator, config, status, ready, signals, revocations, drain_edge)
+
+    gateway: Gateway
+    authenticator: Authenticator
+    config: Config
+    status: Status
+    ready: Ready
+    signals: CounterSignals
+    revocations: TokenRevocations
+    drain_edge: DrainEdge
+
+
+def app(services: EdgeServices) -> Starlette:
+    """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`."""
+    api = _Api(services)
+    gateway, config = services.gateway, services.config
     routes: list[BaseRoute] = [
         Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
@@ -142,35 +148,20 @@ def app(
 class _Api:
     """The endpoints and what they share."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        authenticator: Authenticator,
-        config: Config,
-        status: Status,
-        ready: Ready,
-        signals: CounterSignals,
-        revocations: TokenRevocations,
-        drain_edge: DrainEdge,
-    ) -> None:
-        self.gateway = gateway
-        self.config = config
-        self._authenticator = authenticator
-        self._status = status
-        self._ready = ready
-        self._signals = signals
-        self._revocations = revocations
-        self._drain_edge = drain_edge
-        self.sockets = Sockets(gateway, authenticator, config)
+    def __init__(self, services: EdgeServices) -> None:
+        self.gateway = gateway = services.gateway
+        self.config = config = services.config
+        self._services = services
+        self.sockets = Sockets(gateway, services.authenticator, config)
         self._rule_book = rule_book = RuleBook(config, gateway.clock)
         gateway.metrics.degraded["rules"] = rule_book.reason
-        self.publisher = PublishEndpoint(gateway, authenticator, config, rule_book)
+        self.publisher = PublishEndpoint(gateway, services.authenticator, config, rule_book)
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """The bearer of the token. Raises Problem: 401, or 403 without the scope, where one is given."""
         now_s = self.gateway.wall_ms() / 1000
-        principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
+        principal = self._services.authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
         if scope:
             tokens.require(principal, scope)
         return principal
@@ -237,12 +228,12 @@ class _Api:
     async def count(self, request: Request) -> Response:
         """`POST /v1/signals`: signals that only count."""
         principal = self.authenticate(request, "publish")
-        return _json(self._signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
+        return _json(self._services.signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
 
     async def signals(self, request: Request) -> Response:
         """`GET /v1/signals?name=`: what they sum up to."""
         principal = self.authenticate(request, "publish")
-        return _json(await self._signals.sums(principal.tenant, request.query_params.getlist("name")))
+        return _json(await self._services.signals.sums(principal.tenant, request.query_params.getlist("name")))
 
     # -- Subscriptions. ----------------------------------------------------------------------------------------------------
     async def list_subscriptions(self, request: Request) -> Response:
@@ -375,13 +366,13 @@ class _Api:
     async def revoke(self, request: Request) -> Response:
         """`POST /v1/tokens/revoke`."""
         principal = self.authenticate(request, "admin")
-        return _json(await self._revocations.revoke(await read_body(request.scope, request.receive, self.config), principal))
+        return _json(await self._services.revocations.revoke(await read_body(request.scope, request.receive, self.config), principal))
 
     # -- Operating. --------------------------------------------------------------------------------------------------------
     async def status(self, request: Request) -> Response:
         """`GET /v1/status`."""
         self.authenticate(request, "admin")
-        return _json(await self._status())
+        return _json(await self._services.status())
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
@@ -389,7 +380,7 @@ class _Api:
         name = request.path_params["edge"]
         if name not in (names := [f"edge-{index}" for index in range(self.config.edges)]):
             raise not_found(f"there is no such edge; there are {', '.join(names)}")
-        refused, connections = await self._drain_edge(names.index(name))
+        refused, connections = await self._services.drain_edge(names.index(name))
         if refused:
             raise conflict(refused, type="about:blank")
         return _json({"edge": name, "connections": connections}, 202)
@@ -400,7 +391,7 @@ class _Api:
 
     async def readyz(self, _request: Request) -> Response:
         """`GET /readyz`: everything this edge needs answers."""
-        failing = sorted(name for name, fine in (await self._ready()).items() if not fine)
+        failing = sorted(name for name, fine in (await self._services.ready()).items() if not fine)
         if self.gateway.draining:
             failing.append("edge")
         if failing:
@@ -414,7 +405,7 @@ class _Api:
         """Stored records that could not be read; None when the controller does not answer at once: readiness does not depend on it."""
         try:
             async with asyncio.timeout(_READY_PATIENCE_S):
-                status = await self._status()
+                status = await self._services.status()
         except (Unavailable, TimeoutError):
             return None
         return int(status.get("totals", {}).get("quarantined", 0))
@@ -422,7 +413,7 @@ class _Api:
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`."""
         try:
-            status = await self._status()
+            status = await self._services.status()
         except Unavailable:
             status = None
         text, content_type = self.gateway.metrics.render(status, request.headers.get("accept", ""))

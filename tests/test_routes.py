@@ -118,10 +118,11 @@ async def test_a_head_without_end_is_cut_off() -> None:
         writer.close()
 
 
-async def test_a_client_that_never_sends_its_request_is_cut_off() -> None:
+@pytest.mark.parametrize("part", ["GET /healthz HTTP/1.1\r\nHo", "POST /v1/ack HTTP/1.1\r\nHost: x\r\n{}Content-Length: 9\r\n\r\n1"])
+async def test_a_client_that_never_sends_the_whole_of_its_request_is_cut_off(part: str) -> None:
     async with edge_world(request_timeout_s=1) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHo")
+        writer.write(part.format(f"Authorization: Bearer {world.token('u1')}\r\n").encode())
         assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).startswith(b"HTTP/1.1 408 ")
         writer.close()
 

@@ -46,7 +46,7 @@ from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
-from engine.routes import app
+from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.redis_client import connect
@@ -178,7 +178,9 @@ class Edge(Process):
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations) -> Starlette:
         gateway = self._gateway
         self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
-        return app(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations, self._drain_edge)
+        return app(
+            EdgeServices(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations, self._drain_edge)
+        )
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(

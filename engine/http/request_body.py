@@ -1,40 +1,34 @@
-"""Reads the body of a request, bounded in size and time."""
+"""Reads the body of a request, bounded in size; `engine.transports.http_protocol` bounds the time."""
 
 from __future__ import annotations
-
-import asyncio
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from engine.config import Config
-from engine.http.problems import Problem, too_large
+from engine.http.problems import too_large
 
 
 async def read_body(scope: Scope, receive: Receive, config: Config) -> bytes:
     """The body of a request, at most `body_bytes_max` bytes, with or without Content-Length.
 
     Raises:
-        Problem: 413, as soon as the limit is exceeded; 408, it takes longer than `request_timeout_s`.
-        ClientDisconnect: the client disconnected before the end.
+        Problem: 413, as soon as the limit is exceeded.
+        ClientDisconnect: the client disconnected before the end, or took longer than `request_timeout_s` and got 408.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > config.body_bytes_max:
             raise too_large(config)
     chunks: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(config.request_timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnect
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > config.body_bytes_max:
-                    raise too_large(config)
-                if not message.get("more_body", False):
-                    return b"".join([*chunks, chunk]) if chunks else chunk
-                chunks.append(chunk)
-    except TimeoutError:
-        raise Problem(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > config.body_bytes_max:
+            raise too_large(config)
+        if not message.get("more_body", False):
+            return b"".join([*chunks, chunk]) if chunks else chunk
+        chunks.append(chunk)

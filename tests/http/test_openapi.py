@@ -94,9 +94,7 @@ async def test_every_route_and_method_is_described_and_everything_described_exis
     async def nothing() -> dict[str, Any]:
         return {}
 
-    application = app(
-        (world := EdgeWorld(CONFIG, 1)).gateway, world.authenticator, CONFIG, nothing, nothing, world.signals, world.revocations, nothing
-    )
+    application = app(EdgeWorld(CONFIG, 1).services(nothing, nothing))
     parts_of_the_page = {route.path for route in static_files.routes()} - {"/", "/client.js"}
     served = set()
     for route in application.routes:

@@ -59,7 +59,7 @@ class EdgeInProcess:
         async def ready() -> dict[str, bool]:
             return world.ready
 
-        self._app = app(world.gateway, world.authenticator, self.config, status, ready, world.signals, world.revocations, world.drain_edge)
+        self._app = app(world.services(status, ready))
 
     def close(self) -> None:
         self._runner.close()

@@ -34,7 +34,7 @@ from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
-from engine.routes import app
+from engine.routes import EdgeServices, Ready, Status, app
 from engine.store.broadcast_stream import Appended
 from engine.store.revocation_log import RevocationsRead
 from engine.transports import http_server
@@ -416,6 +416,9 @@ class EdgeWorld:
     async def drain_edge(self, index: int) -> tuple[str, int]:
         return self.drains[index]
 
+    def services(self, status: Status, ready: Ready) -> EdgeServices:
+        return EdgeServices(self.gateway, self.authenticator, self.config, status, ready, self.signals, self.revocations, self.drain_edge)
+
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
         self.shards[index].take(record)
 
@@ -579,7 +582,7 @@ async def edge_world(
 
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    application = app(world.gateway, world.authenticator, config, status, ready, world.signals, world.revocations, world.drain_edge)
+    application = app(world.services(status, ready))
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(world.gateway.run(), world.signals.run(), world.revocations.run())
