@@ -40,8 +40,10 @@ from engine.store.lua import Replicas, Script
 
 log = logging.getLogger(__name__)
 
-_APPEND = Script("broadcast_append")
-_DROP = Script("broadcast_drop")
+_APPEND = Script("broadcast_log/append")
+_DROP = Script("broadcast_log/drop")
+
+_KEYS: Final = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key()]
 
 _READ_ENTRIES: Final = 200
 """Entries per read: at most some ten megabytes, usually a hundred kilobytes."""
@@ -71,6 +73,7 @@ class BroadcastLog:
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client
         self._config = config
+        self._limits = [config.broadcasts_max, config.broadcasts_bytes_max, broadcast_positions_key("")]
         self._replicas = Replicas.wanted(config)
         self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self._block_ms = max(config.redis_timeout_ms // 2, 1)
@@ -89,21 +92,12 @@ class BroadcastLog:
         if self._legacy_ids.may_exist:
             legacy = await self._legacy_ids.look_up([(audience_key(entry.tenant, entry.topic), id) for entry, id in entries])
         calls: list[tuple[list[str], list[Any]]] = []
-        config = self._config
+        remember_ms = self._config.idempotency_caller_s * 1000
         for index, (entry, id) in enumerate(entries):
             if index in legacy:
                 continue
-            keys = [
-                broadcast_log_key(),
-                broadcast_state_key(),
-                idempotency_key(audience_key(entry.tenant, entry.topic), id),
-                broadcast_parts_key(),
-                broadcast_evicted_key(),
-                broadcast_positions_key(entry.tenant),
-            ]
-            remember_ms = config.idempotency_caller_s * 1000
-            limits = [config.broadcasts_max, config.broadcasts_bytes_max, entry.tenant, config.broadcasts_max]
-            calls.append((keys, [entry.envelope.digest.hex(), encode_entry(entry), remember_ms, *limits]))
+            keys = [*_KEYS, idempotency_key(audience_key(entry.tenant, entry.topic), id), broadcast_evicted_key()]
+            calls.append((keys, [*self._limits, entry.envelope.digest.hex(), encode_entry(entry), remember_ms, entry.tenant]))
         if len(calls) == 1:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
         else:
@@ -173,10 +167,8 @@ class BroadcastLog:
 
     async def drop(self, positions: Sequence[int]) -> None:
         """Delete expired entries from the log. Raises StorageUnavailable."""
-        keys = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key()]
-        limits = [broadcast_positions_key(""), self._config.broadcasts_max, self._config.broadcasts_bytes_max]
         for start in range(0, len(positions), _READ_ENTRIES):
-            await _DROP.run(self._client, keys, [*limits, *positions[start : start + _READ_ENTRIES]])
+            await _DROP.run(self._client, _KEYS, [*self._limits, *positions[start : start + _READ_ENTRIES]])
 
 
 def _appended(reply: list[Any], digest: bytes, repeated: bool) -> Appended:

@@ -4,7 +4,7 @@ The first element of a script's reply is a status: OK, FENCED (a newer epoch own
 confirmed), or one that the script defines. A script makes all its checks before its first write, so it applies whole or not at all;
 Redis itself rejects writes (out of memory, read-only, disk full) at the first write of a script and never later.
 
-Scripts for one writer at a time are in `scripts/fenced`; the text of `scripts/fenced.lua` is put before each of them.
+The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`.
 
 A server loses its loaded scripts when it restarts, when a replica is promoted, and at SCRIPT FLUSH, which may run between two
 commands of a pipeline. It answers NOSCRIPT then; the script is loaded and the calls it did not run are sent again.

@@ -1,7 +1,7 @@
 """In-memory mirror of the broadcast log in a shard.
 
 A message for everyone, or for the subscribers of a topic, is stored once: as one entry of one log, which all tenants and shards share.
-An entry's position is its Redis clock's microseconds, made strictly increasing (`store/scripts/broadcast_append.lua`), so a
+An entry's position is its Redis clock's microseconds, made strictly increasing (`store/scripts/broadcast_log/append.lua`), so a
 position is never assigned again, not even by a server that has lost the end of the log.
 
 The log is small by construction (`broadcasts_max` entries, `broadcasts_bytes_max` bytes; the oldest of the tenant with the largest
