@@ -93,7 +93,7 @@ class Engine(System):
 
     async def status(self) -> dict[str, object]:
         """`GET /v1/status`: the engine as its controller saw it within the last second."""
-        poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'admin')}\r\n")
+        poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'operator')}\r\n")
         _, _, body = await poster.request("GET", "/v1/status")
         poster.close()
         answer: dict[str, object] = msgspec.json.decode(body)

@@ -60,6 +60,7 @@ POLL_WAIT_S: Final = 25.0
 """Of `/v1/poll` without `wait`."""
 
 Status = Callable[[], Awaitable[Mapping[str, Any]]]
+ConnectionsOf = Callable[[str], Awaitable[int]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
 DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -83,7 +84,8 @@ class EdgeServices(Struct, frozen=True):
         gateway: its state.
         authenticator: checks tokens.
         config: the engine's settings.
-        status: what `GET /v1/status` answers.
+        status: what `GET /v1/status` answers to an operator.
+        connections_of: open connections of a tenant, at all edges.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
         signals: those it counts.
         revocations: of tokens.
@@ -94,6 +96,7 @@ class EdgeServices(Struct, frozen=True):
     authenticator: Authenticator
     config: Config
     status: Status
+    connections_of: ConnectionsOf
     ready: Ready
     signals: CounterSignals
     revocations: TokenRevocations
@@ -370,9 +373,12 @@ class _Api:
 
     # -- Operating. --------------------------------------------------------------------------------------------------------
     async def status(self, request: Request) -> Response:
-        """`GET /v1/status`."""
-        self.authenticate(request, "admin")
-        return _json(await self._services.status())
+        """`GET /v1/status`: of the engine for an operator, of its tenant for an admin."""
+        principal = self.authenticate(request, "")
+        if "operator" in principal.scopes:
+            return _json(await self._services.status())
+        tokens.require(principal, "admin")
+        return _json({"tenant": principal.tenant, "connections": await self._services.connections_of(principal.tenant)})
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""

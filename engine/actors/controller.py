@@ -132,6 +132,16 @@ class Controller:
             "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
         }
 
+    async def connections_of(self, tenant: str) -> int:
+        """Open connections of this tenant, at the edges that answer at once."""
+        calls = [
+            asyncio.ensure_future(handle.connections_of.remote(tenant)) for (role, _), handle in self._handles.items() if role == "edge"
+        ]
+        done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
+        for call in late:
+            call.cancel()
+        return sum(call.result() for call in done if call.exception() is None)
+
     async def drain_edge(self, index: int) -> tuple[str, int]:
         """Let an edge hand its clients over to the others and start anew (`Edge.hand_over`). Returns when it has begun.
 

@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 _CACHE_S: Final = 0.5
 """Status and readiness may be requested at any rate; the answer is at most this old."""
 
+_CACHED_MAX: Final = 1000
+"""Answers, one for each tenant that asks; then all are forgotten, which costs a call each."""
+
 _STATUS_TIMEOUT_S: Final = 5.0
 
 _HANDSHAKES_S: Final = 0.5
@@ -108,6 +111,10 @@ class Edge(Process):
         links_open = all(link.open for link in self._links.links.values())
         serving = links_open and self._leaving is None
         return {**base, "ready": serving, "draining": self._leaving is not None, "link_calls": self._links.calls, **self._gateway.stats()}
+
+    async def connections_of(self, tenant: str) -> int:
+        """Open connections of this tenant."""
+        return self._gateway.connections_of[tenant] if self._ready.is_set() else 0
 
     async def drain(self) -> None:
         """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""
@@ -179,7 +186,17 @@ class Edge(Process):
         gateway = self._gateway
         self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
         return app(
-            EdgeServices(gateway, authenticator, self._config, self._status, self._checks, self._signals, revocations, self._drain_edge)
+            EdgeServices(
+                gateway,
+                authenticator,
+                self._config,
+                self._status,
+                self._connections_of,
+                self._checks,
+                self._signals,
+                revocations,
+                self._drain_edge,
+            )
         )
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
@@ -210,18 +227,21 @@ class Edge(Process):
         return answer
 
     async def _ask_controller(self) -> Mapping[str, Any]:
-        try:
-            controller = await find_actor("controller", self._config.namespace)
-            answer: Mapping[str, Any] = await asyncio.wait_for(controller.status.remote(), _STATUS_TIMEOUT_S)
-            return answer
-        except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
-            raise Unavailable("the controller does not answer") from error
+        answer: Mapping[str, Any] = await self._ask("status")
+        return answer
+
+    async def _connections_of(self, tenant: str) -> int:
+        return int(await self._cached(f"connections of {tenant}", lambda: self._ask("connections_of", tenant)))
 
     async def _drain_edge(self, index: int) -> tuple[str, int]:
+        answer: tuple[str, int] = await self._ask("drain_edge", index)
+        return answer
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the controller."""
         try:
             controller = await find_actor("controller", self._config.namespace)
-            answer: tuple[str, int] = await asyncio.wait_for(controller.drain_edge.remote(index), _STATUS_TIMEOUT_S)
-            return answer
+            return await asyncio.wait_for(getattr(controller, method).remote(*arguments), _STATUS_TIMEOUT_S)
         except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
             raise Unavailable("the controller does not answer") from error
 
@@ -239,6 +259,8 @@ class Edge(Process):
         at, answer = self._cache.get(name, (0.0, None))
         if answer is None or time.monotonic() - at > _CACHE_S:
             # Requests that arrive meanwhile await the same answer.
+            if len(self._cache) >= _CACHED_MAX:
+                self._cache.clear()
             answer = asyncio.ensure_future(fetch())
             self._cache[name] = (time.monotonic(), answer)
         return await asyncio.shield(answer)

@@ -31,7 +31,7 @@ def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`")
     if not state.runs():
         raise EngineError(f"the engine on {config.data_dir} is gone: its process {state.pid} was killed; start it again with `engine up`")
-    target = Target(config, state.url, token or partial(mint_token, config, "status", ("admin",), _TOKEN_TTL_S, "default"))
+    target = Target(config, state.url, token or partial(mint_token, config, "status", ("operator",), _TOKEN_TTL_S, "default"))
     try:
         return ask(target, "GET", "/v1/status")
     except Refused as error:

@@ -309,7 +309,7 @@ class _Run:
         link = url
         if config.jwt_secret:
             token = mint(
-                config.jwt_secret, "demo", ("connect", "publish", "admin"), _DEMO_TOKEN_TTL_S,
+                config.jwt_secret, "demo", ("connect", "publish", "operator"), _DEMO_TOKEN_TTL_S,
                 now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience,
             )  # fmt: skip
             link = f"{url}/#token={token}"

@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
@@ -146,6 +147,7 @@ class Gateway:
         metrics.degraded["storage"] = lambda: REASONS.get(self.storage.durability, "")
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}
+        self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
         self.frame_requests = 0  # of all connections, unanswered
@@ -215,6 +217,7 @@ class Gateway:
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
+        self.connections_of[connection.owner.tenant] += 1
         self.metrics.connections[wire.TRANSPORTS[connection.kind]] += 1
         self._announce(connection)
         if self.revoked.covers(connection.owner):  # since the request was authenticated
@@ -238,6 +241,10 @@ class Gateway:
         self._held_broadcasts.pop(connection.id, None)
         self._held_retries.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is not None:
+            tenant = connection.owner.tenant
+            self.connections_of[tenant] -= 1
+            if not self.connections_of[tenant]:
+                del self.connections_of[tenant]
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
             self._links.send_shard(connection.shard, wire.Detach(connection.id, code), True)

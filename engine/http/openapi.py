@@ -402,7 +402,14 @@ def _operating() -> Part:
     text: Part = {"schema": {"type": "string"}}
     return {
         "/v1/status": {
-            "get": _operation("status", "operating", "Every actor and the totals.", {200: ("Now.", _json("Status"))}, (503,), scope="admin")
+            "get": _operation(
+                "status",
+                "operating",
+                "For the scope `operator` every actor and the totals; for `admin` the figures of its tenant.",
+                {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
+                (503,),
+                scope="admin",
+            )
         },
         "/v1/tokens/revoke": {
             "post": _operation(

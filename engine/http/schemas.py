@@ -244,6 +244,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             durability=_DURABILITY,
         ),
         "Status": _status(),
+        "TenantStatus": _tenant_status(),
         "Problem": _problem(),
     }
 
@@ -509,6 +510,15 @@ def _status() -> Schema:
         controller={"type": "object"},
         redis={"type": "object"},
         totals={"type": "object"},
+    )
+
+
+def _tenant_status() -> Schema:
+    return _object(
+        "Figures of one tenant.",
+        required=("tenant", "connections"),
+        tenant={"type": "string"},
+        connections={"type": "integer", "minimum": 0, "title": "open at the edges that answer"},
     )
 
 

@@ -202,6 +202,19 @@ async def test_signals_counted_at_any_edge_are_added_up(two_edges: RunningEngine
         )
 
 
+async def test_the_status_of_a_tenant_counts_its_connections_at_every_edge(two_edges: RunningEngine) -> None:
+    await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    sockets = [await two_edges.connect(f"u{number}", tenant="counted") for number in range(16)]
+    names = {(await two_edges.receive(socket, "welcome"))["connection"].split("-")[0] for socket in sockets}
+    assert names == {"e0", "e1"}
+    for tenant, count in (("counted", 16), ("another", 0)):
+        headers = {"Authorization": f"Bearer {two_edges.token('root', 'admin', tenant=tenant)}"}
+        async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=10, trust_env=False, verify=False) as client:
+            assert (await client.get("/v1/status")).json() == {"tenant": tenant, "connections": count}
+    for socket in sockets:
+        await socket.close()
+
+
 async def test_a_revocation_is_in_force_on_every_edge_within_a_second_and_on_one_that_starts_later(two_edges: RunningEngine) -> None:
     rows = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
     token = two_edges.token("leaked", iat=int(time.time()) - 5)

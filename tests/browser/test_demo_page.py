@@ -54,7 +54,7 @@ async def overflow(page: Page) -> int:
 # -- against the scripted engine ---------------------------------------------------------------------------------------
 async def test_without_a_token_the_page_says_how_to_get_one_and_takes_a_pasted_one(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(scripted.url)
-    await expect(page.locator("#token-command")).to_have_text("engine token demo --scope connect --scope publish --scope admin")
+    await expect(page.locator("#token-command")).to_have_text("engine token demo --scope connect --scope publish --scope operator")
     await page.get_by_label("Token", exact=True).fill("nonsense")
     await page.get_by_role("button", name="Open the demo").click()
     await expect(page.get_by_role("alert")).to_contain_text("This is not a token")
@@ -159,7 +159,7 @@ async def test_what_another_device_handled_is_shown_as_read(page: Page, scripted
 async def test_counters_say_so_when_the_token_may_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
     scripted.status_code = 403
     await open_demo(page, scripted.url, token())
-    await expect(page.locator("#stats-note")).to_have_text("Live counters need a token with the scope admin.")
+    await expect(page.locator("#stats-note")).to_have_text("Live counters need a token with the scope operator.")
     await publish(page, title="still works")
     await expect(page.locator(".message-title")).to_contain_text("still works")
 
@@ -265,7 +265,7 @@ USERS = iter(f"demo-page-{number}" for number in range(1000))
 @pytest.fixture
 def demo_token(engine: Any) -> str:
     """Of a user nobody else uses: the engine is shared by the whole session."""
-    made: str = engine.token(next(USERS), "connect publish admin")
+    made: str = engine.token(next(USERS), "connect publish operator")
     return made
 
 

@@ -319,7 +319,9 @@ async def test_the_answers_of_a_running_edge_are_as_described() -> None:
             assert answer.status_code == 200, (path, answer.text)
             assert valid(schema, answer.json()), (path, answer.text)
         world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
-        assert valid("Status", (await client.get("/v1/status")).json())
+        assert valid("TenantStatus", (await client.get("/v1/status")).json())
+        async with world.http(scopes="operator") as operator:
+            assert valid("Status", (await operator.get("/v1/status")).json())
 
 
 async def test_the_problems_of_a_running_edge_are_as_described() -> None:

@@ -171,7 +171,7 @@ async def observe(engine: PublicInterface, expected: Mapping[str, Any]) -> dict[
     seen["mailboxes"] = list(mailboxes)
     seen["after"] = [await _answered(engine, question, recording["killed_ms"]) for question in expected["after"]]
     seen["dead_letters"] = await _dead_letters(engine, list(expected["dead_letters"]))
-    status = await _until(engine, {"method": "GET", "path": "/v1/status", "scope": "admin"}, lambda status, _: status == 200)
+    status = await _until(engine, {"method": "GET", "path": "/v1/status", "scope": "operator"}, lambda status, _: status == 200)
     seen["quarantined"] = status["totals"]["quarantined"]
     return seen
 

@@ -412,12 +412,25 @@ class EdgeWorld:
         self.port = 0
         self.server: http_server.EdgeServer
 
+    async def connections_of(self, tenant: str) -> int:
+        return self.gateway.connections_of[tenant]
+
     # -- the gateway's links -----------------------------------------------------------------------------------------------
     async def drain_edge(self, index: int) -> tuple[str, int]:
         return self.drains[index]
 
     def services(self, status: Status, ready: Ready) -> EdgeServices:
-        return EdgeServices(self.gateway, self.authenticator, self.config, status, ready, self.signals, self.revocations, self.drain_edge)
+        return EdgeServices(
+            self.gateway,
+            self.authenticator,
+            self.config,
+            status,
+            self.connections_of,
+            ready,
+            self.signals,
+            self.revocations,
+            self.drain_edge,
+        )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
         self.shards[index].take(record)

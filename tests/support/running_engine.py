@@ -104,7 +104,7 @@ class RunningEngine:
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`."""
-        headers = {"Authorization": f"Bearer {self.token('admin', 'admin')}"}
+        headers = {"Authorization": f"Bearer {self.token('ops', 'operator')}"}
         answer = httpx.get(f"{self.url}/v1/status", headers=headers, timeout=20, trust_env=False, verify=False)
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = answer.json()

@@ -4,6 +4,7 @@ import { byId } from "./dom.js";
 
 const EVERY_MS = 2000;
 const POINTS = 40;
+const NEEDED = "Live counters need a token with the scope operator.";
 const count = new Intl.NumberFormat("en");
 const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const rate = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -43,12 +44,18 @@ export class Counters {
     const note = byId("stats-note");
     try {
       const { totals } = await this.api.status();
+      if (!totals) {
+        // An admin's token: figures of its tenant only.
+        note.hidden = false;
+        note.textContent = NEEDED;
+        return false;
+      }
       if (!this.#stopped) this.#show(totals);
       note.hidden = true;
     } catch (error) {
       note.hidden = false;
       if (/** @type {any} */ (error).status === 403) {
-        note.textContent = "Live counters need a token with the scope admin.";
+        note.textContent = NEEDED;
         return false;
       }
       note.textContent = `No counters at the moment: ${/** @type {any} */ (error).message}.`;
