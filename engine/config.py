@@ -87,6 +87,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
     session_stream_max: Positive = 1_000_000  # about 100 MB in Redis
 
+    # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
+    # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
+    tenant_requests_per_s: NonNegative = 0
+
     # -- internal: identity --------------------------------------------------------------------------------------------
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
     jwks_refetch_s: Positive = 10  # between fetches asked for by unknown key ids or after a failure: anyone can invent a key id

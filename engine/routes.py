@@ -162,11 +162,12 @@ class _Api:
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
-        """The bearer of the token. Raises Problem: 401, or 403 without the scope, where one is given."""
+        """The bearer of the token. Raises Problem: 401, 403 without the scope, where one is given, or 429, its tenant asks too often."""
         now_s = self.gateway.wall_ms() / 1000
         principal = self._services.authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
         if scope:
             tokens.require(principal, scope)
+        self.gateway.tenant_quotas.check_request(principal)
         return principal
 
     def device(self, request: Request) -> str:
@@ -375,14 +376,14 @@ class _Api:
     async def status(self, request: Request) -> Response:
         """`GET /v1/status`: of the engine for an operator, of its tenant for an admin."""
         principal = self.authenticate(request, "")
-        if "operator" in principal.scopes:
+        if tokens.OPERATOR in principal.scopes:
             return _json(await self._services.status())
         tokens.require(principal, "admin")
         return _json({"tenant": principal.tenant, "connections": await self._services.connections_of(principal.tenant)})
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
-        self.authenticate(request, "operator")
+        self.authenticate(request, tokens.OPERATOR)
         name = request.path_params["edge"]
         if name not in (names := [f"edge-{index}" for index in range(self.config.edges)]):
             raise not_found(f"there is no such edge; there are {', '.join(names)}")

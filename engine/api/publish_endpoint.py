@@ -76,6 +76,7 @@ class PublishEndpoint:
         """
         principal = self._authenticator.authenticate(headers, query_string, now_s=self._gateway.wall_ms() / 1000)
         tokens.require(principal, "publish")
+        self._gateway.tenant_quotas.check_request(principal)
         self._gateway.request_queue.check_unread(principal.tenant)
         self._gateway.storage.check_room()
         return principal

@@ -42,7 +42,8 @@ from engine.http.problems import RETRY_AFTER_S, forbidden, unauthorized, unavail
 
 COOKIE: Final = b"notify_token"
 SUBPROTOCOL_PREFIX: Final = "bearer."
-SCOPES: Final = ("connect", "publish", "admin", "operator")
+OPERATOR: Final = "operator"
+SCOPES: Final = ("connect", "publish", "admin", OPERATOR)
 SECRET_FILE: Final = "jwt-secret"
 TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads one may allow fewer
 RawHeaders = Sequence[tuple[bytes, bytes]]

@@ -127,6 +127,12 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "session_stream_max": "entries kept in `session:stream`, approximately",
         },
     ),
+    "tenants": Section(
+        "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
+        {
+            "tenant_requests_per_s": "requests of one tenant to one edge in a second, and two seconds' worth at once",
+        },
+    ),
 }
 """All published settings, in the order in which they are listed."""
 

@@ -50,6 +50,7 @@ from engine.gateway.pending_calls import CallLimits, PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
+from engine.gateway.tenant_quotas import TenantQuotas
 from engine.http.problems import too_many_requests, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
@@ -143,6 +144,7 @@ class Gateway:
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
 
+        self.tenant_quotas = TenantQuotas(config, clock)
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: REASONS.get(self.storage.durability, "")
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`

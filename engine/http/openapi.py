@@ -407,7 +407,7 @@ def _operating() -> Part:
                 "operating",
                 "For the scope `operator` every actor and the totals; for `admin` the figures of its tenant.",
                 {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
-                (503,),
+                (429, 503),
                 scope="admin",
             )
         },

@@ -27,6 +27,7 @@ REALM: Final = "engine"
 ID_CONFLICT: Final = "urn:engine:problem:id-conflict"
 ALREADY_FIRED: Final = "urn:engine:problem:already-fired"
 INVALID_ITEMS: Final = "urn:engine:problem:invalid-items"
+OVER_QUOTA: Final = "urn:engine:problem:over-quota"
 
 
 class Problem(EngineError):
@@ -123,6 +124,11 @@ def unprocessable(detail: str, errors: Sequence[Mapping[str, Any]]) -> Problem:
 def too_many_requests(detail: str, retry_after_s: int) -> Problem:
     """429: a limit is reached, nothing was accepted."""
     return Problem(429, detail, headers={"Retry-After": str(retry_after_s)})
+
+
+def over_quota(quota: str, detail: str, retry_after_s: int) -> Problem:
+    """429: a quota of the tenant is used up; `quota` is the name of its setting."""
+    return Problem(429, detail, type=OVER_QUOTA, headers={"Retry-After": str(retry_after_s)}, quota=quota)
 
 
 def unavailable(detail: str, retry_after_s: int) -> Problem:

@@ -539,5 +539,6 @@ def _problem() -> Schema:
         detail={"type": "string"},
         errors={"type": "array", "items": error},
         results={"type": "array", "items": ref("Result"), "description": "Of 409, 429 and 503 on publishing: each item's outcome."},
+        quota={"type": "string", "description": "Of 429, where the tenant has used up a quota: the name of its setting."},
         failing={"type": "array", "items": {"type": "string"}, "description": "Of `/readyz`: what does not answer."},
     )

@@ -26,7 +26,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.edge.token_bucket import TokenBucket
+from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 
 _COLD: Final = 1 / 3
 """The part of the rate and of the burst that a new edge has: Guava's cold factor is 3."""
@@ -60,12 +60,12 @@ class ConnectionAdmission:
         self._limits = limits
         self._started_ms = now_ms
         self._bucket = TokenBucket(limits.rate_per_s, limits.burst, 0.0, limits.burst * _COLD)
-        self._users: dict[str, TokenBucket] = {}  # least recent first
+        self._users = TokenBuckets(lambda now_ms: TokenBucket(limits.user_rate_per_s, limits.user_burst, now_ms), _USERS_MAX)
         self._next_slot_ms = now_ms  # of the client that is refused next
 
     def admit(self, user: str, now_ms: float) -> NotAdmitted | None:
         """Whether a connection of this user may begin: None when it may."""
-        limits, bucket = self._limits, self._bucket_of(user, now_ms)
+        limits, bucket = self._limits, self._users.of(user, now_ms)
         if not bucket.take(now_ms):
             return NotAdmitted(bucket.wait_ms(now_ms), by_user=True)
         warm_ms = self._warm_ms(now_ms)
@@ -82,19 +82,6 @@ class ConnectionAdmission:
     def users(self) -> int:
         """Users with a bucket."""
         return len(self._users)
-
-    def _bucket_of(self, user: str, now_ms: float) -> TokenBucket:
-        users = self._users
-        bucket = users.pop(user, None)
-        if bucket is None:
-            bucket = TokenBucket(self._limits.user_rate_per_s, self._limits.user_burst, now_ms)
-        while users:
-            oldest = next(iter(users))
-            if len(users) < _USERS_MAX and not users[oldest].full(now_ms):
-                break
-            del users[oldest]
-        users[user] = bucket
-        return bucket
 
     def _warm_ms(self, now_ms: float) -> float:
         """The bucket's own time: the integral of the part of the rate that applies, from the start."""

@@ -1,9 +1,11 @@
-"""A token bucket: so many events a second on average, and a burst at once (RFC 2698 meters traffic with two of these).
+"""Token buckets: so many events a second on average, and a burst at once (RFC 2698 meters traffic with two of these).
 
 Time is an argument, in milliseconds; a time before the last one counts as the last one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 
 class TokenBucket:
@@ -50,3 +52,36 @@ class TokenBucket:
         if now_ms > self._at_ms:
             self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._rate_per_ms, self._burst)
             self._at_ms = now_ms
+
+
+class TokenBuckets:
+    """A bucket for each key that has taken tokens lately: a full one is as good as none, and is forgotten.
+
+    Args:
+        make: a full bucket at this time.
+        keys_max: buckets at most; beyond it the one asked for least recently is forgotten.
+    """
+
+    __slots__ = ("_buckets", "_keys_max", "_make")
+
+    def __init__(self, make: Callable[[float], TokenBucket], keys_max: int) -> None:
+        self._make = make
+        self._keys_max = keys_max
+        self._buckets: dict[str, TokenBucket] = {}  # least recent first
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def of(self, key: str, now_ms: float) -> TokenBucket:
+        """The bucket of a key."""
+        buckets = self._buckets
+        bucket = buckets.pop(key, None)
+        if bucket is None:
+            bucket = self._make(now_ms)
+        while buckets:
+            oldest = next(iter(buckets))
+            if len(buckets) < self._keys_max and not buckets[oldest].full(now_ms):
+                break
+            del buckets[oldest]
+        buckets[key] = bucket
+        return bucket

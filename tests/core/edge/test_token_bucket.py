@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.edge.token_bucket import TokenBucket
+from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 
 steps = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 5)), max_size=60)
 
@@ -68,3 +68,23 @@ def test_who_waits_as_long_as_it_says_gets_the_tokens_and_not_before(history: li
             assert not bucket.take(now_ms + wait_ms - 1, tokens)
         now_ms += wait_ms + 1e-6
         assert bucket.take(now_ms, tokens)
+
+
+def test_no_more_buckets_are_kept_than_allowed_and_the_least_recent_goes_first() -> None:
+    buckets = TokenBuckets(lambda now_ms: TokenBucket(10, 2, now_ms), 2)
+    for key in "aba":
+        assert buckets.of(key, 0).take(0)
+    assert buckets.of("c", 0).take(0)
+    assert len(buckets) == 2
+    assert not buckets.of("a", 0).take(0)
+    assert buckets.of("b", 0).take(0, 2), "forgotten"
+
+
+@given(st.lists(st.tuples(st.floats(0, 500), st.sampled_from("abcde")), max_size=60))
+def test_a_forgotten_bucket_was_as_good_as_a_new_one(history: list[tuple[float, str]]) -> None:
+    buckets = TokenBuckets(lambda now_ms: TokenBucket(10, 2, now_ms), 5)
+    kept = {key: TokenBucket(10, 2, 0) for key in "abcde"}
+    now_ms = 0.0
+    for pause_ms, key in history:
+        now_ms += pause_ms
+        assert buckets.of(key, now_ms).take(now_ms) == kept[key].take(now_ms)
