@@ -14,7 +14,7 @@ What is being read is one state, `Reading`:
              head complete: a plain publish request, nothing unanswered  PUBLISH
              head complete: any other                                 BODY     an AsgiExchange begins, or waits for those before it
              head too large, malformed, or refused by `http_framing`  ENDED    a refusal behind the responses that are due, then close
-    UPGRADE  a WebSocket, nothing unanswered                          ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
+    UPGRADE  a WebSocket at `/v1/ws`, nothing unanswered              ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
              any other upgrade                                        HEAD     the same head without the upgrade: served as HTTP/1.1
     PUBLISH  body complete                                            IDLE     PublishEndpoint answers, without ASGI
              read ends                                                BODY     an AsgiExchange begins: the application waits for the rest
@@ -623,9 +623,10 @@ class HttpProtocol(asyncio.Protocol):
             upgraded = self._feed(data[start:stop])
 
     def _asks_for_websocket(self) -> bool:
-        """Does the request ask for a WebSocket, with nothing unanswered that could come to stand behind the 101?"""
+        """Does the request ask for a WebSocket where there is one, with nothing unanswered that could come to stand behind the 101?"""
         upgrade = next((value.lower() for name, value in reversed(self._headers) if name == b"upgrade"), b"")
-        return upgrade == b"websocket" and self._version != "1.0" and not self.busy
+        path = unquote(self._url.partition(b"?")[0].decode("latin-1"))
+        return upgrade == b"websocket" and path == websocket_handshake.PATH and self._version != "1.0" and not self.busy
 
     def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()

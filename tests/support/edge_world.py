@@ -516,10 +516,14 @@ class RawClient:
 
     async def accepted(self) -> None:
         """Read the answer to the handshake."""
+        assert (answer := await self.head()).startswith(b"HTTP/1.1 101"), answer
+
+    async def head(self) -> bytes:
+        """Read the head of a response."""
         while b"\r\n\r\n" not in self._buffer:
             await self._more()
         answer, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 101"), answer
+        return answer
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)

@@ -502,6 +502,17 @@ def websocket(token: str, *lines: str) -> bytes:
     return get("/v1/ws", f"Authorization: Bearer {token}", *fields, *lines)
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/ws/", "/v1/ws/1?x=/v1/ws"])
+async def test_an_upgrade_where_there_is_no_websocket_is_served_as_http_1_1(path: str) -> None:
+    async with edge_world() as world:
+        client = await world.raw_unasked()
+        await client.send(websocket(world.token()).replace(b"/v1/ws", path.encode()))
+        head = await client.head()
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert b"application/problem+json" in head
+        client.close()
+
+
 @pytest.mark.parametrize(
     "lines",
     [
