@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -53,9 +53,13 @@ class EdgeLinks:
         """See LinkCaller.send."""
         self._shards[index].send(record, eager=eager)
 
-    def send_scheduler(self, index: int, record: Struct) -> None:
-        """See LinkCaller.send."""
-        self._schedulers[index].send(record)
+    def ask_shard(self, index: int, records: Sequence[Struct]) -> None:
+        """See LinkCaller.send_all."""
+        self._shards[index].send_all(records)
+
+    def ask_scheduler(self, index: int, records: Sequence[Struct]) -> None:
+        """See LinkCaller.send_all."""
+        self._schedulers[index].send_all(records)
 
     def need_slots(self, _version: int) -> None:
         """A shard has a newer slot map: read it."""

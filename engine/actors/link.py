@@ -171,13 +171,32 @@ class LinkCaller:
             else:
                 caller.push_latest(getattr(record, "conn", record), record, now_ms)
         except LinkOverflow as error:
-            log.warning("link %s: %s", caller.session, error)
-            self._end(caller)
+            self._overflowed(caller, error)
             return
         if not self._scheduled:
-            # One call carries everything queued in this iteration of the event loop.
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._schedule()
+
+    def send_all(self, records: Sequence[Struct]) -> None:
+        """Queue eager records that concern no connection, as `send` would one by one."""
+        caller = self._caller
+        if caller is None:
+            return
+        try:
+            caller.push_all(records, self._clock_ms())
+        except LinkOverflow as error:
+            self._overflowed(caller, error)
+            return
+        if not self._scheduled:
+            self._schedule()
+
+    def _overflowed(self, caller: Caller, error: LinkOverflow) -> None:
+        log.warning("link %s: %s", caller.session, error)
+        self._end(caller)
+
+    def _schedule(self) -> None:
+        """One call carries everything queued in this iteration of the event loop."""
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._pump)
 
     async def run(self) -> None:
         """Keep a session open until cancelled."""

@@ -314,6 +314,7 @@ class Gateway:
     def from_shard(self, index: int, records: Sequence[Any]) -> None:
         """Handle a batch of shard `index`, in order. Messages of one connection are joined until another record for it follows."""
         frames: dict[int, Messages] = {}
+        answers: list[Any] = []
         for record in records:
             kind = type(record)
             if kind is wire.Deliver:
@@ -328,7 +329,7 @@ class Gateway:
             elif kind is wire.Shared or kind is wire.DeliverShared:
                 self._broadcast(index, record, frames)
             elif kind in _ANSWERS:
-                self.pending_calls.answer(record.ref, record)
+                answers.append(record)
             elif kind is wire.Moved:
                 self._moved(index, record)
             else:
@@ -340,6 +341,7 @@ class Gateway:
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
+        self.pending_calls.answer(answers)
         self._deliver_all(index, frames)
         if self._held_broadcasts and not self._releasing:
             self._release()
@@ -474,8 +476,7 @@ class Gateway:
 
     def from_scheduler(self, _index: int, records: Sequence[wire.TimerAnswer]) -> None:
         """Handle a batch of a scheduler's answers."""
-        for record in records:
-            self.pending_calls.answer(record.ref, record)
+        self.pending_calls.answer(records)
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""

@@ -45,7 +45,7 @@ from engine.core.wire.records import (
     encode,
 )
 from engine.errors import Overloaded, Unavailable
-from engine.publish.priority_lanes import PriorityLanes, refuse_closed
+from engine.publish.priority_lanes import Item, PriorityLanes, refuse_closed
 
 _TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
 
@@ -87,36 +87,30 @@ def tenant_of(record: Any) -> str:
 
 
 class PendingCall:
-    """The records of one request and their answers so far; `answers[i]` belongs to `records[i]`."""
+    """The records of one request and their answers so far; `answers[i]` belongs to `records[i]`, as does `routes[i]`.
 
-    __slots__ = ("_left", "answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "sizes", "tenant", "unanswered")
+    `unanswered` counts the records that await an answer; with none left the call is done.
+    """
 
-    def __init__(
-        self, tenant: str, base: int, records: Sequence[Struct], sizes: Sequence[int], routes: list[int], deadline_ms: int
-    ) -> None:
+    __slots__ = ("answers", "base", "deadline_ms", "done", "records", "repeated", "routes", "size", "tenant", "unanswered")
+
+    def __init__(self, tenant: str, base: int, records: Sequence[Struct], size: int, routes: list[int], deadline_ms: int) -> None:
         self.tenant = tenant
         self.base = base
         self.records = records
-        self.sizes = sizes
+        self.size = size  # of all records on links
         self.routes = routes
         self.answers: list[Any] = [None] * len(records)
         self.deadline_ms = deadline_ms
         self.repeated = False  # sent more than once: the first sending may have taken effect
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = self.unanswered = len(records)
-        if not records:
-            self.finish()
+        self.unanswered = len(records)
+        self.ended(0)
 
-    def answer(self, ref: int, answer: Any) -> None:
-        """Store one answer; the last one completes the call."""
-        self.answers[ref - self.base] = answer
-        self._left -= 1
-        if not self._left:
-            self.finish()
-
-    def finish(self) -> None:
-        """Complete the call with the answers so far."""
-        if not self.done.done():
+    def ended(self, count: int) -> None:
+        """So many more of its records await no answer any more."""
+        self.unanswered -= count
+        if not self.unanswered and not self.done.done():
             self.done.set_result(None)
 
 
@@ -228,17 +222,18 @@ class PendingCalls:
             priorities = (HIGH,) * count
         self._next += count
         sizes = [record_bytes(record) for record in records]
-        call = PendingCall(tenant, base, records, sizes, routes, self._clock() + self._limits.timeout_ms)
-        self._calls.update(dict.fromkeys(range(base, base + count), call))
+        call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._limits.timeout_ms)
         if sizes:
-            self._bytes_of[tenant] = own_bytes + sum(sizes)
+            self._bytes_of[tenant] = own_bytes + call.size
         self._deadlines.append(call)
+        by_route: dict[int, list[Item]] = {route: [] for route in asked}
+        for route, item in zip(routes, zip(range(base, self._next), records, priorities, sizes, strict=True), strict=True):
+            by_route[route].append(item)
         if closed:
-            self._refuse(call, closed)
-        lanes = self._lanes
-        for ref, (route, record, priority, size) in enumerate(zip(routes, records, priorities, sizes, strict=True), base):
-            if route not in closed:
-                lanes[route].send(ref, record, priority, size, tenant)
+            self._refuse(call, [item for route in closed for item in by_route.pop(route)], *self._avoided(closed))
+        for route, items in by_route.items():
+            self._calls.update(dict.fromkeys([ref for ref, _, _, _ in items], call))
+            self._lanes[route].send(items, tenant)
         return call
 
     def _admits(self, route: int) -> bool:
@@ -252,38 +247,51 @@ class PendingCalls:
         names = ", ".join(f"shard-{shard}" for shard in sorted(shards))
         return f"{names} has not been answering; what its users need of it is refused until it does", min(retry_ms, _RETRY_MS_MAX)
 
-    def _refuse(self, call: PendingCall, shards: Iterable[int]) -> None:
-        """Answer the records of a new call for these shards; they are not sent."""
-        detail, retry_ms = self._avoided(shards)
-        for ref, (record, route) in enumerate(zip(call.records, call.routes, strict=True), call.base):
-            if route in shards:
-                self._end(ref, call)
-                call.answer(ref, _refusal(ref, record, UNAVAILABLE, detail, retry_ms))
-
-    def _end(self, ref: int, call: PendingCall) -> None:
-        """This record awaits no answer any more."""
-        del self._calls[ref]
-        call.unanswered -= 1
-        if not call.unanswered:
-            if (left := self._bytes_of[call.tenant] - sum(call.sizes)) > 0:
-                self._bytes_of[call.tenant] = left
-            else:
-                del self._bytes_of[call.tenant]
+    def _refuse(self, call: PendingCall, items: Sequence[Item], detail: str, retry_ms: int) -> None:
+        """Answer records of a new call that are not sent."""
+        for ref, record, _, _ in items:
+            call.answers[ref - call.base] = _refusal(ref, record, UNAVAILABLE, detail, retry_ms)
+        call.ended(len(items))
 
     def _full(self, detail: str) -> Overloaded:
         return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))
 
-    def answer(self, ref: int, answer: Any) -> None:
-        """Store the answer to a record; one that nobody awaits any more is dropped."""
-        call = self._calls.get(ref)
-        if call is not None:
-            self._end(ref, call)
-            index = ref - call.base
-            route = call.routes[index]
-            self._lanes[route].over(ref, call.sizes[index], call.tenant, answered=True)
-            if route >= 0:
-                self._breakers[route].succeeded()
-            call.answer(ref, answer)
+    def answer(self, answers: Iterable[Any]) -> None:
+        """Store the answers of a batch, each to the record of its `ref`; one that nobody awaits any more is dropped."""
+        self._store(answers, answered=True)
+
+    def _store(self, answers: Iterable[Any], *, answered: bool) -> None:
+        calls = self._calls
+        ended: dict[PendingCall, list[int]] = {}
+        for answer in answers:
+            ref = answer.ref
+            call = calls.pop(ref, None)
+            if call is None:
+                continue
+            call.answers[ref - call.base] = answer
+            refs = ended.get(call)
+            if refs is None:
+                ended[call] = [ref]
+            else:
+                refs.append(ref)
+        for call, refs in ended.items():
+            self._end(call, refs, answered=answered)
+
+    def _end(self, call: PendingCall, refs: Sequence[int], *, answered: bool) -> None:
+        """These records of a call, taken out of `_calls`, await no answer any more. With the last one, its bytes are free."""
+        by_route: dict[int, list[int]] = {}
+        for ref in refs:
+            by_route.setdefault(call.routes[ref - call.base], []).append(ref)
+        for route, of_route in by_route.items():
+            self._lanes[route].over(of_route, call.tenant, answered=answered)
+            if answered and route >= 0:
+                self._breakers[route].succeeded(len(of_route))
+        call.ended(len(refs))
+        if not call.unanswered:
+            if (left := self._bytes_of[call.tenant] - call.size) > 0:
+                self._bytes_of[call.tenant] = left
+            else:
+                del self._bytes_of[call.tenant]
 
     def repeat(self, route: int) -> None:
         """A new session with `route` began: send again what it has not answered, each record on its route by the newest slot map.
@@ -323,40 +331,35 @@ class PendingCalls:
 
     def _resend(self, ref: int, call: PendingCall) -> None:
         index = ref - call.base
-        record, size = call.records[index], call.sizes[index]
+        record = call.records[index]
         call.repeated = True
         before, call.routes[index] = call.routes[index], self._route(record)
         if call.routes[index] == before:
             self._lanes[before].again(ref, record)
         else:
-            self._lanes[before].over(ref, size, call.tenant, answered=False)
-            self._lanes_of(call.routes[index]).adopt(ref, record, size, call.tenant)
+            self._lanes[before].over([ref], call.tenant, answered=False)
+            self._lanes_of(call.routes[index]).adopt(ref, record, record_bytes(record), call.tenant)
 
     def expire(self, now_ms: int) -> None:
         """Complete the calls whose time is over, refuse records that were never sent in time, and measure the routes."""
         for lanes in self._lanes.values():
             lanes.look(now_ms)
-            for ref, record in lanes.overdue(now_ms):
-                call = self._calls[ref]
-                self._end(ref, call)
-                lanes.over(ref, call.sizes[ref - call.base], call.tenant, answered=False)
-                detail = "the backlog takes too long for this priority"
-                call.answer(ref, _refusal(ref, record, OVERLOADED, detail, lanes.flow.delay_ms))
+            if overdue := lanes.overdue(now_ms):
+                detail, delay_ms = "the backlog takes too long for this priority", lanes.flow.delay_ms
+                self._store([_refusal(ref, record, OVERLOADED, detail, delay_ms) for ref, record in overdue], answered=False)
         deadlines = self._deadlines
-        while deadlines and (deadlines[0].done.done() or deadlines[0].deadline_ms <= now_ms):
-            call = deadlines.popleft()
-            if not call.done.done():
-                self._expire(call)
-                call.finish()
+        while deadlines and (not deadlines[0].unanswered or deadlines[0].deadline_ms <= now_ms):
+            self._expire(deadlines.popleft())
         for breaker in self._breakers.values():
             breaker.look(now_ms)
 
     def _expire(self, call: PendingCall) -> None:
+        """End what is left of a call."""
         began_ms = call.deadline_ms - self._limits.timeout_ms
-        for ref, (route, size) in enumerate(zip(call.routes, call.sizes, strict=True), call.base):
-            if ref not in self._calls:
-                continue
-            self._end(ref, call)
+        refs = [ref for ref in range(call.base, call.base + len(call.records)) if self._calls.pop(ref, None) is not None]
+        for ref in refs:
+            route = call.routes[ref - call.base]
             if route >= 0 and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
-            self._lanes[route].over(ref, size, call.tenant, answered=False)
+        if refs:
+            self._end(call, refs, answered=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -31,10 +31,13 @@ class PeerLinks(Protocol):
     """
 
     def send_shard(self, index: int, record: Struct, eager: bool, /) -> None:
-        """Send a record to shard `index`. Not `eager`: it may wait for the next batch."""
+        """Send a record of a connection to its shard `index`. Not `eager`: it may wait for the next batch."""
 
-    def send_scheduler(self, index: int, record: Struct, /) -> None:
-        """Send a record to scheduler `index`."""
+    def ask_shard(self, index: int, records: Sequence[Struct], /) -> None:
+        """Send requests to shard `index`."""
+
+    def ask_scheduler(self, index: int, records: Sequence[Struct], /) -> None:
+        """Send requests to scheduler `index`."""
 
     def need_slots(self, version: int, /) -> None:
         """A shard speaks of this version of the slot map: read it and call `Gateway.set_slots`. Called repeatedly until then."""

@@ -5,6 +5,7 @@ A route is one number: shard i is route i, scheduler j is route ~j (that is -1 -
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -61,12 +62,12 @@ class RecordRouter:
             partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
         return ~scheduler_of(partition, self._config.schedulers)
 
-    def send(self, route: int, record: Struct) -> None:
-        """Send a record on a route, at once."""
+    def send(self, route: int, records: Sequence[Struct]) -> None:
+        """Send requests on a route, at once."""
         if route >= 0:
-            self._links.send_shard(route, record, True)
+            self._links.ask_shard(route, records)
         else:
-            self._links.send_scheduler(~route, record)
+            self._links.ask_scheduler(~route, records)
 
     def lanes(self, route: int) -> PriorityLanes:
         """New lanes in front of a route."""

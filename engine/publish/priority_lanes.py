@@ -18,7 +18,7 @@ a record that was never sent was not accepted. A route that does not answer fill
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -33,6 +33,10 @@ SHARES: Final = (1.0, 0.8, 0.5)
 """Shares of the delay target at which a route closes to high, normal and low."""
 
 
+Item = tuple[int, Struct, int, int]
+"""A record to send: its ref, the record, its priority, and its size on the link."""
+
+
 class _Waiting(NamedTuple):
     """A record in a lane, since when, and its size on the link."""
 
@@ -44,13 +48,15 @@ class _Waiting(NamedTuple):
 class PriorityLanes:
     """The lanes of one route. The owner reports every record with `send` and `over`, and asks `closed_ms` before a request.
 
+    Both take the records of one call together: a request for 250 users costs one look at everything that is not a record's own.
+
     Args:
         window_floor: the smallest window of unanswered records below high, see `engine.core.edge.backlog`.
         window_bytes: while so many bytes are unanswered, nothing is sent; exceeded by one record at most.
         bearable_ms: while high ones take longer than this, and than is to be expected, the window shrinks.
         rate_per_ms: records answered per millisecond, until it is measured.
         delay_target_ms: the longest a record may wait.
-        deliver: puts a record on the link.
+        deliver: puts records on the link, in order.
         clock: milliseconds that never step.
     """
 
@@ -61,7 +67,7 @@ class PriorityLanes:
         bearable_ms: int,
         rate_per_ms: float,
         delay_target_ms: int,
-        deliver: Callable[[Struct], None],
+        deliver: Callable[[Sequence[Struct]], None],
         clock: Callable[[], int],
     ) -> None:
         self._target_ms = delay_target_ms
@@ -70,8 +76,8 @@ class PriorityLanes:
         self._waiting: tuple[FairLane[int, _Waiting], ...] = tuple(FairLane() for _ in PRIORITIES)
         self._of_tenant: dict[str, int] = {}  # records that wait or are unanswered
         self._window_bytes = window_bytes
-        self._unanswered = 0  # of normal and low
-        self._high_unanswered: set[int] = set()
+        self._unanswered: dict[int, int] = {}  # the size of each record that was sent
+        self._high_unanswered: set[int] = set()  # those of high priority
         self._window = ConcurrencyLimit(window_floor, bearable_ms, clock())
         self._any = Stopwatch()
         self._high = Stopwatch()
@@ -94,72 +100,88 @@ class PriorityLanes:
             delay_ms = max(delay_ms, self._clock() - oldest.since_ms)
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
-    def send(self, ref: int, record: Struct, priority: int, size: int, tenant: str) -> None:
-        """Send a record of `size` bytes, now or when its turn comes."""
-        self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
-        self.flow.waiting += 1
-        if self.bytes_sent >= self._window_bytes:
-            passes = False
-        elif priority == HIGH:
-            passes = not self._waiting[HIGH]
-        else:
-            passes = not self.queued and self._unanswered < self._window.size
-        if passes:
-            self._go(ref, record, priority, size)
-        else:
-            self._waiting[priority].append(tenant, ref, _Waiting(record, self._clock(), size))
-            self.queued += 1
+    def send(self, items: Sequence[Item], tenant: str) -> None:
+        """Send records of one tenant, each now or when its turn comes."""
+        self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + len(items)
+        self.flow.enter(len(items))
+        leaving = []
+        for ref, record, priority, size in items:
+            if self._passes(priority):
+                self._sent(ref, priority, size)
+                leaving.append(record)
+            else:
+                self._waiting[priority].append(tenant, ref, _Waiting(record, self._clock(), size))
+                self.queued += 1
+        if leaving:
+            self._deliver(leaving)
 
-    def _go(self, ref: int, record: Struct, priority: int, size: int) -> None:
+    def _passes(self, priority: int) -> bool:
+        """Whether a new record is sent at once."""
+        if self.bytes_sent >= self._window_bytes:
+            return False
+        return not self._waiting[HIGH] if priority == HIGH else not self.queued and self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether the window has room for a record of normal or low priority."""
+        return len(self._unanswered) - len(self._high_unanswered) < self._window.size
+
+    def _sent(self, ref: int, priority: int, size: int) -> None:
+        self._unanswered[ref] = size
         self.bytes_sent += size
         if priority == HIGH:
             self._high_unanswered.add(ref)
             if self._high.timed < 0:
                 self._high.start(ref, self._clock())
-        else:
-            self._unanswered += 1
         if self._any.timed < 0:
             self._any.start(ref, self._clock())
-        self._deliver(record)
 
     def has(self, ref: int) -> bool:
         """Whether this record waits for its turn."""
         return bool(self.queued) and any(ref in lane for lane in self._waiting)
 
-    def over(self, ref: int, size: int, tenant: str, *, answered: bool) -> None:
-        """The record of `size` bytes was answered, or nobody awaits it any more. Waiting ones take its place."""
-        if (left := self._of_tenant[tenant] - 1) > 0:
+    def over(self, refs: Sequence[int], tenant: str, *, answered: bool) -> None:
+        """Records of one tenant were answered, or nobody awaits them any more. Waiting ones take their place."""
+        if (left := self._of_tenant[tenant] - len(refs)) > 0:
             self._of_tenant[tenant] = left
         else:
             del self._of_tenant[tenant]
         if answered:
-            self.flow.leave(1)
+            self.flow.leave(len(refs))
         else:
-            self.flow.drop(1)
-        if self.queued:
-            for lane in self._waiting:
-                if lane.pop(ref) is not None:
-                    self.queued -= 1
-                    return
-        self.bytes_sent -= size
-        if ref in self._high_unanswered:
-            self._high_unanswered.discard(ref)
-        else:
-            self._unanswered -= 1
-        if ref in (self._any.timed, self._high.timed):
+            self.flow.drop(len(refs))
+        unanswered = self._unanswered
+        for ref in refs:
+            size = unanswered.pop(ref, None)
+            if size is None:
+                self._withdraw(ref)
+            else:
+                self.bytes_sent -= size
+        if self._high_unanswered:
+            self._high_unanswered.difference_update(refs)
+        for ref in {self._any.timed, self._high.timed}.intersection(refs):
             self._time(ref, answered=answered)
         if self.queued:
             self._send_waiting()
 
+    def _withdraw(self, ref: int) -> None:
+        """Take a waiting record out of its lane."""
+        for lane in self._waiting:
+            if lane.pop(ref) is not None:
+                self.queued -= 1
+
     def _send_waiting(self) -> None:
         """Send what the windows have room for, the most important first."""
+        leaving = []
         while self.queued and self.bytes_sent < self._window_bytes:
             priority = next(priority for priority, lane in enumerate(self._waiting) if lane)
-            if priority != HIGH and self._unanswered >= self._window.size:
-                return
+            if priority != HIGH and not self._has_room():
+                break
             ref, waiting = self._waiting[priority].pop_next()
             self.queued -= 1
-            self._go(ref, waiting.record, priority, waiting.size)
+            self._sent(ref, priority, waiting.size)
+            leaving.append(waiting.record)
+        if leaving:
+            self._deliver(leaving)
 
     def _time(self, ref: int, *, answered: bool) -> None:
         """A record that is timed has ended: measure how long it took, when it was answered."""
@@ -176,18 +198,18 @@ class PriorityLanes:
     def again(self, ref: int, record: Struct) -> None:
         """Send an unanswered record once more."""
         self._time(ref, answered=False)
-        self._deliver(record)
+        self._deliver([record])
 
     def adopt(self, ref: int, record: Struct, size: int, tenant: str) -> None:
         """Send a record that was sent on another route before: at once, or as soon as there is room for its bytes."""
         if self.bytes_sent >= self._window_bytes:
-            self.send(ref, record, HIGH, size, tenant)
+            self.send([(ref, record, HIGH, size)], tenant)
             return
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
-        self.flow.waiting += 1
+        self.flow.enter(1)
+        self._unanswered[ref] = size
         self.bytes_sent += size
-        self._unanswered += 1
-        self._deliver(record)
+        self._deliver([record])
 
     def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
         """Records that have waited for the whole target without being sent; the caller takes each out with `over`."""

@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from engine.actors.actor_process import ProcessContext
-from engine.actors.link import LinkServer
+from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.socket_carrier import Peer
 from engine.config import Config
 from engine.core.wire import records as wire
 from tests.sim.loop import SimLoop
+
+
+def test_requests_sent_together_arrive_in_order_behind_what_was_sent_before() -> None:
+    loop = SimLoop()
+    context = ProcessContext(monotonic_ms=lambda: loop.time() * 1000)
+    arrived: list[int] = []
+
+    class Server:
+        """The callee, in this process."""
+
+        async def open(self) -> float:
+            return 0.1
+
+        async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
+            return await server.exchange(session, seq, batch)
+
+        def close(self) -> None: ...
+
+    async def send() -> None:
+        caller.send(wire.Ack(1, 0))
+        caller.send_all([wire.Ack(2, seq) for seq in range(1, 251)])
+        caller.send(wire.Ack(3, 251))
+
+    server = LinkServer(
+        wire.to_shard,
+        Config(),
+        on_open=lambda _session: None,
+        on_records=lambda _session, records: arrived.extend(record.seq for record in records),
+        on_close=lambda _session: None,
+        context=context,
+    )
+    caller = LinkCaller(
+        cast("Peer", Server()),
+        "edge-0",
+        wire.from_shard,
+        Config(),
+        on_records=lambda _records: None,
+        on_reset=lambda: None,
+        context=context,
+    )
+    caller.send_all([wire.Ack(4, 999)])  # without a session it is dropped
+    running = loop.create_task(caller.run())
+    loop.run(lambda: not caller.open, lambda: None)
+    loop.create_task(send())
+    loop.run(lambda: len(arrived) < 252 and loop.time() < 5, lambda: None)
+    running.cancel()
+    loop.run(lambda: not running.done(), lambda: None)
+    assert arrived == list(range(252))
 
 
 def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -50,13 +51,16 @@ class Peers:
         return self.now_ms
 
     def _lanes(self, route: int) -> PriorityLanes:
-        return PriorityLanes(4, WINDOW_BYTES, 10, 1.0, 500, lambda record: self.sent.append((route, record.ref)), self.clock)  # type: ignore[attr-defined]
+        def deliver(records: Sequence[Any]) -> None:
+            self.sent.extend((route, record.ref) for record in records)
+
+        return PriorityLanes(4, WINDOW_BYTES, 10, 1.0, 500, deliver, self.clock)
 
     def ask(self, *users: str) -> PendingCall:
         return self.calls.begin(len(users), lambda base: [Probe(base + n, user, "", 0) for n, user in enumerate(users)])
 
     def answer(self, ref: int, seq: int = 0) -> None:
-        self.calls.answer(ref, Probed(ref, "offline", seq))
+        self.calls.answer([Probed(ref, "offline", seq)])
 
     def newly_sent(self) -> list[tuple[int, int]]:
         sent, self.sent = self.sent, []
@@ -89,6 +93,30 @@ async def test_a_second_answer_and_one_to_nobody_are_dropped() -> None:
     assert call.answers[0].seq == 5
 
 
+async def test_answers_of_one_batch_may_be_of_several_calls_and_the_first_to_a_record_counts() -> None:
+    peers = Peers()
+    peers.routes = {"c": 1}
+    first, second = peers.ask("a", "b", "c"), peers.ask("d")
+    peers.calls.answer([Probed(ref, "offline", seq) for ref, seq in ((1, 6), (3, 8), (1, 9), (99, 9), (0, 5))])
+    assert [answer and answer.seq for answer in first.answers + second.answers] == [5, 6, None, 8]
+    assert (first.done.done(), second.done.done(), len(peers.calls)) == (False, True, 1)
+    peers.answer(2, 7)
+    assert first.done.done()
+    assert all(lanes.flow.waiting == lanes.bytes_sent == 0 for lanes in peers.calls._lanes.values())
+
+
+async def test_what_is_left_of_a_request_that_nobody_awaits_any_more_ends_with_its_time() -> None:
+    peers = Peers()
+    call = peers.calls.begin(2, lambda base: [message(base, "t:a"), message(base + 1, "t:a")], (HIGH, HIGH))
+    call.done.cancel()  # as the publisher's disconnect does
+    peers.calls.answer([Posted(call.base, ACCEPTED, 1)])
+    for now_ms, left in ((TIMEOUT_MS - 1, 1), (TIMEOUT_MS, 0)):
+        peers.now_ms = now_ms
+        peers.calls.expire(now_ms)
+        assert len(peers.calls) == left
+    assert peers.calls.bytes == 0
+
+
 async def test_more_records_than_may_wait_are_refused_and_none_of_them_is_sent() -> None:
     peers = Peers()
     peers.ask(*"abcdefgh")
@@ -113,9 +141,9 @@ async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_
     with pytest.raises(Overloaded):
         peers.ask("t:b")
     assert len(peers.calls) == 2
-    peers.calls.answer(call.base, Posted(0, ACCEPTED, 1))
+    peers.calls.answer([Posted(call.base, ACCEPTED, 1)])
     assert peers.calls.bytes == 1100, "counted until the last of the call is there"
-    peers.calls.answer(call.base + 1, Posted(1, ACCEPTED, 2))
+    peers.calls.answer([Posted(call.base + 1, ACCEPTED, 2)])
     assert peers.calls.bytes == 0
     peers.ask("t:b")
 
@@ -130,7 +158,7 @@ async def test_a_tenant_that_fills_its_part_of_the_bytes_leaves_the_others_their
             peers.ask(f"{tenant}:b")
         assert "500 are its part now" in str(refused.value)
     peers.ask("third:a")
-    peers.calls.answer(other.base, Posted(0, ACCEPTED, 1))
+    peers.calls.answer([Posted(other.base, ACCEPTED, 1)])
     peers.ask("other:a")
 
 
@@ -194,7 +222,7 @@ async def test_an_answer_that_refuses_is_an_answer() -> None:
     peers = Peers()
     for _ in range(20):
         call = peers.calls.begin(1, lambda base: [message(base, "a")], (HIGH,))
-        peers.calls.answer(call.base, Posted(call.base, UNAVAILABLE))
+        peers.calls.answer([Posted(call.base, UNAVAILABLE)])
         peers.calls.expire(peers.now_ms)
     assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
 

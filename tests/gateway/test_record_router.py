@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,11 +22,13 @@ class Links:
         self.sent: list[tuple[str, int, Any]] = []
 
     def send_shard(self, index: int, record: Any, eager: bool) -> None:
-        assert eager
-        self.sent.append(("shard", index, record))
+        raise AssertionError("requests are of no connection")
 
-    def send_scheduler(self, index: int, record: Any) -> None:
-        self.sent.append(("scheduler", index, record))
+    def ask_shard(self, index: int, records: Sequence[Any]) -> None:
+        self.sent.extend(("shard", index, record) for record in records)
+
+    def ask_scheduler(self, index: int, records: Sequence[Any]) -> None:
+        self.sent.extend(("scheduler", index, record) for record in records)
 
     def need_slots(self, version: int) -> None: ...
 
@@ -39,7 +42,7 @@ def test_what_concerns_a_user_goes_to_the_owner_of_the_slot_by_the_newest_map(ke
     links = Links()
     routes = router(links)
     record = wire.Probe(1, key, "c", 0)
-    routes.send(routes.route(record), record)
+    routes.send(routes.route(record), [record])
     assert links.sent == [("shard", spread(4).owners[slot_of(key)], record)]
     routes.slots = spread(1, version=2)
     assert routes.route(record) == 0
@@ -52,7 +55,7 @@ def test_what_concerns_timers_goes_to_the_scheduler_of_the_partition_also_by_the
     sid = timer_id(key, "01a2016c-2647-7ab9-a075-06aafb696dcf")
     records = [wire.CancelAll(1, key), wire.ListTimers(2, key, 10), wire.Cancel(3, "t", sid), wire.Inspect(4, "t", sid)]
     for record in records:
-        routes.send(routes.route(record), record)
+        routes.send(routes.route(record), [record])
     assert links.sent == [("scheduler", scheduler_of(partition_of(key), 3), record) for record in records]
 
 
@@ -60,6 +63,6 @@ def test_the_lanes_of_a_route_send_on_it() -> None:
     links = Links()
     routes = router(links)
     record = wire.Probe(1, "t:u", "c", 0)
-    routes.lanes(2).send(1, record, 0, 10, "t")
-    routes.lanes(~1).send(1, record, 0, 10, "t")
+    routes.lanes(2).send([(1, record, 0, 10)], "t")
+    routes.lanes(~1).send([(1, record, 0, 10)], "t")
     assert links.sent == [("shard", 2, record), ("scheduler", 1, record)]

@@ -36,7 +36,7 @@ class Edge:
 
         def lanes(route: int) -> PriorityLanes:
             sent = self.sent.setdefault(route, [])
-            return PriorityLanes(window, window_bytes, 10, rate_per_ms, TARGET_MS, sent.append, self.clock)
+            return PriorityLanes(window, window_bytes, 10, rate_per_ms, TARGET_MS, sent.extend, self.clock)  # type: ignore[arg-type]
 
         breaker_limits = BreakerLimits(error_ratio=0.5, window_ms=10_000, calls_min=20, open_ms=60_000, probes=10)
         self.calls = PendingCalls(
@@ -66,7 +66,7 @@ class Edge:
         return list(range(call.base, call.base + len(priorities)))
 
     def answer(self, ref: int) -> None:
-        self.calls.answer(ref, Posted(ref, ACCEPTED, 1))
+        self.calls.answer([Posted(ref, ACCEPTED, 1)])
 
     def refs(self, route: int = 0) -> list[int]:
         return [post.ref for post in self.sent[route]]
@@ -290,7 +290,7 @@ class OneRoute:
     def __init__(self, *, window: int = 1, rate_per_ms: float = 1.0) -> None:
         self.clock = Clock()
         self.sent: list[tuple[str, int]] = []
-        self.lanes = PriorityLanes(window, 1 << 20, 10, rate_per_ms, TARGET_MS, self.sent.append, self.clock)  # type: ignore[arg-type]
+        self.lanes = PriorityLanes(window, 1 << 20, 10, rate_per_ms, TARGET_MS, self.sent.extend, self.clock)  # type: ignore[arg-type]
         self._refs: dict[tuple[str, int], int] = {}
         self._counts: dict[str, int] = {}
 
@@ -299,12 +299,12 @@ class OneRoute:
             record = tenant, self._counts.get(tenant, 0)
             self._counts[tenant] = record[1] + 1
             self._refs[record] = len(self._refs)
-            self.lanes.send(self._refs[record], record, priority, 1, tenant)  # type: ignore[arg-type]
+            self.lanes.send([(self._refs[record], record, priority, 1)], tenant)  # type: ignore[arg-type]
 
     def answer_all(self) -> None:
         """Answer each record as it is sent."""
         for record in self.sent:
-            self.lanes.over(self._refs[record], 1, record[0], answered=True)
+            self.lanes.over([self._refs[record]], record[0], answered=True)
 
 
 def test_what_tenants_let_wait_is_sent_in_turns() -> None:
@@ -345,7 +345,7 @@ STEPS = st.one_of(st.tuples(st.just("post"), st.sampled_from([HIGH, NORMAL, LOW]
 def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     sent: list[int] = []
-    lanes = PriorityLanes(2, 1000, 10, 1000.0, TARGET_MS, sent.append, clock)  # type: ignore[arg-type]
+    lanes = PriorityLanes(2, 1000, 10, 1000.0, TARGET_MS, sent.extend, clock)  # type: ignore[arg-type]
     under_way: list[tuple[int, int]] = []  # (priority, ref)
     waiting: list[tuple[int, int]] = []
     ref = 0
@@ -355,7 +355,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
 
     for what, value in steps:
         if what == "post":
-            lanes.send(ref, ref, value, 1, "t")  # type: ignore[arg-type]
+            lanes.send([(ref, ref, value, 1)], "t")  # type: ignore[arg-type]
             if value == HIGH or (not waiting and others() < 2):
                 under_way.append((value, ref))
             else:
@@ -363,7 +363,7 @@ def test_everything_is_sent_once_in_the_order_of_its_priority(steps: list[tuple[
             ref += 1
         elif under_way:
             _, done = under_way.pop(value % len(under_way))
-            lanes.over(done, 1, "t", answered=True)
+            lanes.over([done], "t", answered=True)
             while waiting and others() < 2:
                 chosen = min(waiting)
                 waiting.remove(chosen)

@@ -26,10 +26,10 @@ async def result(answer: object, *, repeated: bool = False, **fields: object) ->
     """What is told of one draft with this answer."""
     drafts = [draft(**fields)]  # type: ignore[arg-type]
     records = records_of(drafts, 7, NOW_MS, lambda: "uuid")
-    call = PendingCall("t", 7, records, [1], [0], 0)
+    call = PendingCall("t", 7, records, 1, [0], 0)
     call.repeated = repeated
     if answer is not None:
-        call.answer(7, answer)
+        call.answers[0] = answer
     (told,) = results_of(drafts, call)
     return told
 

@@ -347,7 +347,9 @@ class NoLinks:
 
     def send_shard(self, index: int, record: Any, eager: bool) -> None: ...
 
-    def send_scheduler(self, index: int, record: Any) -> None: ...
+    def ask_shard(self, index: int, records: Sequence[Any]) -> None: ...
+
+    def ask_scheduler(self, index: int, records: Sequence[Any]) -> None: ...
 
     def need_slots(self, version: int) -> None: ...
 
@@ -435,8 +437,13 @@ class EdgeWorld:
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
         self.shards[index].take(record)
 
-    def send_scheduler(self, _index: int, record: Any) -> None:
-        self.scheduler.take(record)
+    def ask_shard(self, index: int, records: Sequence[Any]) -> None:
+        for record in records:
+            self.shards[index].take(record)
+
+    def ask_scheduler(self, _index: int, records: Sequence[Any]) -> None:
+        for record in records:
+            self.scheduler.take(record)
 
     def need_slots(self, version: int) -> None:
         self.slots_wanted.append(version)

@@ -16,7 +16,8 @@ or two, and has answered everything by then. So is a session itself the best evi
 long one is avoided whose session lives and which answers nothing. Failures of requests that began before the newest session, or before
 the breaker last closed or let probes through, tell nothing about the peer since, and are not counted.
 
-Times are milliseconds of a clock that never steps. Nothing here costs more than an addition per answer: the state changes in `look`.
+Times are milliseconds of a clock that never steps. Nothing here costs more than an addition per batch of answers: the state changes in
+`look`.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ class CircuitBreaker:
             return True
         return self.state is BreakerState.HALF_OPEN and unanswered < self._limits.probes
 
-    def succeeded(self) -> None:
-        """A request was answered."""
-        self._successes += 1
+    def succeeded(self, count: int) -> None:
+        """So many requests were answered."""
+        self._successes += count
 
     def failed(self, began_ms: int) -> None:
         """A request that began at this time had no answer in time."""

@@ -47,8 +47,8 @@ _PARKED_MAX: Final = 3
 _SHORT_ARRAY: Final = 16
 """MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
 
-_RUN_RECORDS: Final = 1000
-"""Records encoded at once: below 65 536, where the header grows again, and a small part of `batch_bytes_max`."""
+_RUN_RECORDS: Final = 100
+"""Records encoded at once: below 65 536, where the header grows again, and a batch or less even with the largest bodies of 64 KiB."""
 
 _encoder = msgspec.msgpack.Encoder()
 _EMPTY_BATCH: Final = encode([])
@@ -207,6 +207,10 @@ class Caller:
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
         self._outbox.push(record, now_ms)
+
+    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Queue several. Raises LinkOverflow when too much waits."""
+        self._outbox.push_all(records, now_ms)
 
     def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
         """Queue a record that may wait, in place of an earlier one with this key."""

@@ -16,7 +16,7 @@ def ended(breaker: CircuitBreaker, now_ms: int, *, good: int = 0, bad: int = 0, 
     """So many requests end, and the breaker looks at them."""
     breaker.look(now_ms)
     for _ in range(good):
-        breaker.succeeded()
+        breaker.succeeded(1)
     for _ in range(bad):
         breaker.failed(now_ms if began_ms is None else began_ms)
     breaker.look(now_ms)
@@ -133,7 +133,7 @@ class Breaker(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5))
     def requests_are_answered(self, count: int) -> None:
         for _ in range(count):
-            self.breaker.succeeded()
+            self.breaker.succeeded(1)
         self.look()
 
     @rule(count=st.integers(1, 5), ago_ms=st.integers(0, WINDOW_MS))
@@ -160,7 +160,7 @@ class Breaker(RuleBasedStateMachine):
     @rule()
     def every_probe_is_answered(self) -> None:
         for _ in range(LIMITS.calls_min * 10):
-            self.breaker.succeeded()
+            self.breaker.succeeded(1)
         self.look()
         assert self.breaker.state is BreakerState.CLOSED
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
-from engine.core.wire.records import Ack, encode
+from engine.core.wire.records import Ack, AckIds, encode
 
 LIMITS = LinkLimits(
     pacing_ms=2,
@@ -249,7 +249,7 @@ def test_a_batch_has_a_size_and_an_oversized_record_still_goes() -> None:
     assert len(second[1]) > 500
 
 
-@given(counts=st.lists(st.integers(1, 40), max_size=6), many=st.sampled_from([1, 15, 16, 999, 1000, 1001, 2500]))
+@given(counts=st.lists(st.integers(1, 40), max_size=6), many=st.sampled_from([1, 15, 16, 99, 100, 101, 250]))
 def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: list[int], many: int) -> None:
     limits = msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20)
     caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
@@ -262,6 +262,18 @@ def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: l
     arrived = decoded(caller.reply(*(callee.reply(0) or pytest.fail("request 0 is answered at once")), 0))
     assert [record.seq for record in arrived if record.conn == 1] == list(range(sent))
     assert len(arrived) == sent + len(counts) + 1
+
+
+def test_large_records_pushed_together_leave_in_batches_of_the_allowed_size() -> None:
+    limits = msgspec.structs.replace(LIMITS, batch_bytes_max=8 << 20, queue_bytes_max=256 << 20)
+    caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
+    callee.request(*(caller.call(0) or pytest.fail("request 0 leaves at once")), 0)
+    caller.reply(*(callee.reply(0) or pytest.fail("request 0 is answered at once")), 0)
+    caller.push_all([AckIds(1, ["x" * (64 << 10)])] * 250, 1)
+    batches = [caller.call(now_ms) for now_ms in range(1, 1000)]
+    sizes = [len(batch[1]) for batch in batches if batch is not None and len(batch[1]) > 5]
+    assert sum(sizes) > 250 * (64 << 10)
+    assert max(sizes) <= limits.batch_bytes_max
 
 
 def test_more_than_the_queue_may_hold_is_refused() -> None:
