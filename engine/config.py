@@ -90,6 +90,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
     # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
     tenant_requests_per_s: NonNegative = 0
+    tenant_signal_names_max: NonNegative = 0
 
     # -- internal: identity --------------------------------------------------------------------------------------------
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
@@ -120,7 +121,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
     signals_flush_ms: Positive = 1000  # counter signals are added in batches of this time; those on an edge that dies are lost
     signals_names_max: Positive = (
-        10_000  # different names in one batch: about 2 MB; while storage is away, further ones are dropped and counted
+        20_000  # different names in one batch: about 4 MB; a tenant alone has half of them, further ones are dropped and counted
     )
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: bounds their memory

@@ -38,9 +38,10 @@ from engine.core.model.constants import SEQ_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.presence import OFFLINE
-from engine.errors import Invalid, Unavailable
+from engine.errors import Invalid, StorageUnavailable, Unavailable
 from engine.gateway.connection import parse_cursor
 from engine.gateway.gateway import Gateway
+from engine.gateway.tenant_quotas import UsageStore, quotas_of
 from engine.http import openapi, static_files
 from engine.http.cors import CrossOrigin
 from engine.http.error_responses import handlers
@@ -89,6 +90,7 @@ class EdgeServices(Struct, frozen=True):
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
         signals: those it counts.
         revocations: of tokens.
+        usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
     """
 
@@ -100,6 +102,7 @@ class EdgeServices(Struct, frozen=True):
     ready: Ready
     signals: CounterSignals
     revocations: TokenRevocations
+    usage: UsageStore
     drain_edge: DrainEdge
 
 
@@ -232,7 +235,8 @@ class _Api:
     async def count(self, request: Request) -> Response:
         """`POST /v1/signals`: signals that only count."""
         principal = self.authenticate(request, "publish")
-        return _json(self._services.signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
+        self.gateway.storage.check_room()
+        return _json(await self._services.signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
 
     async def signals(self, request: Request) -> Response:
         """`GET /v1/signals?name=`: what they sum up to."""
@@ -379,7 +383,12 @@ class _Api:
         if tokens.OPERATOR in principal.scopes:
             return _json(await self._services.status())
         tokens.require(principal, "admin")
-        return _json({"tenant": principal.tenant, "connections": await self._services.connections_of(principal.tenant)})
+        services, tenant = self._services, principal.tenant
+        try:
+            used = await services.usage.of(tenant)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return _json({"tenant": tenant, "connections": await services.connections_of(tenant), **used, "quotas": quotas_of(self.config)})
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""

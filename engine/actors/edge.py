@@ -52,6 +52,7 @@ from engine.store.counter_sums import CounterSums
 from engine.store.redis_client import connect
 from engine.store.revocation_log import RevocationLog
 from engine.store.slot_map import require_slot_map
+from engine.store.tenant_usage import TenantUsage
 from engine.transports import http_server
 from engine.transports.http_protocol import HttpProtocol
 
@@ -178,13 +179,21 @@ class Edge(Process):
                 authenticator.run(),
                 revocations.run(),
                 self._gateway.storage.follow(self._redis),
+                self._gateway.tenant_quotas.follow(TenantUsage(self._redis)),
             ):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
 
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations) -> Starlette:
         gateway = self._gateway
-        self._signals = CounterSignals(self._config, CounterSums(self._redis), gateway.incarnation, clock, gateway.metrics)
+        self._signals = CounterSignals(
+            self._config,
+            CounterSums(self._redis, self._config.tenant_signal_names_max),
+            gateway.incarnation,
+            clock,
+            gateway.metrics,
+            gateway.tenant_quotas,
+        )
         return app(
             EdgeServices(
                 gateway,
@@ -195,6 +204,7 @@ class Edge(Process):
                 self._checks,
                 self._signals,
                 revocations,
+                TenantUsage(self._redis),
                 self._drain_edge,
             )
         )

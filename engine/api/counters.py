@@ -6,8 +6,10 @@
 A signal is no message: 202 means that it is counted in the memory of this edge. A crash loses what was not added yet, of
 `signals_flush_ms` at most. An edge that drains adds it first.
 
-Limit: one batch holds `signals_names_max` different names; while storage does not answer, signals of other names are dropped, which the
-answer and a metric count.
+Limits: one batch holds `signals_names_max` different names, which tenants share (`engine.core.edge.counter_merge`), and storage holds
+`tenant_signal_names_max` of one tenant. A signal whose name has no room is dropped, which the answer and a metric count; the answer names
+the limit, and is a 429 when all are dropped. An edge knows a second late that a tenant is full; names that came meanwhile are dropped by
+storage.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ from engine.core.edge.counter_merge import CounterBatch, CounterMerge
 from engine.core.model.names import is_id
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.metrics import EdgeMetrics
-from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
+from engine.gateway.tenant_quotas import TenantQuotas
+from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota, too_large, unavailable
 from engine.publish import media_types
 
 log = logging.getLogger(__name__)
 
 AMOUNT_MAX: Final = 1_000_000_000
 """Of one signal: a sum of them reaches the end of Redis's integers in no time that matters."""
+
+
+_NEW_NAMES_S: Final = 60
+"""`Retry-After` for a new name of a tenant that is full: names are never removed, so an operator has to raise the quota."""
 
 
 class _Signal(Struct, forbid_unknown_fields=True):
@@ -42,7 +49,9 @@ class _Signal(Struct, forbid_unknown_fields=True):
 class SumStore(Protocol):
     """The sums in storage, see `engine.store.counter_sums`."""
 
-    async def add(self, writer: str, batch: CounterBatch) -> None: ...
+    async def add(self, writer: str, batch: CounterBatch) -> int: ...
+
+    async def known(self, tenant: str, names: Sequence[str]) -> set[str]: ...
 
     async def read(self, tenant: str, names: Sequence[str]) -> list[int]: ...
 
@@ -57,27 +66,52 @@ class CounterSignals:
         writer: unique among all edges and their restarts.
         clock: milliseconds that never step.
         metrics: counted into.
+        quotas: whose tenants may be full.
     """
 
-    def __init__(self, config: Config, store: SumStore, writer: str, clock: Callable[[], int], metrics: EdgeMetrics) -> None:
+    def __init__(
+        self, config: Config, store: SumStore, writer: str, clock: Callable[[], int], metrics: EdgeMetrics, quotas: TenantQuotas
+    ) -> None:
         self._config = config
         self._store = store
         self._writer = writer
         self._clock = clock
         self._metrics = metrics
+        self._quotas = quotas
         self._merge = CounterMerge(config.signals_names_max, config.signals_flush_ms)
 
-    def take(self, body: bytes, tenant: str) -> dict[str, int]:
-        """Count the signals of a request: `{"counted": n, "dropped": n}`.
+    async def take(self, body: bytes, tenant: str) -> dict[str, int | str]:
+        """Count the signals of a request: `{"counted": n, "dropped": n}`, with `quota` when some are dropped.
 
         Raises:
-            Problem: 400, 413 or 422; then none is counted.
+            Problem: 400, 413, 422, 429 or 503; then none is counted.
         """
         signals = self._read(body)
-        counted = sum(self._merge.add(f"{tenant}:{signal.name}", signal.amount, self._clock()) for signal in signals)
+        names = {signal.name for signal in signals}
+        full = self._quotas.is_full("signal_names", tenant)
+        known = await self._known(tenant, list(names)) if full else names
+        counted, quota = 0, ""
+        for signal in signals:
+            if signal.name not in known:
+                quota = "tenant_signal_names_max"
+            elif self._merge.add(tenant, signal.name, signal.amount, self._clock()):
+                counted += 1
+            else:
+                quota = "signals_names_max"
+        dropped = len(signals) - counted
         self._metrics.signals += counted
-        self._metrics.signals_dropped += len(signals) - counted
-        return {"counted": counted, "dropped": len(signals) - counted}
+        self._metrics.signals_dropped += dropped
+        if not dropped:
+            return {"counted": counted, "dropped": 0}
+        if not counted:
+            raise over_quota(quota, "this tenant has as many names of signals as it may", _NEW_NAMES_S if full else RETRY_AFTER_S)
+        return {"counted": counted, "dropped": dropped, "quota": quota}
+
+    async def _known(self, tenant: str, names: Sequence[str]) -> set[str]:
+        try:
+            return await self._store.known(tenant, names)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
 
     def _read(self, body: bytes) -> list[_Signal]:
         if len(body) > self._config.body_bytes_max:
@@ -125,7 +159,7 @@ class CounterSignals:
     async def _add(self, now_ms: int) -> None:
         while (batch := self._merge.take(now_ms)) is not None:
             try:
-                await self._store.add(self._writer, batch)
+                self._metrics.signals_dropped += await self._store.add(self._writer, batch)
             except StorageUnavailable as error:
                 log.warning("signals wait for storage: %s", error)
                 self._merge.failed()

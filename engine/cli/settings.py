@@ -131,6 +131,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {
             "tenant_requests_per_s": "requests of one tenant to one edge in a second, and two seconds' worth at once",
+            "tenant_signal_names_max": "names of counter signals of one tenant",
         },
     ),
 }

@@ -121,7 +121,7 @@ class EdgeMetrics:
         for name, help_text, count in (
             ("engine_edge_broadcasts", "Broadcasts this edge has put into the log.", self.broadcasts),
             ("engine_edge_signals", "Signals counted.", self.signals),
-            ("engine_edge_signals_dropped", "Signals for which there was no room while storage was away.", self.signals_dropped),
+            ("engine_edge_signals_dropped", "Signals for whose names there was no room.", self.signals_dropped),
             ("engine_edge_frames_received", "WebSocket frames received from clients.", self.frames_received),
             ("engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", self.frames_sent),
             ("engine_edge_messages_sent", "Messages sent to clients, repeats included.", self.messages_sent),

@@ -86,6 +86,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             required=("counted", "dropped"),
             counted={"type": "integer"},
             dropped={"type": "integer"},
+            quota={"type": "string", "description": "Where some were dropped: the limit, by the name of its setting."},
         ),
         "SignalSums": _object(
             "Sums by name.", required=("signals",), signals={"type": "object", "additionalProperties": {"type": "integer"}}
@@ -516,9 +517,11 @@ def _status() -> Schema:
 def _tenant_status() -> Schema:
     return _object(
         "Figures of one tenant.",
-        required=("tenant", "connections"),
+        required=("tenant", "connections", "signal_names", "quotas"),
         tenant={"type": "string"},
         connections={"type": "integer", "minimum": 0, "title": "open at the edges that answer"},
+        signal_names={"type": "integer", "minimum": 0, "title": "names of counter signals"},
+        quotas={"type": "object", "additionalProperties": {"type": "integer"}, "description": "Those in force, by their settings."},
     )
 
 

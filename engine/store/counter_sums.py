@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from engine.core.edge.counter_merge import CounterBatch
 from engine.core.model.routing import split_key
 from engine.errors import StorageUnavailable
-from engine.store.keys import signals_key, signals_writer_key
+from engine.store.keys import signals_key, signals_writer_key, tenants_key
 from engine.store.lua import Script
 
 _ADD = Script("signals_add")
@@ -23,28 +23,44 @@ _REMEMBER_S: Final = 86_400
 
 
 class CounterSums:
-    """The sums of all tenants."""
+    """The sums of all tenants.
 
-    def __init__(self, client: redis.Redis) -> None:
+    Args:
+        names_max: names of one tenant; 0 for any number.
+    """
+
+    def __init__(self, client: redis.Redis, names_max: int = 0) -> None:
         self._client = client
+        self._names_max = names_max
 
-    async def add(self, writer: str, batch: CounterBatch) -> None:
-        """Add a batch, whose names are `tenant:name`. A batch with the number of an earlier one of the writer changes nothing.
+    async def add(self, writer: str, batch: CounterBatch) -> int:
+        """Add a batch. A batch with the number of an earlier one of the writer changes nothing.
+
+        Returns how many sums were dropped, because their name would be one too many.
 
         Raises:
             StorageUnavailable: no reply; it may have been added: repeat it.
         """
         places: dict[str, int] = {}
-        args: list[Any] = [batch.number, _REMEMBER_S]
+        sums: list[Any] = []
         for key, amount in batch.sums.items():
             tenant, name = split_key(key)
-            args += [places.setdefault(tenant, len(places) + 1), name, amount]
-        await _ADD.run(self._client, [signals_writer_key(writer), *map(signals_key, places)], args)
+            sums += [places.setdefault(tenant, len(places) + 1), name, amount]
+        keys = [signals_writer_key(writer), tenants_key("signal_names"), *map(signals_key, places)]
+        status, *dropped = await _ADD.run(self._client, keys, [batch.number, _REMEMBER_S, self._names_max, *places, *sums])
+        return int(dropped[0]) if status == b"OK" else 0
+
+    async def known(self, tenant: str, names: Sequence[str]) -> set[str]:
+        """Those of these names that have a sum. Raises StorageUnavailable."""
+        return {name for name, value in zip(names, await self._values(tenant, names), strict=True) if value is not None}
 
     async def read(self, tenant: str, names: Sequence[str]) -> list[int]:
         """The sums of these signals, 0 for one that was never counted. Raises StorageUnavailable."""
+        return [int(value or 0) for value in await self._values(tenant, names)]
+
+    async def _values(self, tenant: str, names: Sequence[str]) -> list[Any]:
         try:
             found: Any = await self._client.hmget(signals_key(tenant), list(names))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"signals: {error}") from error
-        return [int(value or 0) for value in found]
+        return list(found)

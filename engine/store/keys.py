@@ -237,6 +237,12 @@ def signals_writer_key(writer: str) -> str:
     return f"{{signals}}writer:{writer}"
 
 
+# -- of tenants --------------------------------------------------------------------------------------------------------
+def tenants_key(figure: str) -> str:
+    """Sorted set: tenant -> how much of `figure` it has in storage (`engine.store.tenant_usage`)."""
+    return f"{{tenants}}{figure}"
+
+
 # -- read by other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
     """Stream: connects and disconnects of all tenants, read with consumer groups."""

@@ -47,11 +47,12 @@ async def test_a_batch_whose_answer_was_lost_counts_once() -> None:
 
 
 async def test_without_storage_what_has_a_place_still_counts_and_the_rest_is_dropped_and_told() -> None:
-    async with edge_world(signals_flush_ms=20, signals_names_max=2) as world:
+    async with edge_world(signals_flush_ms=20, signals_names_max=4) as world:
         world.sums.failures = 1 << 30
         await count(world, {"name": "first"})
         await until(lambda: world.sums.numbers == [1])
-        assert await count(world, [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "a"}]) == {"counted": 3, "dropped": 1}
+        told = {"counted": 3, "dropped": 1, "quota": "signals_names_max"}
+        assert await count(world, [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "a"}]) == told
         await sums(world, "a", status=503)
         assert b'engine_edge_signals_dropped_total{edge="edge-0"} 1.0' in world.gateway.metrics.render(None)[0]
         world.sums.failures = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
+from redis.asyncio import Redis
 
-from tests.support.edge_world import edge_world
+from tests.support.edge_world import DEADLINE_S, edge_world
 
 ITEM = {"user": "u1", "type": "test.event"}
 
@@ -42,3 +44,41 @@ async def test_a_tenant_that_sends_more_requests_than_its_quota_is_refused_and_t
 async def test_without_a_quota_no_tenant_is_refused() -> None:
     async with edge_world() as world, world.http(tenant="busy") as busy:
         assert {(await busy.post("/v1/notifications", json=ITEM)).status_code for _ in range(20)} == {202}
+
+
+async def test_a_tenant_with_all_its_names_of_signals_counts_on_and_gets_no_new_name(redis_client: Redis) -> None:
+    settings = {"tenant_signal_names_max": 3, "signals_flush_ms": 20}
+    async with (
+        edge_world(storage=redis_client, **settings) as world,
+        world.http(tenant="full") as full,
+        world.http(tenant="other") as other,
+    ):
+        names = [{"name": f"n{number}"} for number in range(5)]
+        answer = await full.post("/v1/signals", json=names)
+        assert answer.json() == {"counted": 5, "dropped": 0}, "nobody knows yet"
+        async with asyncio.timeout(DEADLINE_S):
+            while (await full.get("/v1/status")).json()["signal_names"] < 3:
+                await asyncio.sleep(0.01)
+        await world.gateway.tenant_quotas.read(world.usage)
+        over_quota(await full.post("/v1/signals", json={"name": "new"}), "tenant_signal_names_max")
+        sums = (await full.get("/v1/signals", params={"name": ["n0", "n1", "n2", "n3", "n4", "new"]})).json()["signals"]
+        assert sorted(sums.values()) == [0, 0, 0, 1, 1, 1]
+        old = [{"name": name} for name, value in sums.items() if value]
+        assert (await full.post("/v1/signals", json=old)).json() == {"counted": 3, "dropped": 0}
+        mixed = {"counted": 3, "dropped": 1, "quota": "tenant_signal_names_max"}
+        assert (await full.post("/v1/signals", json=[*old, {"name": "new"}])).json() == mixed
+        assert (await other.post("/v1/signals", json=[{"name": "new"}])).json() == {"counted": 1, "dropped": 0}
+        assert (await other.get("/v1/status")).json()["quotas"] == {"tenant_signal_names_max": 3}
+
+
+async def test_a_tenant_that_fills_the_batch_of_signals_leaves_room_for_the_others() -> None:
+    async with (
+        edge_world(signals_names_max=40, signals_flush_ms=600_000) as world,
+        world.http(tenant="greedy") as greedy,
+        world.http(tenant="other") as other,
+    ):
+        answer = await greedy.post("/v1/signals", json=[{"name": str(number)} for number in range(100)])
+        assert answer.json() == {"counted": 20, "dropped": 80, "quota": "signals_names_max"}
+        over_quota(await greedy.post("/v1/signals", json={"name": "one more"}), "signals_names_max")
+        answer = await other.post("/v1/signals", json=[{"name": str(number)} for number in range(10)])
+        assert answer.json() == {"counted": 10, "dropped": 0}

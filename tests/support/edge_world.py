@@ -8,17 +8,18 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
 import msgspec
 import uvicorn.server
+from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
-from engine.api.counters import CounterSignals
+from engine.api.counters import CounterSignals, SumStore
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
@@ -33,10 +34,13 @@ from engine.errors import Overloaded, StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
+from engine.gateway.tenant_quotas import UsageStore
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, Ready, Status, app
 from engine.store.broadcast_stream import Appended
+from engine.store.counter_sums import CounterSums
 from engine.store.revocation_log import RevocationsRead
+from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
 from engine.transports import http_server
 from tests.support.waiting import until
 
@@ -327,7 +331,7 @@ class FakeSums:
         self.numbers: list[int] = []
         self.failures = 0
 
-    async def add(self, writer: str, batch: CounterBatch) -> None:
+    async def add(self, writer: str, batch: CounterBatch) -> int:
         if batch.number not in self.numbers:
             self.numbers.append(batch.number)
             for name, amount in batch.sums.items():
@@ -335,11 +339,30 @@ class FakeSums:
         self.failures -= 1
         if self.failures >= 0:
             raise StorageUnavailable("no answer")
+        return 0
+
+    async def known(self, tenant: str, names: Sequence[str]) -> set[str]:
+        return {name for name in names if f"{tenant}:{name}" in self.sums}
 
     async def read(self, tenant: str, names: Sequence[str]) -> list[int]:
         if self.failures > 0:
             raise StorageUnavailable("no answer")
         return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
+
+
+class FakeUsage:
+    """How much each tenant has in storage, as a test sets it."""
+
+    def __init__(self) -> None:
+        self.figures: dict[Figure, dict[str, int]] = {figure: {} for figure in FIGURES}
+
+    async def of(self, tenant: str) -> dict[Figure, int]:
+        return {figure: used.get(tenant, 0) for figure, used in self.figures.items()}
+
+    async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]:
+        return {
+            figure: frozenset(tenant for tenant, used in self.figures[figure].items() if used >= limit) for figure, limit in limits.items()
+        }
 
 
 class NoLinks:
@@ -393,7 +416,7 @@ class FakeRevocationLog:
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
-    def __init__(self, config: Config, shards: int) -> None:
+    def __init__(self, config: Config, shards: int, storage: Redis | None = None) -> None:
         self.config = config
         self.slots_wanted: list[int] = []
         self.shards = [FakeShard(index, self) for index in range(shards)]
@@ -406,7 +429,9 @@ class EdgeWorld:
             config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
         )
         self.sums = FakeSums()
-        self.signals = CounterSignals(config, self.sums, "e0-test", clock, self.gateway.metrics)
+        self.usage: UsageStore = FakeUsage() if storage is None else TenantUsage(storage)
+        sums: SumStore = self.sums if storage is None else CounterSums(storage, config.tenant_signal_names_max)
+        self.signals = CounterSignals(config, sums, "e0-test", clock, self.gateway.metrics, self.gateway.tenant_quotas)
         keyed = config if config.jwt_secret else msgspec.structs.replace(config, jwt_secret=SECRET)
         self.authenticator = Authenticator(keyed, self.gateway.revoked)
         self.revocation_log = FakeRevocationLog()
@@ -431,6 +456,7 @@ class EdgeWorld:
             ready,
             self.signals,
             self.revocations,
+            self.usage,
             self.drain_edge,
         )
 
@@ -589,13 +615,14 @@ async def edge_world(
     shards: int = 1,
     wrap: Callable[[Any], Any] = lambda application: application,
     short: bool = True,
+    storage: Redis | None = None,
     **settings: Any,
 ) -> AsyncIterator[EdgeWorld]:
     """A running edge; everything it started has ended afterwards. `wrap`: put something around the application; `short`: let
-    plain requests pass it by, as an edge does."""
+    plain requests pass it by, as an edge does; `storage`: a real one, for signals and the figures of tenants."""
     many = {"connections_per_s": 10_000, "connections_of_user_burst": 10_000}  # tests are one user who connects again and again
     config = Config(jwt_secret=SECRET, drain_ms=1000, **(many | settings))
-    world = EdgeWorld(config, shards)
+    world = EdgeWorld(config, shards, storage)
 
     async def status() -> dict[str, Any]:
         await until(lambda: world.status is not None)
@@ -609,7 +636,9 @@ async def edge_world(
     application = app(world.services(status, ready))
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
-    ticker = asyncio.gather(world.gateway.run(), world.signals.run(), world.revocations.run())
+    ticker = asyncio.gather(
+        world.gateway.run(), world.signals.run(), world.revocations.run(), world.gateway.tenant_quotas.follow(world.usage)
+    )
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:
         await until(lambda: world.server.started)

@@ -9,17 +9,22 @@ that remembers the last number it took applies each batch once, whatever answers
 
 A crash loses what was gathering. A signal is no message: its answer does not promise durability.
 
-Bounds: `names_max` names gather; then the batch is full. While it cannot be taken either, because another is under way, signals
-of names it has still merge, others are refused (`add` returns False) and are the caller's to count as dropped.
+Bounds: `names_max` names gather, of one tenant at most as many as are left free: dynamic thresholds (Choudhury, Hahne 1998), by which a
+tenant alone has half of them, two a third each, and one that comes later finds room whatever the others do. Signals of names that the batch
+has still merge; others are refused then (`add` returns False), and are the caller's to tell.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
+
+from engine.core.model.routing import mailbox_key
 
 
 class CounterBatch(Struct, frozen=True):
-    """What to add in storage: `number` grows by one from batch to batch of a writer's epoch."""
+    """What to add in storage, by `tenant:name`: `number` grows by one from batch to batch of a writer's epoch."""
 
     number: int
     sums: dict[str, int]
@@ -37,19 +42,24 @@ class CounterMerge:
         self._names_max = names_max
         self._flush_ms = flush_ms
         self._sums: dict[str, int] = {}
+        self._names_of: Counter[str] = Counter()  # by tenant
+        self._crowded = False  # a name had no room
         self._since_ms = 0
         self._under_way: CounterBatch | None = None
         self._failed = False
         self._number = 0
 
-    def add(self, name: str, amount: int, now_ms: int) -> bool:
-        """Count a signal; False when there is no room for its name."""
-        if name not in self._sums:
-            if len(self._sums) >= self._names_max:
+    def add(self, tenant: str, name: str, amount: int, now_ms: int) -> bool:
+        """Count a signal of a tenant; False when there is no room for its name."""
+        key = mailbox_key(tenant, name)
+        if key not in self._sums:
+            if self._names_of[tenant] >= self._names_max - len(self._sums):
+                self._crowded = True
                 return False
             if not self._sums:
                 self._since_ms = now_ms
-        self._sums[name] = self._sums.get(name, 0) + amount
+            self._names_of[tenant] += 1
+        self._sums[key] = self._sums.get(key, 0) + amount
         return True
 
     def next_at(self) -> int | None:
@@ -58,7 +68,7 @@ class CounterMerge:
             return self._since_ms if self._failed else None
         if not self._sums:
             return None
-        return self._since_ms if len(self._sums) >= self._names_max else self._since_ms + self._flush_ms
+        return self._since_ms if self._crowded else self._since_ms + self._flush_ms
 
     def take(self, now_ms: int) -> CounterBatch | None:
         """The batch to write now; answer with `done` or `failed`. None while nothing is due, or one is under way."""
@@ -72,6 +82,8 @@ class CounterMerge:
             return None
         self._number += 1
         self._under_way, self._sums = CounterBatch(self._number, self._sums), {}
+        self._names_of.clear()
+        self._crowded = False
         return self._under_way
 
     def done(self) -> None:
