@@ -59,6 +59,7 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
         "max_concurrency": 1000,  # parked link calls: a few per peer
         "num_cpus": 0,
         "resources": resources,
+        "scheduling_strategy": "SPREAD",  # over the nodes with room; Ray's default fills one before it takes the next
         "enable_task_events": False,
     }
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,27 @@ import httpx
 import jwt
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.support.process_tree import tree
+
 START_TIMEOUT_S = 110
 
 
 class RunningEngine:
-    """`engine up` in a process of its own, as a user starts it."""
+    """`engine up` in a process of its own, as a user starts it.
 
-    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+    Args:
+        folder: of its data directory and its output.
+        options: of `engine up`.
+        env: of the process, beside this one's.
+        place: begins the command: one that runs the rest of it elsewhere.
+    """
+
+    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None, place: Sequence[str] = ()) -> None:
         self.data_dir = folder / "data"
         self.output = folder / "output.txt"
         self.options = options
         self.env = env or {}
+        self.place = place
         self.process: subprocess.Popen[bytes] | None = None
         self.state: dict[str, Any] = {}
 
@@ -39,7 +49,7 @@ class RunningEngine:
         with self.output.open("ab") as output:
             printed = output.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", str(self.data_dir), *self.options],
+                [*self.place, sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", str(self.data_dir), *self.options],
                 stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -55,7 +65,7 @@ class RunningEngine:
         """SIGTERM, as a service manager does; returns the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            os.kill(tree(self.process.pid)[1] if self.place else self.process.pid, signal.SIGTERM)
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:

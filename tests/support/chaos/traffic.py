@@ -158,6 +158,14 @@ class Traffic:
             await asyncio.sleep(0.01)
         return now_s() - since_s
 
+    async def move(self, url: str) -> None:
+        """Everybody goes to another edge: a client leaves its connection, which may be dead without a sign, and resumes there."""
+        self.url = url
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = [asyncio.create_task(receiver.run()) for receiver in self.online]
+
     def latency_ms(self, from_s: float, to_s: float, q: float = 0.99) -> float:
         """Quantile of the latency of what arrived in between (nearest rank); 0 when nothing did."""
         samples = [late_s * 1000 for receiver in self.online for at_s, late_s in receiver.arrivals if from_s <= at_s < to_s]

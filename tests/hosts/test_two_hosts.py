@@ -1,0 +1,202 @@
+"""The promises, where edge, shard and storage are on different hosts, and where a host or the cable to it is lost.
+
+The tests are in this order because a shard stays where it is: the last one leaves both on the host that was not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.core.model.routing import mailbox_key, spread
+from tests.support.chaos.traffic import Traffic
+from tests.support.engine_on_hosts import EngineOnHosts
+from tests.support.hosts import Host
+from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until_done
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+LATE_S = 60
+"""Far beyond what Ray's health checks take (15 s): this machine may be doing anything else."""
+
+CUT_S = 4.0
+"""Of a cable: longer than a link's lease (3 s), so sessions end; shorter than what it takes Ray to give a node up."""
+
+NO_ANSWER = "no answer in time"  # begins the reason of a result whose outcome the edge does not know
+SOME = {"online": 6, "away": 1, "rate": 60}
+
+
+def user_of(shard: int, name: str) -> str:
+    """A user that this one of two shards owns."""
+    slots = spread(2)
+    return next(user for user in (f"{name}-{number}" for number in range(1000)) if slots.owner(mailbox_key("default", user)) == shard)
+
+
+def test_every_host_has_a_shard_and_an_edge(cluster: EngineOnHosts) -> None:
+    status = cluster.status()
+    everywhere = {host.address for host in cluster.hosts}
+    assert {row["node"] for row in status["shards"]} == everywhere
+    assert {row["node"] for row in status["edges"]} == everywhere
+
+
+@pytest.mark.parametrize("published", ["a", "b"])
+@pytest.mark.parametrize("shard", ["a", "b"])
+async def test_a_message_arrives_and_a_client_resumes_on_whichever_hosts_they_are(
+    cluster: EngineOnHosts, shard: str, published: str
+) -> None:
+    hosts = {host.name: host for host in cluster.hosts}
+    user = user_of(cluster.shard_on(hosts[shard]), f"reader-{shard}-{published}")
+    publisher = cluster.at(hosts[published])
+    cursor = None
+    for seq, connected in enumerate(("b", "a", "b"), 1):  # each time at the other edge
+        await publisher.publish({"user": user, "type": "test.message", "id": f"{user}-{seq}"})
+        client = cluster.at(hosts[connected])
+        async with client.connect(user, cursor=cursor) as socket:
+            (message,) = (await client.receive(socket, "messages"))["messages"]
+            assert (message["seq"], message["id"]) == (seq, f"{user}-{seq}")
+            await socket.send(f'{{"type":"ack","seq":{seq}}}')
+            cursor = message["event_id"]
+
+
+async def test_batches_above_100_kib_arrive_whole_on_the_other_host(cluster: EngineOnHosts) -> None:
+    """Ray sends what is larger through its object store, at both hosts: publishes to the shard, and messages to the client's edge."""
+    here, there = cluster.hosts
+    user = user_of(cluster.shard_on(there), "bulk")
+    sent = [{"user": user, "type": "test.message", "id": f"bulk-{n}", "data": {"n": n, "text": chr(97 + n) * 50_000}} for n in range(12)]
+    seen = cluster.at(here)
+    got: list[Any] = []
+    async with seen.connect(user) as socket:
+        await seen.publish(*sent)
+        while len(got) < len(sent):
+            got += (await seen.receive(socket, "messages"))["messages"]
+    assert [(message["id"], message["data"]) for message in got] == [(item["id"], item["data"]) for item in sent]
+
+
+class Once:
+    """Messages that are published once, by a publisher that does not repeat, at an edge of one's choice.
+
+    Attributes:
+        accepted: user -> ids, answered 202.
+        refused: ids, of which the answer says that they were not accepted.
+        unknown: ids without such an answer.
+    """
+
+    def __init__(self, users: list[str]) -> None:
+        self.accepted: dict[str, set[str]] = {user: set() for user in users}
+        self.refused: set[str] = set()
+        self.unknown: set[str] = set()
+
+    async def publish(self, engine: RunningEngine, user: str, identity: str) -> None:
+        headers = {"Authorization": f"Bearer {engine.token('app', 'publish')}"}
+        item = {"user": user, "type": "test.message", "id": identity}
+        try:
+            async with httpx.AsyncClient(timeout=20, trust_env=False, verify=False) as http:
+                answer = await http.post(f"{engine.url}/v1/notifications", headers=headers, json=item)
+        except httpx.HTTPError:
+            self.unknown.add(identity)
+            return
+        results = answer.json().get("results", [{}])
+        if answer.status_code == 202:
+            self.accepted[user].add(identity)
+        elif results[0].get("reason", "").startswith(NO_ANSWER):
+            self.unknown.add(identity)
+        else:
+            assert answer.status_code in (429, 503), answer.text
+            self.refused.add(identity)
+
+
+@contextlib.contextmanager
+def cable_of_b_pulled(a: Host, b: Host) -> Iterator[None]:
+    with b.unplugged():
+        yield
+
+
+@contextlib.contextmanager
+def b_not_reaching_a(a: Host, b: Host) -> Iterator[None]:
+    with b.not_reaching(a):
+        yield
+
+
+def assert_whole(books: dict[str, Any]) -> None:
+    print(books)
+    assert books["accepted"] > 0
+    assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("cut", [cable_of_b_pulled, b_not_reaching_a])
+async def test_a_cut_for_seconds_loses_nothing_and_every_answer_given_meanwhile_is_true(
+    cluster: EngineOnHosts, cut: Callable[[Host, Host], AbstractContextManager[None]]
+) -> None:
+    a, b = cluster.hosts
+    name = cut.__name__
+    users = [user_of(shard, name) for shard in (0, 1)]
+    once = Once(users)
+    async with AsyncExitStack() as stack:
+        traffics = [
+            await stack.enter_async_context(Traffic(cluster.at(host).url, cluster.token, f"{name}-{host.name}", **SOME)) for host in (a, b)
+        ]
+        with cut(a, b):
+            cut_at_s = time.monotonic()
+            posts = []
+            for number in itertools.count():
+                if time.monotonic() - cut_at_s > CUT_S:
+                    break
+                posts += [
+                    asyncio.create_task(once.publish(cluster.at(host), user, f"{user}-{host.name}-{number}"))
+                    for host in (a, b) for user in users
+                ]  # fmt: skip
+                await asyncio.sleep(0.2)
+        back_at_s = time.monotonic()
+        print(name, "back after", [round(await traffic.flowing(back_at_s, LATE_S), 1) for traffic in traffics])
+        await asyncio.gather(*posts)
+        for traffic in traffics:
+            assert_whole(await traffic.finish(LATE_S))
+    print({user: len(ids) for user, ids in once.accepted.items()}, "refused", len(once.refused), "unknown", len(once.unknown))
+    for user in users:
+        got = await everything_of(cluster.at(a), user)
+        assert once.accepted[user] <= got
+        assert not got & once.refused
+        assert got <= once.accepted[user] | once.unknown
+
+
+async def everything_of(engine: RunningEngine, user: str) -> set[str]:
+    """The ids of a user's messages, up to one that is published now."""
+    await until_done(lambda: engine.publish({"user": user, "type": "test.message", "id": "last"}), AssertionError, within_s=LATE_S)
+    got: list[dict[str, Any]] = []
+    async with engine.connect(user) as socket:
+        while not got or got[-1]["id"] != "last":
+            got += (await engine.receive(socket, "messages", LATE_S))["messages"]
+            await socket.send(json.dumps({"type": "ack", "seq": got[-1]["seq"]}))
+    assert [message["seq"] for message in got] == list(range(1, len(got) + 1))
+    return {message["id"] for message in got} - {"last"}
+
+
+async def test_a_host_that_is_lost_loses_nothing_and_its_clients_resume_on_the_other(cluster: EngineOnHosts) -> None:
+    a, b = cluster.hosts
+    lost_shard = cluster.shard_on(b)
+    async with AsyncExitStack() as stack:
+        stays = await stack.enter_async_context(Traffic(cluster.at(a).url, cluster.token, "stays", **SOME))
+        moves = await stack.enter_async_context(Traffic(cluster.at(b).url, cluster.token, "moves", **SOME))
+        b.kill()
+        killed_at_s = time.monotonic()
+        await moves.move(stays.url)
+        back_s = [round(await traffic.flowing(killed_at_s, LATE_S), 1) for traffic in (stays, moves)]
+        print("a host lost: served again after", back_s)
+        for traffic in (stays, moves):
+            assert_whole(await traffic.finish(LATE_S))
+    seen = cluster.at(a)
+    assert [row["node"] for row in seen.status()["shards"]] == [a.address, a.address], f"shard {lost_shard} was on b"
+    cluster.join(b)
+    status = await asyncio.to_thread(seen.status_when, lambda status: status["ready"], LATE_S)
+    assert {row["node"] for row in status["edges"]} == {a.address, b.address}
+    await cluster.at(b).publish({"user": "again", "type": "test.message"})
