@@ -607,7 +607,8 @@ def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: byt
         head += b"\xfe" + struct.pack("!H", size)
     else:
         head += b"\xff" + struct.pack("!Q", size)
-    return head + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    key = (mask * (size // 4 + 1))[:size]
+    return head + mask + (int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(size)
 
 
 @contextlib.asynccontextmanager
