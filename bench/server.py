@@ -23,6 +23,7 @@ from bench.processes import BY_PROGRAM, Processes
 from bench.system import System
 from engine.auth.tokens import mint
 from engine.cli.settings import variable
+from engine.store.embedded_redis import dying_with_parent
 from tests.support.free_port import free_port
 from tests.support.load.poster import Poster
 
@@ -111,7 +112,9 @@ def engine(**options: object) -> Iterator[Engine]:
         env |= {variable(name): str(value) for name, value in settings.items()}
         log = Path(folder, "engine.log")
         with log.open("wb") as output:
-            process = subprocess.Popen([sys.executable, "-m", "engine", "up"], env=env, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                dying_with_parent([sys.executable, "-m", "engine", "up"]), env=env, stdout=output, stderr=subprocess.STDOUT
+            )
         try:
             _wait_ready(process, port, log)
             yield Engine(process.pid, port, Path(folder, "data"), int(str(settings["edges"])))

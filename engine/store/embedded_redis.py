@@ -52,7 +52,6 @@ _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
 _STEADY_S: Final = 10.0  # after running this long the restart backoff begins anew
 
-# Runs before redis-server in the same process: requests a signal at the death of the parent, and checks that it is alive still.
 # A separate program instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
 _DIE_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
@@ -60,8 +59,17 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+os.execvp(sys.argv[2], sys.argv[2:])
 """
+
+
+def dying_with_parent(command: Sequence[str | Path]) -> list[str]:
+    """The same command, which gets SIGTERM when this process ends, also when it is killed.
+
+    Another program runs before it in the same process: it asks for a signal at the death of the parent, and checks that it is alive still.
+    Elsewhere than on Linux there is no such signal.
+    """
+    return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *map(str, command)]
 
 
 def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -201,7 +209,7 @@ class EmbeddedRedis:
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), str(self.server.path), *self._arguments(),
+            *dying_with_parent([self.server.path, *self._arguments()]),
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach it: the engine stops it last
         )  # fmt: skip

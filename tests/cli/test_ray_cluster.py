@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.store.embedded_redis import dying_with_parent
 from engine.store.server_program import find_server
 from tests.support.free_port import free_port
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
@@ -43,7 +44,7 @@ def folder() -> Iterator[Path]:
 def network_redis(folder: Path) -> Iterator[str]:
     port = free_port()
     options = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always --dir {folder}"
-    process = subprocess.Popen([find_server(), *options.split()], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(dying_with_parent([find_server(), *options.split()]), stdout=subprocess.DEVNULL)
     wait_for_port(port, process)
     yield f"redis://127.0.0.1:{port}/0"
     process.terminate()
@@ -57,10 +58,10 @@ def cluster(folder: Path) -> Iterator[str]:
     resources = '{"engine_shard": 2, "engine_scheduler": 1, "engine_edge": 1}'
     checkout = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
-        [
+        dying_with_parent([
             Path(sys.executable).with_name("ray"), "start", "--head", "--block", f"--port={port}", f"--resources={resources}",
             "--include-dashboard=false", "--num-cpus=2", f"--temp-dir={folder}/ray", "--disable-usage-stats",
-        ],
+        ]),
         env=os.environ | {"PYTHONPATH": str(checkout)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for_port(port, process)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engine.errors import ConfigError
+from engine.store.embedded_redis import dying_with_parent
 from engine.store.server_program import ServerProgram, find_server, program_at
 from tests.support.missing_programs import missing
 
@@ -28,7 +29,7 @@ class RedisServer:
     def start(self) -> None:
         self.socket.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [self.program, "--unixsocket", self.socket, "--dir", self.folder, *self.options],
+            dying_with_parent([self.program, "--unixsocket", self.socket, "--dir", self.folder, *self.options]),
             stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 10

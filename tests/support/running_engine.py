@@ -20,6 +20,7 @@ import httpx
 import jwt
 from websockets.asyncio.client import ClientConnection, connect
 
+from engine.store.embedded_redis import dying_with_parent
 from tests.support.process_tree import tree
 
 START_TIMEOUT_S = 110
@@ -49,7 +50,9 @@ class RunningEngine:
         with self.output.open("ab") as output:
             printed = output.tell()
             self.process = subprocess.Popen(
-                [*self.place, sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", str(self.data_dir), *self.options],
+                dying_with_parent(
+                    [*self.place, sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", self.data_dir, *self.options]
+                ),
                 stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -14,6 +14,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
+from engine.store.embedded_redis import dying_with_parent
 from engine.store.server_program import find_server
 from tests.support.free_port import free_port
 
@@ -45,7 +46,7 @@ class Server:
         return Redis(host="127.0.0.1", port=self.port, password=self._password, socket_timeout=5)
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(dying_with_parent(self._arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + _START_S
         with self.client() as client:
             while True:
