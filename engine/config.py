@@ -48,7 +48,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Port = 8000
     allowed_origins: tuple[str, ...] = ()  # empty: the engine's own origin only
     heartbeat_ms: Positive = 30_000  # half of the 60 s after which common proxies close a silent connection
-    drain_ms: Positive = 2000  # a close handshake takes a round trip; an operator at Ctrl-C waits this long
     drain_spread_ms: Positive = 5000  # an edge of 10 000 clients sends 2 000 of them elsewhere in each second
     offline_after_ms: Positive = 30_000  # three or four of the reconnect delays that clients are given
 
@@ -58,7 +57,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_memory_bytes_max: NonNegative = 0  # 0: a third of the machine's; rewriting its file may take as much again
     redis_durability: Literal["required", "reported"] = "required"  # a 202 must not promise what the Redis behind it does not keep
     redis_replicas_min: NonNegative = 0  # 0: a fail-over may lose the last moments
-    redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
 
     # -- published: [auth] ---------------------------------------------------------------------------------------------
     jwt_secret: str = ""  # empty and no key below: made, and kept in the data directory with mode 0600
@@ -69,8 +67,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- published: [delivery] -----------------------------------------------------------------------------------------
     ttl_s_default: Positive = 72 * 3600  # a weekend, and a day
-    retry_first_ms: Positive = 100  # above most round trips, so that few messages are sent twice
-    retry_cap_ms: Positive = 2000
     retry_tries: Positive = 3  # a client that has missed three is disconnected or stuck
     digest_ms: Positive = 3_600_000
 
@@ -82,10 +78,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offline_max: Positive = 10_000  # nobody reads further back after an absence
     offline_bytes_max: Positive = 16 << 20  # and their bytes: 10 000 messages of 1.6 KB
     user_forget_s: Positive = 90 * 86_400  # a season: then nobody comes back for a notification
-    timers_per_user_max: Positive = 10_000  # as many as a mailbox keeps
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
-    session_stream_max: Positive = 1_000_000  # about 100 MB in Redis
 
     # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
     # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
@@ -137,6 +131,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # beyond which the session would be reset and everything sent again, and four of its batches
 
     # -- internal: delivery --------------------------------------------------------------------------------------------
+    retry_first_ms: Positive = 100  # above most round trips, so that few messages are sent twice
+    retry_cap_ms: Positive = 2000
     window: Positive = 256  # unacknowledged messages in flight per connection
     window_bytes: Positive = 1 << 20  # and their bytes: a window of the largest messages must not be 16 MiB
     ack_timeout_factor: float = 1.8  # of the smoothed round trip
@@ -155,6 +151,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deliver_bytes_max: Positive = 256 << 10  # messages coalesced into one frame
 
     # -- internal: connections -----------------------------------------------------------------------------------------
+    drain_ms: Positive = 2000  # a close handshake takes a round trip; an operator at Ctrl-C waits this long
     heartbeat_max_ms: Positive = 120_000  # on a jittery network the interval grows: 30 -> 60 -> 120 s
     pong_timeout_ms: Positive = 5000
     client_timeout_ms: Positive = 60_000  # sent to clients: they reconnect after this long without a frame
@@ -177,6 +174,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
 
     # -- internal: mailboxes -------------------------------------------------------------------------------------------
+    session_stream_max: Positive = 1_000_000  # about 100 MB in Redis
     sweep_ms: Positive = 300_000
     recent_ids: Positive = 256  # per mailbox in memory: answers a publisher's quick retry without Redis
     hot_messages_max: Positive = 1024  # per mailbox in memory; the rest is read from the offline stream when needed
@@ -226,6 +224,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pressure_calm_ms: Positive = 1000  # a level ends after so long below 70 % of what began it, or the same messages would come and go
 
     # -- internal: timers ----------------------------------------------------------------------------------------------
+    timers_per_user_max: Positive = 10_000  # as many as a mailbox keeps
     timer_horizon_ms: Positive = 60_000  # durable timers due within it are in the wheel
     timer_load_max: Positive = 2000  # loaded from Redis in one go: a few ms of Redis and of the scheduler; the next page follows at once
     timer_load_bytes: Positive = 4 << 20  # and their bytes, which Redis has to hold for the reply
@@ -267,6 +266,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     breaker_probes: Positive = 10  # unanswered at once while it is tried again, and as many decide
 
     # -- internal: operating -------------------------------------------------------------------------------------------
+    redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops

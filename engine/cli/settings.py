@@ -75,7 +75,6 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "port": "port of the edges; 0 picks a free one",
             "allowed_origins": "other origins whose pages may connect from a browser; `*` for all",
             "heartbeat_ms": "time between heartbeats; below the idle timeout of proxies in between",
-            "drain_ms": "time for connections to close when the engine stops",
             "drain_spread_ms": "time over which the clients of a drained edge are spread; when the engine stops, their reconnects",
             "offline_after_ms": "time after an abnormal close in which a user who neither reconnects nor probes is not yet offline",
         },
@@ -88,7 +87,6 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "redis_memory_bytes_max": "memory of the engine's own Redis; at nine tenths of it 429; 0: a third of the machine's",
             "redis_durability": "of your Redis: `required` refuses one that fsyncs too late, `reported` says so on /readyz and in 202s",
             "redis_replicas_min": "replicas that must have a write before it is answered",
-            "redis_timeout_ms": "time for one command",
         },
     ),
     "auth": Section(
@@ -105,8 +103,6 @@ SECTIONS: Final[Mapping[str, Section]] = {
         "how long, and how often, a message is tried",
         {
             "ttl_s_default": "lifetime of a message published without `ttl`",
-            "retry_first_ms": "shortest wait for an acknowledgement before a message is sent again; doubles each time",
-            "retry_cap_ms": "longest such wait",
             "retry_tries": "sends of one message on one connection; then it waits for the next connection",
             "digest_ms": "time a user's digest gathers before it is sent",
         },
@@ -121,10 +117,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",
             "offline_bytes_max": "and their bytes in storage, approximately",
             "user_forget_s": "after this long without activity a user without profile and subscriptions is forgotten",
-            "timers_per_user_max": "delayed messages pending per user",
             "data_bytes_max": "`data` of one message, as JSON",
             "shard_memory_bytes_max": "messages and mailboxes in one shard's memory; beyond it 429",
-            "session_stream_max": "entries kept in `session:stream`, approximately",
         },
     ),
     "tenants": Section(

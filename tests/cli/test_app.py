@@ -137,7 +137,8 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_started(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_redis_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    found = engine_command("up", "--port", "0", "--redis", "redis://:hush@127.0.0.1:1/0", cwd=tmp_path, ENGINE_REDIS_TIMEOUT_MS="300")
+    patience = {"ENGINE_INTERNAL_REDIS_TIMEOUT_MS": "300"}
+    found = engine_command("up", "--port", "0", "--redis", "redis://:hush@127.0.0.1:1/0", cwd=tmp_path, **patience)
     assert found.returncode == 1
     assert "redis://:***@127.0.0.1:1/0 does not answer" in found.stderr
     assert "hush" not in found.stderr + found.stdout
