@@ -31,7 +31,7 @@ class Frame(msgspec.Struct):
     messages: list[Message] = []
 
 
-_frames = msgspec.json.Decoder(Frame)
+decode_frame = msgspec.json.Decoder(Frame).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,20 +43,23 @@ class Client(Listener):
             return
         payload = frame.get_payload_as_memoryview()
         self.books.bytes_delivered += len(payload)
-        text = _frames.decode(payload)
+        text = decode_frame(payload)
         if text.type == "messages":
             self.on_messages(transport, text.messages)
         elif text.type == "welcome" and not self.ready.done():
             self.ready.set_result(None)
 
     def on_messages(self, transport: WSTransport, messages: list[Message]) -> None:
-        last = messages[-1]
-        transport.send(WSMsgType.TEXT, b'{"type":"ack","seq":%d}' % last.seq)
-        self.ledger.position = last.event_id
-        books, ledger = self.books, self.ledger
-        now = books.clock()
-        for message in messages:
-            books.take(ledger, message.data, now)
+        transport.send(WSMsgType.TEXT, take(self.books, self.ledger, messages))
+
+
+def take(books: Books, ledger: Ledger, messages: Sequence[Message]) -> bytes:
+    """Enter the messages of a frame in the books; returns the ACK."""
+    last, now = messages[-1], books.clock()
+    ledger.position = last.event_id
+    for message in messages:
+        books.take(ledger, message.data, now)
+    return b'{"type":"ack","seq":%d}' % last.seq
 
 
 async def connect(books: Books, ledger: Ledger, port: int, token: str) -> Client:

@@ -7,29 +7,28 @@ server advises before they return, which spreads the storm. For this one an edge
 With `--cut N`, instead: N users lose their connections at once while messages to them go on, and return as the server advises: after the
 delays of the welcome, with their jitter, and after `Retry-After` where an edge admits no more. Users that were not cut get messages all
 the while, from and to a process of their own; their latency is that of slices before the cut and after it, until all are back. An edge
-admits `--admit` connections a second.
+admits `--admit` connections a second. Those who are cut are a process at the lowest priority: in production they have machines of their
+own. `cores` is the CPU of the engine's processes in each slice, `first_attempts_s` when the first and the last cut user asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import statistics
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
 import uvloop
-from picows import WSError, WSHandshakeError
 
-from bench import beside
-from bench.books import Books, Ledger, Listener, now_s
+from bench import beside, herd
+from bench.books import Books, now_s
 from bench.processes import CpuMeter
 from bench.progress import Phases
 from bench.server import Engine, engine
 from bench.system import Measurement, System, per_message_us
-from bench.workloads import BATCH, connect_all, full_load, open_loop, senders
+from bench.workloads import BATCH, connect_all, full_load, senders
 from engine.config import Config
 
 USERS = 1000
@@ -41,8 +40,7 @@ _CUT_PER_S = 300.0  # messages to those who are cut, before, meanwhile and after
 _SLICE_S = 8.0
 _BETWEEN_S = 1.0  # from the end of a slice to the next: its last messages arrive
 _SLICES_BEFORE = 3
-_START_S = 6.0  # for the process of the untouched users
-_CONNECTING_AT_ONCE = 200
+_START_S = 6.0  # for the process of the untouched users to connect
 _NOTICE_S = 1.0  # for the system to notice that the clients have gone, and to write what it must
 
 
@@ -97,107 +95,48 @@ async def measure(system: System, users: int, each: int, phases: Phases) -> dict
     }
 
 
-class _Herd:
-    """Users who return as the server advises."""
-
-    def __init__(self, system: System, books: Books) -> None:
-        self._system = system
-        self._books = books
-        self._chance = random.Random(1)
-        self.refused = 0  # attempts that an edge did not admit
-        self.failed = 0  # attempts that failed otherwise
-
-    async def join(self) -> list[Listener]:
-        """All of them, for the first time."""
-        gate = asyncio.Semaphore(_CONNECTING_AT_ONCE)
-
-        async def one(ledger: Ledger) -> Listener:
-            async with gate:
-                return await self._come(ledger, 0)
-
-        return await asyncio.gather(*map(one, self._books.ledgers))
-
-    async def come_back(self) -> list[Listener]:
-        """All of them, after they were cut in this moment."""
-
-        async def one(ledger: Ledger) -> Listener:
-            await asyncio.sleep(self._delay_s(0))
-            return await self._come(ledger, 1)
-
-        return await asyncio.gather(*map(one, self._books.ledgers))
-
-    async def _come(self, ledger: Ledger, attempt: int) -> Listener:
-        while True:
-            try:
-                return await self._system.connect(self._books, ledger)
-            except WSHandshakeError as refusal:
-                answer = refusal.response
-                retry_after = None if answer is None else answer.headers.get("Retry-After")
-                self.refused += retry_after is not None
-                self.failed += retry_after is None
-                wait_s = float(retry_after) + self._chance.random() if retry_after else self._delay_s(attempt)
-            except (WSError, OSError, TimeoutError):
-                self.failed += 1
-                wait_s = self._delay_s(attempt)
-            attempt += 1
-            await asyncio.sleep(wait_s)
-
-    def _delay_s(self, attempt: int) -> float:
-        delays, jitter = _DEFAULTS.reconnect_delays_ms, _DEFAULTS.reconnect_jitter
-        return delays[min(attempt, len(delays) - 1)] / 1000 * self._chance.uniform(1 - jitter, 1 + jitter)
-
-
 async def measure_cut(system: Engine, users: int, admit_per_s: int, phases: Phases) -> dict[str, Any]:
     """One result of `--cut`."""
-    books = Books(users)
-    herd = _Herd(system, books)
-    with phases.phase("connecting"):
-        listeners = await herd.join()
-    (sender,) = await senders(system, books, 1)
-    await full_load([sender], books, users)  # so that every client has a cursor
-    herd.refused = herd.failed = 0
-
     period_s = _SLICE_S + _BETWEEN_S
-    storm_s = users / admit_per_s + 2 * max(_DEFAULTS.reconnect_delays_ms) / 1000
-    slices = _SLICES_BEFORE + math.ceil(storm_s / period_s)
+    lead_s = _SLICES_BEFORE * period_s
+    slices = math.ceil((users / admit_per_s + 2 * max(_DEFAULTS.reconnect_delays_ms) / 1000) / period_s)
+    with phases.phase("connecting"):
+        crowd = await herd.Elsewhere.start(herd.Task(system.pid, system.port, users, _CUT_PER_S, lead_s, slices * period_s))
     start_s = now_s() + _START_S
-    cut_s = start_s + _SLICES_BEFORE * period_s
-    starts = [start_s + number * period_s for number in range(slices)]
+    cut_s = start_s + lead_s
+    starts = [start_s + number * period_s for number in range(_SLICES_BEFORE + slices)]
     task = beside.Task(system.pid, system.port, users, _UNTOUCHED, _UNTOUCHED_PER_S, _SLICE_S, starts)
     with phases.phase("messages before, meanwhile and after"):
         measuring = asyncio.ensure_future(beside.measure_elsewhere(task))
+        returning = asyncio.ensure_future(crowd.cut(cut_s))
         await asyncio.sleep(start_s - now_s())
-        loading = asyncio.ensure_future(open_loop([sender], books, _CUT_PER_S, slices * period_s))
-        await asyncio.sleep(cut_s - now_s())
-        before = books.received, books.repeated
-        for listener in listeners:
-            listener.drop()
-        listeners = await herd.come_back()
-        back_s = now_s() - cut_s
-        untouched = await measuring
-        await loading
+        spent = []
+        for number in range(_SLICES_BEFORE + slices):
+            meter = CpuMeter(system.processes)
+            await asyncio.sleep(start_s + number * period_s + _SLICE_S - now_s())
+            spent.append({role: round(seconds / _SLICE_S, 3) for role, seconds in meter.spent_s().items()})
+            await asyncio.sleep(start_s + (number + 1) * period_s - now_s())
+        untouched, back = await measuring, await returning
     status: dict[str, Any] = await system.status()
-    sender.close()
-    for listener in listeners:
-        listener.drop()
-    received, repeated = books.received - before[0], books.repeated - before[1]
-    meanwhile = untouched.figures_ms[_SLICES_BEFORE : _SLICES_BEFORE + max(math.ceil(back_s / period_s), 1)]
-    alone = untouched.figures_ms[:_SLICES_BEFORE]
+    last = _SLICES_BEFORE + max(math.ceil(back.all_back_s / period_s), 1)
+    alone, meanwhile = untouched.figures_ms[:_SLICES_BEFORE], untouched.figures_ms[_SLICES_BEFORE:last]
     p99_before = statistics.median(ms["p99"] for ms in alone)  # medians: one stall of the machine decides the 99th percentile of a slice
     p99s = sorted(ms["p99"] for ms in meanwhile)
     return {
         "bench": "storm",
         "system": system.name,
         "case": {"cut": users, "admitted_per_s": admit_per_s, "untouched": _UNTOUCHED},
-        "all_back_s": round(back_s, 2),
+        "first_attempts_s": back.first_attempts_s,
+        "all_back_s": back.all_back_s,
         "untouched_ms": {"before": alone, "meanwhile": meanwhile},
         "untouched_p99_ratio": {"median": round(statistics.median(p99s) / p99_before, 2), "worst": round(p99s[-1] / p99_before, 2)},
-        "received": received,
-        "repeated": repeated,
-        "repeated_pct": round(100 * repeated / max(received, 1), 3),
-        "lost": books.sent - books.received + untouched.lost,
-        "refused_per_client": round(herd.refused / users, 2),
-        "failed_attempts": herd.failed,
+        "cores": {"before": spent[:_SLICES_BEFORE], "meanwhile": spent[_SLICES_BEFORE:last]},
+        "received": back.received,
+        "repeated": back.repeated,
+        "repeated_pct": round(100 * back.repeated / max(back.received, 1), 3),
+        "lost": back.lost + untouched.lost,
+        "refused_per_client": round(back.refused / users, 2),
+        "failed_attempts": back.failed,
         "retried": status["totals"]["retried"],
     }
 

@@ -32,6 +32,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.paced_turns import PacedTurns
 from engine.gateway.pending_calls import CallLimits, PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
@@ -163,6 +165,8 @@ class Gateway:
         self._releasing = False
         self._held_retries: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and messages that it was sent before
         self._connection_admission = ConnectionAdmission(_admission_limits(config), clock())
+        self.closings = PacedTurns(config.closings_per_s)  # of the sockets of connections whose client has left
+        self._detaches = PacedTurns(config.closings_per_s)
         self._just_welcomed: list[Connection] = []  # by the batch that is being handled
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
@@ -249,7 +253,9 @@ class Gateway:
                 del self.connections_of[tenant]
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
-            self._links.send_shard(connection.shard, wire.Detach(connection.id, code), True)
+            shard, record = connection.shard, wire.Detach(connection.id, code)
+            if self._detaches.enter(partial(self._links.send_shard, shard, record, True)):
+                self._links.send_shard(shard, record, True)
 
     def _announce(self, connection: Connection) -> None:
         connection.shard = self.slots.owner(connection.key)

@@ -61,6 +61,7 @@ from engine.api import publish_endpoint
 from engine.auth.tokens import Principal, RawHeaders
 from engine.config import Config
 from engine.errors import Overloaded, Unavailable
+from engine.gateway.paced_turns import PacedTurns
 from engine.http import error_responses
 from engine.http.problems import Problem, bad_request
 from engine.transports import http_framing, websocket_handshake
@@ -115,6 +116,7 @@ class HttpProtocol(asyncio.Protocol):
         _loop: uvicorn's name for the running event loop.
         settings: the engine's.
         open_sockets: admits the connection.
+        openings: of all connections of the server: paces the first request of each.
         fast_paths: what plain requests are answered by; without them the application answers every request.
     """
 
@@ -129,6 +131,7 @@ class HttpProtocol(asyncio.Protocol):
         "_headers",
         "_loop",
         "_open_sockets",
+        "_openings",
         "_parser",
         "_parts",
         "_problem",
@@ -163,6 +166,7 @@ class HttpProtocol(asyncio.Protocol):
         *,
         settings: Config,
         open_sockets: OpenSockets,
+        openings: PacedTurns,
         fast_paths: FastPaths | None,
     ) -> None:
         self._config = config
@@ -171,6 +175,7 @@ class HttpProtocol(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._settings = settings
         self._open_sockets = open_sockets
+        self._openings: PacedTurns | None = openings  # until the first read
         self._fast_paths = fast_paths
         self.transport: asyncio.Transport
         self._connections = cast("MutableSet[Any]", server_state.connections)  # live ones, of which this is one
@@ -310,9 +315,15 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
-        if self._reading is not Reading.ENDED:
+        """Bytes of the client. The first of a connection wait for their turn when many connections have begun at once."""
+        if self._reading is Reading.ENDED:
+            return
+        openings, self._openings = self._openings, None
+        if openings is None or openings.enter(self.resume_reading):
             self._read(data)
+        else:
+            self._unparsed = memoryview(data)
+            self._pause_reading()
 
     def _read(self, data: bytes | memoryview) -> None:
         """Parse what was received as far as it may be, and keep the rest."""

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from engine.config import Config
+from engine.gateway.paced_turns import PacedTurns
 from engine.transports.http_protocol import FastPaths, HttpProtocol
 from engine.transports.open_sockets import OpenSockets, raise_file_limit
 
@@ -95,12 +96,14 @@ def build(application: ASGIApp, config: Config, fast_paths: FastPaths | None = N
     """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    open_sockets = OpenSockets(config, raise_file_limit())
+    open_sockets, openings = OpenSockets(config, raise_file_limit()), PacedTurns(max(config.openings_per_s, config.connections_per_s))
     return EdgeServer(
         uvicorn.Config(
             application,
             loop="none",  # it runs in the caller's
-            http=cast("type[Any]", partial(HttpProtocol, settings=config, open_sockets=open_sockets, fast_paths=fast_paths)),
+            http=cast(
+                "type[Any]", partial(HttpProtocol, settings=config, open_sockets=open_sockets, openings=openings, fast_paths=fast_paths)
+            ),
             ws="none",  # `HttpProtocol` hands WebSockets over by itself; what follows is for `HandshakeProtocol`
             ws_max_size=config.frame_bytes_max,
             ws_per_message_deflate=False,  # 40 KiB and 20 us per message for payloads of a few hundred bytes

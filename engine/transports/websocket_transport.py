@@ -286,6 +286,10 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             library = self._library = ServerProtocol(state=OPEN, max_size=self.gateway.config.frame_bytes_max, logger=quiet)
         return library
 
+    def eof_received(self) -> bool:
+        """The client has left, with or without a closing handshake. When thousands have, the transport stays open until its turn."""
+        return not self.gateway.closings.enter(self._transport.close)
+
     # -- Writing. ----------------------------------------------------------------------------------------------------------
     def on_welcome(self, record: Welcome) -> None:
         # Pending messages follow at once: one write for both saves 5 % of the cost of a reconnect storm.

@@ -213,3 +213,24 @@ async def test_a_removed_user_who_got_a_message_meanwhile_has_that_one_only(redi
     page = (await pages.read([KEY]))[KEY]
     assert page is not None
     assert (page.head, page.floor, page.cold) == (4, 3, (4, 4))
+
+
+async def test_a_checkpoint_of_thousands_leaves_room_for_others_between_its_round_trips(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(redis_client, 0, 1000)
+    await journal.take_over(range(SLOTS))
+    pages = Pages(redis_client, journal.loss_detector, 10_000)
+    sizes: list[int] = []
+    run_many = Script.run_many
+
+    async def counting(script: Script, client: Redis, calls: list[tuple[list[str], list[object]]]) -> object:
+        sizes.append(sum(len(keys) + len(args) for keys, args in calls))
+        return await run_many(script, client, calls)
+
+    monkeypatch.setattr(Script, "run_many", counting)
+    boxes = [mailbox(NOW_MS, 1, key=f"t:u{n}") for n in range(2000)]
+    await pages.write([spill_of(box) for box in boxes], NOW_MS)
+    assert len(sizes) >= 20
+    assert max(sizes) < 1200, "a thousand and at most one run more, which has the mailboxes of one slot"
+    assert set(await pages.read([box.key for box in boxes])) == {box.key for box in boxes}

@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from engine.config import Config
+from engine.gateway.paced_turns import PacedTurns
 from engine.transports.http_protocol import FastPaths, HttpProtocol
 from engine.transports.open_sockets import OpenSockets
 from tests.support.edge_world import SECRET
@@ -112,7 +113,13 @@ class HttpClient:
         self.server_state = ServerState()
         engine = Config(jwt_secret=SECRET, **settings)
         self.protocol = HttpProtocol(
-            config, self.server_state, {}, settings=engine, open_sockets=OpenSockets(engine, FILES_MAX), fast_paths=fast_paths
+            config,
+            self.server_state,
+            {},
+            settings=engine,
+            open_sockets=OpenSockets(engine, FILES_MAX),
+            openings=PacedTurns(engine.openings_per_s),
+            fast_paths=fast_paths,
         )
         self._sent: deque[bytes] = deque()  # and not read yet
         self.transport.resumed = self._deliver
