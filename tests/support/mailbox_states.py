@@ -90,8 +90,10 @@ def mailboxes_after_two_events() -> Iterator[Mailbox]:
 
 def state_of(of: Any) -> dict[str, object]:
     """Everything in a slotted object, and in the connections of a mailbox."""
-    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("memory", "connections")}
+    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("memory", "connections", "path")}
     if isinstance(of, Mailbox):
         state["memory"] = (of.memory.messages, of.memory.bytes, of.memory.freed_bytes)
         state["connections"] = {conn: state_of(connection) for conn, connection in of.connections.items()}
+    elif isinstance(of, Attachment):
+        state["path"] = state_of(of.path)
     return state

@@ -91,6 +91,7 @@ class Group(Struct):
     closing: Sequence[Mailbox] = ()  # with windows that are due
     notes: Sequence[UserChange] = ()  # changes of users' state
     posts: list[Pending] = []  # that the records are the effect of
+    conflated: int = 0  # messages that supersede older ones
 
 
 NEVER: Final = -1
@@ -261,6 +262,7 @@ class GroupBuilder:
         older = self._newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
         verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._conflation)
         stored.supersedes, stored.count = verdict.supersedes, verdict.count
+        self._group.conflated += verdict.supersedes > 0
         if verdict.count > 1:
             stored.envelope = msgspec.structs.replace(envelope, body=counted(envelope.body, verdict.count))
         self._newest[stored.key, collapse] = Collapsing(stored.seq, verdict.count, envelope.priority, envelope.retain)

@@ -246,7 +246,7 @@ def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
     floor, dying = mailbox.floor, mailbox.dying
     if dying and (low := min(dying)) <= floor:
         return low - 1, [*(seq for seq in range(low, floor + 1) if seq not in dying), *sorted(mailbox.acked)]
-    return floor, sorted(mailbox.acked)
+    return floor, sorted(mailbox.acked) if mailbox.acked else []
 
 
 def page_of(mailbox: Mailbox) -> MailboxPage:

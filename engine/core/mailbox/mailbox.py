@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.attachment import Attachment, Conn
-from engine.core.mailbox.memory import MAILBOX_BYTES, MESSAGE_BYTES, RECENT_BYTES, Memory
+from engine.core.mailbox.memory import MAILBOX_BYTES, RECENT_BYTES, Memory
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW
 from engine.core.model.message import TIMER_EFFECT, Collapsing, Message
@@ -42,15 +42,14 @@ class Settlement(Struct, gc=False):
     """The result of an acknowledgement.
 
     Attributes:
-        messages: the settled messages that were in memory.
+        times: of each settled message that was in memory, when it was accepted and when it was first sent on the acknowledging connection;
+            0 for the latter when it was not in flight there.
         revoked: for each other connection, the ids of the settled messages that it was sent.
-        sent_ms: when those of them that were in flight on the acknowledging connection were first sent there.
         news: whether anything was settled.
     """
 
-    messages: list[Message]
+    times: list[tuple[int, int]]
     revoked: dict[Conn, list[str]]
-    sent_ms: list[int]
     news: bool = False
 
 
@@ -239,8 +238,8 @@ class Mailbox:
         body = message.envelope.body
         size = len(body) if type(body) is bytes else 0  # as in `Message.size`
         memory = self.memory
-        memory.messages += 1
-        memory.bytes += size + MESSAGE_BYTES
+        memory.messages_in += 1
+        memory.bytes_in += size
         self.hot_bytes += size
         self.hot[message.seq] = message
         if message.envelope.priority != LOW and message.seq > self.newest_above_low:
@@ -335,7 +334,7 @@ class Mailbox:
         assert seq <= self.head, "nobody can have handled what was never numbered"
         floor = self.floor
         if seq <= floor:
-            return Settlement([], {}, [])
+            return Settlement([], {})
         if by is None:
             return self._settle_range(seq, None)
         by.measure(seq, now_ms, policy)
@@ -343,28 +342,29 @@ class Mailbox:
             return self._settle_range(seq, by)
         # The common case: everything above the floor is in memory, nothing was retried, and no other connection needs a revocation.
         hot, flight = self.hot, by.flight
-        messages: list[Message] = []
-        sent_ms: list[int] = []
+        times: list[tuple[int, int]] = []
         size = landed = 0
-        for number in range(floor + 1, seq + 1):
-            message = hot.pop(number)
-            messages.append(message)
+        while floor < seq:  # nearly always once
+            floor += 1
+            message = hot.pop(floor)
             body = message.envelope.body
             length = len(body)
             if type(body) is bytes:  # as in `Message.size`
                 size += length
-            flown = flight.pop(number, None)
-            if flown is not None:
+            flown = flight.pop(floor, None)
+            if flown is None:
+                times.append((message.accepted_ms, 0))
+            else:
                 landed += length
-                sent_ms.append(flown[0])
+                times.append((message.accepted_ms, flown[0]))
         by.flight_bytes -= landed
         self.hot_bytes -= size
-        self.memory.remove(len(messages), size)
+        self.memory.remove(len(times), size)
         self.floor = seq
-        return Settlement(messages, {}, sent_ms, True)
+        return Settlement(times, {}, True)
 
     def _settle_range(self, seq: int, by: Attachment | None) -> Settlement:
-        result = Settlement([], {}, [], True)
+        result = Settlement([], {}, True)
         if seq - self.floor <= len(self.hot) + 8:
             numbers: Iterable[int] = range(self.floor + 1, seq + 1)
         else:
@@ -376,7 +376,7 @@ class Mailbox:
                 size += message.size
                 self._settle(message, by, result)
         self.hot_bytes -= size
-        self.memory.remove(len(result.messages), size)
+        self.memory.remove(len(result.times), size)
         if self.cold and self.cold[0] <= seq:
             self._revoke_cold(self.cold[0], seq, by, result)
         self._absolve(seq)
@@ -389,7 +389,7 @@ class Mailbox:
 
     def settle(self, seqs: Iterable[int], by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
         """Settle exactly these numbers; ignores numbers that are neither pending nor dying."""
-        result = Settlement([], {}, [])
+        result = Settlement([], {})
         highest = 0
         for seq in seqs:
             if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
@@ -461,15 +461,14 @@ class Mailbox:
                 ]
 
     def _settle(self, message: Message, by: Attachment | None, result: Settlement) -> None:
-        seq = message.seq
-        result.messages.append(message)
+        seq, first_sent_ms = message.seq, 0
         for connection in self.connections.values():
             sent_ms = connection.land(message)
             if connection is by:
-                if sent_ms is not None:
-                    result.sent_ms.append(sent_ms)
+                first_sent_ms = sent_ms or 0
             elif sent_ms is not None or seq <= connection.sent:
                 result.revoked.setdefault(connection.conn, []).append(message.envelope.id)
+        result.times.append((message.accepted_ms, first_sent_ms))
 
     def _pass_acked(self) -> None:
         while self.floor + 1 in self.acked:

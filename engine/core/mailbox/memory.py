@@ -16,36 +16,48 @@ RECENT_BYTES: Final = 180
 
 
 class Memory:
-    """The totals of one shard.
+    """The totals of one shard. It counts what came and what left, which costs two additions for each; the rest follows from these.
 
     Attributes:
-        messages: messages in memory.
+        messages_in, messages_out: messages that came to memory, and that left it, since the start.
+        bytes_in, bytes_out: their bodies, and what mailboxes without messages grew and shrank by, in bytes.
         cold: numbers in the cold ranges of mailboxes in memory.
         windows: open aggregation windows of mailboxes in memory.
-        bytes: bytes of memory of mailboxes and their messages.
-        freed_bytes: bytes that left memory since the start; only grows.
         low_spilled: messages of low priority that left memory for the offline stream since the start.
     """
 
-    __slots__ = ("bytes", "cold", "freed_bytes", "low_spilled", "messages", "windows")
+    __slots__ = ("bytes_in", "bytes_out", "cold", "low_spilled", "messages_in", "messages_out", "windows")
 
     def __init__(self) -> None:
-        self.messages = 0
+        self.messages_in = self.messages_out = 0
+        self.bytes_in = self.bytes_out = 0
         self.cold = 0
         self.windows = 0
-        self.bytes = 0
-        self.freed_bytes = 0
         self.low_spilled = 0
 
+    @property
+    def messages(self) -> int:
+        """Messages in memory."""
+        return self.messages_in - self.messages_out
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory of mailboxes and their messages."""
+        return self.bytes_in - self.bytes_out + self.messages * MESSAGE_BYTES
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes that left memory since the start; only grows."""
+        return self.bytes_out + self.messages_out * MESSAGE_BYTES
+
     def remove(self, messages: int, size: int) -> None:
-        """Subtract `messages` messages that left memory; `size` is the total of their bodies in bytes."""
-        size += messages * MESSAGE_BYTES
-        self.messages -= messages
-        self.bytes -= size
-        self.freed_bytes += size
+        """Count messages that left memory; `size` is the total of their bodies in bytes."""
+        self.messages_out += messages
+        self.bytes_out += size
 
     def resize(self, delta: int) -> None:
-        """Add `delta` bytes (may be negative): the change in size of a mailbox without its messages."""
-        self.bytes += delta
+        """Count a change in size of a mailbox without its messages, in bytes; negative when it shrank."""
         if delta < 0:
-            self.freed_bytes -= delta
+            self.bytes_out -= delta
+        else:
+            self.bytes_in += delta

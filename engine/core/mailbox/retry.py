@@ -47,14 +47,17 @@ class RetryPolicy(Struct, frozen=True):
         return min(base * (1 << (tries - 1)), self.cap_ms)
 
 
-class EdgeRoundTrip(Struct):
+class EdgeRoundTrip:
     """The shared round-trip estimate of all connections of one edge, smoothed with gain 1/8; expires after `PATH_MEMORY_MS`.
 
     It starts at 0, so that a few clients that do not acknowledge do not delay the others.
     """
 
-    smoothed_ms: float = 0.0
-    sampled_ms: int = 0
+    __slots__ = ("sampled_ms", "smoothed_ms")
+
+    def __init__(self) -> None:
+        self.smoothed_ms = 0.0
+        self.sampled_ms = 0
 
     def rtt_ms(self, now_ms: int) -> float:
         """Return the estimate; 0 without a sample in the last `PATH_MEMORY_MS`."""

@@ -43,7 +43,7 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
     Returns `None` when there is nothing to send, to load or to hold.
     """
     head = mailbox.head
-    if (connection.stalled and not mailbox.resume(connection, now_ms)) or (seq := max(connection.sent, mailbox.floor) + 1) > head:
+    if (connection.stalled and not mailbox.resume(connection, now_ms)) or (seq := connection.sent + 1) > head:
         return None
     flight, hot = connection.flight, mailbox.hot
     if seq == head and len(flight) < limits.window and not hold_low:  # the common case: one new message, the only unsent one
@@ -54,6 +54,7 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
             connection.flight_bytes += len(body)
             connection.sent = seq
             return Sendable([[(seq, message.attempts + 1, body)]])
+    seq = max(seq, mailbox.floor + 1)
     result = Sendable([])
     batch: list[tuple[int, int, bytes]] | None = None
     size = 0

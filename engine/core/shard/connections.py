@@ -236,12 +236,13 @@ class Connections:
         mailbox, connection = found
         if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
             return
-        if not 0 <= record.seq <= mailbox.head:
-            detail = f"nothing beyond {mailbox.head} was sent, {record.seq} cannot be acknowledged"
+        seq = record.seq
+        if not 0 <= seq <= mailbox.head:
+            detail = f"nothing beyond {mailbox.head} was sent, {seq} cannot be acknowledged"
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle_through(record.seq, connection, now_ms, self._limits.retry), connection, now_ms)
+        self.settled(mailbox, mailbox.settle_through(seq, connection, now_ms, self._limits.retry), connection, now_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
@@ -350,7 +351,10 @@ class Connections:
 
     def take_handled(self) -> list[Handled]:
         """Removes and returns the settlements, for the next group; to be given back by `handled_again` if it is refused."""
-        handled = [Handled(key, *settled_numbers(mailbox)) for key, mailbox in self._acked.items()]
+        handled = []
+        for key, mailbox in self._acked.items():
+            floor, acked = settled_numbers(mailbox)
+            handled.append(Handled(key, floor, acked))
         self._acked.clear()
         self._acked_since_ms = 0
         return handled

@@ -18,7 +18,6 @@ from engine.core.mailbox.mailbox import Mailbox, Settlement
 COUNTERS: Final = (
     "published",
     "delivered",
-    "acknowledged",
     "retried",
     "stalled",
     "dead_lettered",
@@ -44,8 +43,8 @@ COUNTERS: Final = (
 LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 60_000)
 """Upper bounds of the latency histograms; one more bucket counts everything slower."""
 
-_BUCKET_OF: Final = bytes(bisect_left(LATENCY_BUCKETS_MS, ms) for ms in range(256))
-"""The bucket of each time below 256 ms: an index costs a third of a bisection, and nearly every message needs two or three."""
+_EXACT_MS: Final = 256
+"""Times below it are counted for each millisecond: an index costs a third of a bisection, and nearly every message needs two or three."""
 
 
 SESSION_EVENTS_MAX: Final = 100_000
@@ -69,6 +68,43 @@ class SessionEvent(Struct):
     online: bool | None = None
 
 
+class Latencies:
+    """How many messages took how long.
+
+    Attributes:
+        exact: the number of messages for each whole millisecond below `_EXACT_MS`; where many are counted, their owner counts here.
+    """
+
+    __slots__ = ("_other", "_other_ms", "exact")
+
+    def __init__(self) -> None:
+        self.exact = [0] * _EXACT_MS
+        self._other = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+        self._other_ms = 0
+
+    def add_other(self, ms: int) -> None:
+        """Count a time that has no place in `exact`; a negative one, after the clock was set back, as 0 ms."""
+        self._other[bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+        self._other_ms += max(ms, 0)
+
+    def buckets(self) -> list[int]:
+        """One number for each of `LATENCY_BUCKETS_MS`, and one for everything slower."""
+        counts = list(self._other)
+        for ms, count in enumerate(self.exact):
+            counts[bisect_left(LATENCY_BUCKETS_MS, ms)] += count
+        return counts
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return sum(self.exact) + sum(self._other)
+
+    @property
+    def sum_ms(self) -> int:
+        """All times together; never shrinks."""
+        return self._other_ms + sum(ms * count for ms, count in enumerate(self.exact))
+
+
 class ShardOutput:
     """The output and counters of one shard; see the module's text.
 
@@ -77,20 +113,16 @@ class ShardOutput:
         to_schedulers: (timer partition, record), in the order in which they are sent.
         session_events: connects, disconnects and changes of presence, oldest first.
         counters: one number for each name in `COUNTERS`.
-        latency: histogram of acceptance to ACK, one number for each bucket. It includes the time in which a user was offline.
-        send_latency: of acceptance to the first send, on connections that were open at the acceptance.
-        ack_latency: of the first send on a connection to the ACK by that connection.
-        latency_sum_ms, send_latency_sum_ms, ack_latency_sum_ms: of the times that each counts; none shrinks when the clock is set back.
+        latency: from acceptance to ACK, of all that were acknowledged. It includes the time in which a user was offline.
+        send_latency: from acceptance to the first send, on connections that were open at the acceptance.
+        ack_latency: from the first send on a connection to the ACK by that connection.
     """
 
     __slots__ = (
         "ack_latency",
-        "ack_latency_sum_ms",
         "counters",
         "latency",
-        "latency_sum_ms",
         "send_latency",
-        "send_latency_sum_ms",
         "session_events",
         "to_edges",
         "to_schedulers",
@@ -101,8 +133,7 @@ class ShardOutput:
         self.to_schedulers: list[tuple[int, Struct]] = []
         self.session_events: deque[SessionEvent] = deque(maxlen=SESSION_EVENTS_MAX)
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self.latency, self.send_latency, self.ack_latency = ([0] * (len(LATENCY_BUCKETS_MS) + 1) for _ in range(3))
-        self.latency_sum_ms = self.send_latency_sum_ms = self.ack_latency_sum_ms = 0
+        self.latency, self.send_latency, self.ack_latency = Latencies(), Latencies(), Latencies()
 
     def take_session_events(self, count_max: int) -> list[SessionEvent]:
         """Remove and return up to `count_max` of the oldest session events; pass them to `return_session_events` if the write fails."""
@@ -115,22 +146,20 @@ class ShardOutput:
         self.session_events.extendleft(reversed(taken[max(len(taken) - room, 0) :]))
 
     def acknowledged(self, settled: Settlement, now_ms: int) -> None:
-        """Count acknowledged messages, and the times since their acceptance and since they were first sent."""
-        latency, ack_latency = self.latency, self.ack_latency
-        latency_sum_ms = ack_latency_sum_ms = 0
-        for message in settled.messages:
-            ms = now_ms - message.accepted_ms
-            latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
-            latency_sum_ms += ms
-        for sent_ms in settled.sent_ms:
-            ms = now_ms - sent_ms
-            ack_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
-            ack_latency_sum_ms += ms
-        if latency_sum_ms > 0:
-            self.latency_sum_ms += latency_sum_ms
-        if ack_latency_sum_ms > 0:
-            self.ack_latency_sum_ms += ack_latency_sum_ms
-        self.counters["acknowledged"] += len(settled.messages)
+        """Count acknowledged messages by the times since their acceptance and since they were first sent."""
+        latency, ack_latency = self.latency.exact, self.ack_latency.exact
+        for accepted_ms, sent_ms in settled.times:
+            ms = now_ms - accepted_ms
+            if 0 <= ms < _EXACT_MS:
+                latency[ms] += 1
+            else:
+                self.latency.add_other(ms)
+            if sent_ms:
+                ms = now_ms - sent_ms
+                if 0 <= ms < _EXACT_MS:
+                    ack_latency[ms] += 1
+                else:
+                    self.ack_latency.add_other(ms)
 
     def sent(self, mailbox: Mailbox, messages: Sequence[tuple[int, int, bytes]], open_since_ms: int, now_ms: int) -> None:
         """Count messages of the mailbox, (sequence number, attempt, body), that are sent for the first time on a connection.
@@ -138,15 +167,15 @@ class ShardOutput:
         Their time from acceptance until now counts if the connection was open then: otherwise it would be the time offline.
         """
         self.counters["delivered"] += len(messages)
-        hot, send_latency, sum_ms = mailbox.hot, self.send_latency, 0
+        hot, send_latency = mailbox.hot, self.send_latency.exact
         for seq, attempt, _ in messages:
             accepted_ms = hot[seq].accepted_ms
             if attempt == 1 and open_since_ms <= accepted_ms:
                 ms = now_ms - accepted_ms
-                send_latency[_BUCKET_OF[ms] if 0 <= ms < 256 else bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
-                sum_ms += ms
-        if sum_ms > 0:
-            self.send_latency_sum_ms += sum_ms
+                if 0 <= ms < _EXACT_MS:
+                    send_latency[ms] += 1
+                else:
+                    self.send_latency.add_other(ms)
 
     def histograms(self) -> dict[str, list[list[int]] | int]:
         """Return the latencies for `stats`: [upper bound in ms, count] in growing order; the last bound is -1, for everything slower.
@@ -155,5 +184,5 @@ class ShardOutput:
         """
         bounds = (*LATENCY_BUCKETS_MS, -1)
         named = {"latency": self.latency, "send_latency": self.send_latency, "ack_latency": self.ack_latency}
-        sums_ms = {f"{name}_sum_ms": getattr(self, f"{name}_sum_ms") for name in named}
-        return {name: [[bound, count] for bound, count in zip(bounds, counts, strict=True)] for name, counts in named.items()} | sums_ms
+        counts = {name: [[bound, count] for bound, count in zip(bounds, times.buckets(), strict=True)] for name, times in named.items()}
+        return counts | {f"{name}_sum_ms": times.sum_ms for name, times in named.items()}

@@ -24,6 +24,7 @@ repeat unanswered posts, and the schedulers fire unconfirmed timers again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -331,19 +332,16 @@ class ShardCore:
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
-        published = conflated = 0
-        for record in group.records:
-            if isinstance(record, StoredMessage):
-                published += 1
-                conflated += record.supersedes > 0
-            elif isinstance(record, Counted):
-                counters["merged"] += not record.seq
-            elif isinstance(record, Decided):
-                counters[record.entry.event] += 1
-            else:
-                counters["windows_closed"] += isinstance(record, Ended)
-        counters["published"] += published
-        counters["conflated"] += conflated
+        counts = Counter(map(type, group.records))
+        counters["published"] += counts[StoredMessage]
+        counters["conflated"] += group.conflated
+        counters["windows_closed"] += counts[Ended]
+        if counts[Counted] or counts[Decided]:
+            for record in group.records:
+                if isinstance(record, Counted):
+                    counters["merged"] += not record.seq
+                elif isinstance(record, Decided):
+                    counters[record.entry.event] += 1
 
     def replayed(self) -> None:
         """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""
@@ -491,6 +489,7 @@ class ShardCore:
         memory = self.mailbox_store.memory
         return {
             **self.output.counters,
+            "acknowledged": self.output.latency.count,
             "users": len(self.mailboxes),
             "connections": self.connections.count,
             "suspects": self.connections.presence.suspects,

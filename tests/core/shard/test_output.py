@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.core.shard import output as module
-from engine.core.shard.output import SessionEvent, ShardOutput
+from engine.core.shard.output import LATENCY_BUCKETS_MS, Latencies, SessionEvent, ShardOutput
 from tests.support.shard_world import EDGE, World
 
 HOUR_MS = 3_600_000
@@ -144,3 +148,18 @@ def test_an_outage_with_many_reconnects_stays_within_the_limit(monkeypatch: pyte
         world.core.pages_loaded(dict.fromkeys(world.core.take_pages_wanted()), world.now_ms)
         world.detach(1)
     assert len(world.core.output.session_events) == 5
+
+
+@given(times_ms=st.lists(st.integers(-300, 100_000) | st.integers(0, 300)))
+def test_times_are_counted_in_their_buckets_and_added_up_a_negative_one_as_0(times_ms: list[int]) -> None:
+    latencies = Latencies()
+    for ms in times_ms:
+        if 0 <= ms < len(latencies.exact):
+            latencies.exact[ms] += 1
+        else:
+            latencies.add_other(ms)
+    expected = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+    for ms in times_ms:
+        expected[bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
+    assert latencies.buckets() == expected
+    assert (latencies.count, latencies.sum_ms) == (len(times_ms), sum(max(ms, 0) for ms in times_ms))
