@@ -66,7 +66,7 @@ class _Namespace:
         self._process = subprocess.Popen(
             [
                 "setpriv", "--pdeathsig=KILL", "unshare", "--fork", "--kill-child", *(f"--{kind}" for kind in kinds),
-                "sh", "-c", f"set -e; trap '' CHLD; {prepare}; echo made; exec sleep infinity",
+                "sh", "-c", f"set -e; {prepare}; echo made; exec env --ignore-signal=CHLD sleep infinity",
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         )  # fmt: skip
