@@ -12,6 +12,8 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
+from functools import partial
+from operator import lt
 from typing import Any
 
 import httpx
@@ -21,8 +23,9 @@ from engine.core.model.routing import mailbox_key, spread
 from tests.support.chaos.traffic import Traffic
 from tests.support.engine_on_hosts import EngineOnHosts
 from tests.support.hosts import Host
+from tests.support.process_tree import role_of
 from tests.support.running_engine import RunningEngine
-from tests.support.waiting import until_done
+from tests.support.waiting import until, until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -68,18 +71,21 @@ async def test_a_message_arrives_and_a_client_resumes_on_whichever_hosts_they_ar
             cursor = message["event_id"]
 
 
-async def test_batches_above_100_kib_arrive_whole_on_the_other_host(cluster: EngineOnHosts) -> None:
-    """Ray sends what is larger through its object store, at both hosts: publishes to the shard, and messages to the client's edge."""
+async def test_batches_above_100_kib_arrive_whole_through_the_object_stores_of_both_hosts(cluster: EngineOnHosts) -> None:
+    """Publishes on their way to the shard, and messages on theirs to the client's edge."""
     here, there = cluster.hosts
     user = user_of(cluster.shard_on(there), "bulk")
     sent = [{"user": user, "type": "test.message", "id": f"bulk-{n}", "data": {"n": n, "text": chr(97 + n) * 50_000}} for n in range(12)]
     seen = cluster.at(here)
+    stored = {host: cluster.objects_stored(host) for host in cluster.hosts}
     got: list[Any] = []
     async with seen.connect(user) as socket:
         await seen.publish(*sent)
         while len(got) < len(sent):
             got += (await seen.receive(socket, "messages"))["messages"]
     assert [(message["id"], message["data"]) for message in got] == [(item["id"], item["data"]) for item in sent]
+    for host in cluster.hosts:
+        await until(partial(cluster.objects_stored, host), LATE_S, holds=partial(lt, stored[host]), look_s=0.1)
 
 
 class Once:
@@ -200,3 +206,9 @@ async def test_a_host_that_is_lost_loses_nothing_and_its_clients_resume_on_the_o
     status = await asyncio.to_thread(seen.status_when, lambda status: status["ready"], LATE_S)
     assert {row["node"] for row in status["edges"]} == {a.address, b.address}
     await cluster.at(b).publish({"user": "again", "type": "test.message"})
+
+
+def test_an_engine_that_stops_leaves_the_ray_cluster_running(cluster: EngineOnHosts) -> None:
+    assert cluster.stop() == 0
+    for host in cluster.hosts:
+        assert "raylet" in {role_of(pid) for pid in host.pids()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 import secrets
 import socket
 import subprocess
@@ -26,6 +27,11 @@ from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 PORT: Final = 8000  # of the edges, on every host
 _RAY_PORT: Final = 6380
 _REDIS_PORT: Final = 6379
+_RAY_SETTINGS: Final = {
+    "RAY_AUTH_MODE": "token",  # `ray start --address` presents none by itself
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_debug_dump_period_milliseconds": "1000",  # for `objects_stored`
+}
 _ROOM: Final = 2
 """Shards that a host takes, so that one takes over those of the other."""
 
@@ -76,7 +82,13 @@ class EngineOnHosts(RunningEngine):
         else:
             command = file["worker_start_ray_commands"][1]
         given = {"RAY_OVERRIDE_RESOURCES": json.dumps(resources), "RAY_HEAD_IP": self.hosts[0].address}  # as `ray up` does
-        return host.start(command, **given, RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
+        return host.start(command, **given, **_RAY_SETTINGS)
+
+    def objects_stored(self, host: Host) -> int:
+        """How many objects Ray's object store on this host has taken, made there or received; up to a second old."""
+        (report,) = (host.folder / "ray").glob("session_[0-9]*/logs/debug_state.txt")
+        found = re.search(r"ObjectManager\.ObjectAdded - (\d+) total", report.read_text())
+        return int(found[1]) if found else 0
 
     def at(self, host: Host) -> RunningEngine:
         """The engine as clients of the edge on this host see it."""

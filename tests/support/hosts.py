@@ -220,6 +220,10 @@ class Host:
         self._started.append(process)
         return process
 
+    def pids(self) -> list[int]:
+        """All processes on it, as this process's namespace numbers them, but for those that a test started and that still run."""
+        return tree(self._pid())
+
     def output(self) -> str:
         """What its commands have printed."""
         return (self.folder / "output.txt").read_text(errors="replace")

@@ -20,7 +20,6 @@ TOGETHER: Final = {
         "tests/api/test_subscriptions.py",
         "tests/browser/test_demo_page.py",
         "tests/cli/test_app.py",
-        "tests/cli/test_ray_cluster.py",
         "tests/client/test_client.py",
         "tests/fuzz/test_boundaries.py",
         "tests/fuzz/test_engine.py",
