@@ -1,22 +1,28 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim fuzz static bench clean lock browser
+.PHONY: help run test check sim fuzz format static bench clean lock browser
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
+# uv installs on all cores, a minute faster than pip. It has none of pip's settings (a mirror, wheels in a folder): where only those lead to
+# the packages, it fails and pip installs.
+install = $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r $(1) 2>/dev/null || \
+	$(PIP) --require-hashes -r $(1)
 # The first interpreter that is new enough; PYTHON=/path/to/python overrides.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
 # Tests that compute are spread over the workers; those that share an engine, or a browser, stay together on one of them
-# (tests/support/worker_groups.py). Two workers, whatever the machine: with a third the groups that start engines slow each other down
-# more than the others gain.
+# (tests/support/worker_groups.py). Three workers for all tests, whatever the machine: two at most wait for engines at a time, and one computes
+# meanwhile.
 # Without these options pytest runs everything in one process, which is what a debugger wants.
 # A worker that ends (a test took too long) ends the run: pytest-xdist 3.8 replaces it, and may then wait for ever for the others.
-SPREAD := -n 2 --max-worker-restart 0
+SPREAD := --max-worker-restart 0 -n
 
 help: ## this text
 	@echo "ray-notification-engine"
@@ -30,11 +36,14 @@ help: ## this text
 run: $(VENV)/.installed ## start the engine on this machine (installs itself into .venv first)
 	@exec $(BIN)/python -m engine up
 
-test: $(VENV)/.installed-test static browser ## everything: format, lint, types, all tests (engine, chaos, browser), about ten minutes
-	@$(BIN)/python -m pytest -q $(SPREAD) --durations=10
+# Types are checked beside the tests, which wait a lot.
+test: $(VENV)/.installed-test format browser ## everything: format, lint, types, all tests (engine, chaos, browser), about eight minutes
+	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
+	$(BIN)/python -m pytest -q $(SPREAD) 3 --durations=10; tests=$$?; \
+	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
 
 check: static ## format, lint, types and the fast tests, a minute or two
-	@$(BIN)/python -m pytest -q $(SPREAD) --quick -m "not engine and not browser and not slow"
+	@$(BIN)/python -m pytest -q $(SPREAD) 2 --quick -m "not engine and not browser and not slow"
 
 sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
@@ -42,9 +51,11 @@ sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 f
 fuzz: $(VENV)/.installed-test ## send anything to a running engine: HOURS=1 for longer, SEED=7 for the same again, ONLY=http,frames
 	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
-static: $(VENV)/.installed-test
+format: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+
+static: format
 	@$(BIN)/mypy
 
 bench: $(VENV)/.installed-test ## measure on this machine; BENCH=latency, BENCH="report --peers", BENCH=--help and so on
@@ -68,13 +79,14 @@ $(BIN)/python:
 # The lock pins versions and hashes; the project itself is linked, not copied, and built with the locked setuptools.
 $(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) (once; a minute or two)"
-	@$(PIP) --require-hashes -r requirements.txt
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements-test.txt >$(VENV)/uv.txt && $(PIP) --require-hashes -r $(VENV)/uv.txt
+	@$(call install,requirements.txt)
 	@PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
 	@echo "installing what the tests need"
-	@$(PIP) --require-hashes -r requirements-test.txt
+	@$(call install,requirements-test.txt)
 	@touch $@
 
 browser:

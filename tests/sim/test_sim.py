@@ -17,13 +17,16 @@ from tests.sim.many import Totals, run_here, trace
 from tests.sim.shrink import report
 from tests.sim.world import Options, World
 
-SEEDS = 200
-"""Of 400 worlds the rarest fault or situation (a digest) is met by 22: among 200 it is missing once in 80 000 draws, and each of the others
-more rarely. So these are enough to show that everything was exercised, in 40 s of one core; new seeds are for `make sim`, by the hour."""
+SEEDS = 100
+"""Worlds of every run, 20 s of one core. New seeds are for `make sim`, by the hour."""
+
+SEEDS_MAX = 400
+"""The rarest situation is met by two of 100 worlds: where a change moves what happens in which world, a few more have to meet it."""
 
 PART = 20  # seeds of one test: none may take minutes, on any machine
 FIRST_SEED = 1
 PARTS = range(FIRST_SEED, FIRST_SEED + SEEDS, PART)
+MORE = range(FIRST_SEED + SEEDS, FIRST_SEED + SEEDS_MAX, PART)
 
 ONCE_BROKEN = (247, 524, 905, 993, 3047, 79090, 910072)
 """Seeds that found a defect, in the engine or in the books."""
@@ -37,18 +40,19 @@ def run_part(first: int) -> Totals:
 
 
 @pytest.mark.parametrize("first", [pytest.param(first, marks=() if first == FIRST_SEED else pytest.mark.slow) for first in PARTS])
-def test_no_promise_is_broken_in_two_hundred_worlds(first: int) -> None:
+def test_no_promise_is_broken_in_a_hundred_worlds(first: int) -> None:
     totals = run_part(first)
     assert not totals.failed, "\n\n".join(report(Options(seed)) for seed in list(totals.failed)[:1])
     assert totals.steps >= PART * Options(0).steps
 
 
 @pytest.mark.slow
-def test_two_hundred_worlds_meet_every_fault_and_every_situation() -> None:
+def test_the_worlds_meet_every_fault_and_every_situation() -> None:
     faulthandler.cancel_dump_traceback_later()  # alone it runs all parts: minutes on a busy machine, and it ends by itself
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
-    for first in PARTS:
-        totals.merge(run_part(first))
+    for first in (*PARTS, *MORE):
+        if first in PARTS or totals.never():
+            totals.merge(run_part(first))
     print(f"{totals.seeds} seeds, {totals.steps} steps, {totals.virtual_s:.0f} s of simulated time in {totals.real_s:.0f} s of one core")
     assert not totals.never(), "never exercised, so nothing is known about it"
 

@@ -33,6 +33,12 @@ TOGETHER: Final = {
 }
 """Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
 
+COMPUTING: Final = frozenset({"worlds"})
+"""Groups that keep a processor busy. The others mostly wait, for engines whose own processes then compute."""
+
+ENGINES_AT_ONCE: Final = 2
+"""Groups that wait, under way at the same time. More of them would slow each other down; a further worker computes meanwhile."""
+
 ENGINES: Final = {"engine": "engine", "victim": "chaos", "upgraded": "old data"}
 """The group of the tests that use a fixture: in another group they would start one more engine."""
 
@@ -43,16 +49,25 @@ def group_of(nodeid: str) -> str | None:
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Each group on one worker, and no two on the same one while another worker is free for it."""
+    """Each group on one worker, no two on the same one, and at most `ENGINES_AT_ONCE` of those that wait for engines or a browser."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
 
     def _assign_work_unit(self, node: Any) -> None:
         """A worker that has a group under way is given a single test; the others get the groups first."""
-        busy = any(scope in TOGETHER and not all(unit.values()) for scope, unit in self.assigned_work.get(node, {}).items())
-        groups = [] if busy else [group for group in TOGETHER if group in self.workqueue]
-        scope = next(iter(groups), None) or next((scope for scope in self.workqueue if scope not in TOGETHER), None)
+        under_way = {other: self.assigned_work[other].keys() & TOGETHER.keys() for other in self.nodes}
+        waiting = sum(bool(groups - COMPUTING) for groups in under_way.values())
+        allowed = () if under_way[node] else (TOGETHER.keys() if waiting < ENGINES_AT_ONCE else COMPUTING)
+        scope = next((group for group in TOGETHER if group in allowed and group in self.workqueue), None)
+        scope = scope or next((scope for scope in self.workqueue if scope not in TOGETHER), None)
         if scope is not None:
             self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Also forgets a unit that is done: the scheduler counts what is left over all units of a worker, after every test."""
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
