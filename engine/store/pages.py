@@ -28,6 +28,9 @@ _SLOT_MESSAGES = 500
 _ROUND_TRIP_RUNS = 64
 """Streams trimmed per round trip."""
 
+_MEASURED_ENTRIES = 64
+"""The size of a stream is measured when it passes a multiple of so many entries; both scripts have the number."""
+
 _ROUND_TRIP_WORDS = 1000
 """Keys and arguments of a checkpoint's runs per round trip: about a hundred mailboxes or five hundred messages, some 3 ms of Redis, and 2
 of the shard to write them. Groups are appended between two round trips, so the checkpoint of thousands who have left delays nobody else."""
@@ -163,21 +166,18 @@ class Pages:
         for spill in spills:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
         runs = self._runs(by_slot, number, now_ms)
+        grown: list[bytes] = []
         while calls := _round_trip(runs):
-            await _CHECKPOINT.run_many(self._client, calls)
+            for _, *streams in await _CHECKPOINT.run_many(self._client, calls):
+                grown += streams
         self._marks.update(dict.fromkeys(by_slot, number))
         if self._stream_bytes_max:
-            await self._trim(by_slot)
+            await self._trim(grown)
         return {slot_mark_key(slot): number for slot in by_slot}
 
-    async def _trim(self, by_slot: dict[int, list[Spill]]) -> None:
+    async def _trim(self, streams: Sequence[bytes]) -> None:
         """Trim the streams that grew to their bytes. What is trimmed is announced as a gap when it is not found."""
-        calls: list[tuple[list[str], list[object]]] = []
-        for spills in by_slot.values():
-            grown = [spill for spill in spills if spill.entries]
-            if grown:
-                sizes: list[object] = [self._stream_bytes_max, self._stream_count_min, *(len(spill.entries) for spill in grown)]
-                calls.append(([offline_key(spill.key) for spill in grown], sizes))
+        calls = [([stream.decode()], [self._stream_bytes_max, self._stream_count_min, _MEASURED_ENTRIES]) for stream in streams]
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 

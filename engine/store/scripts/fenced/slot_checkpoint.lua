@@ -4,6 +4,7 @@
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
 --   no number up to this one again), entries n, n x (seq, blob)
+-- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing.
 local mark = redis.call('GET', KEYS[2]) or ''
@@ -15,6 +16,7 @@ elseif last > tonumber(ARGV[2]) then
 end
 local maxlen, now = ARGV[4], tonumber(ARGV[5])
 local at = 6
+local reply = {'OK'}
 for i = 7, #KEYS do
   local stream = KEYS[i]
   local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
@@ -38,8 +40,14 @@ for i = 7, #KEYS do
     end
     entry = entry + 2
   end
-  if count > 0 and redis.call('PTTL', stream) < expires - now then
-    redis.call('PEXPIREAT', stream, expires)
+  if count > 0 then
+    if redis.call('PTTL', stream) < expires - now then
+      redis.call('PEXPIREAT', stream, expires)
+    end
+    local length = redis.call('XLEN', stream)
+    if math.floor(length / 64) ~= math.floor((length - count) / 64) then
+      reply[#reply + 1] = stream
+    end
   end
   if page ~= '' then
     redis.call('XTRIM', stream, 'MINID', trim_below .. '-0')
@@ -58,4 +66,4 @@ for i = 7, #KEYS do
   at = entry
 end
 redis.call('SET', KEYS[2], ARGV[1] .. '-' .. ARGV[2])
-return {'OK'}
+return reply
