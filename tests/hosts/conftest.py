@@ -11,11 +11,18 @@ from tests.support.hosts import Network, require_namespaces
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[EngineOnHosts]:
-    """An engine on hosts a and b. It must be whole again when a test ends, but shards may be on the other host."""
+def ray_nodes() -> Iterator[EngineOnHosts]:
+    """Hosts a and b, and on them one Ray cluster and a Redis."""
     require_namespaces()
     with Network() as network:
         running = EngineOnHosts(network.host("a"), network.host("b"))
-        running.start()
+        running.start_ray()
         yield running
-        assert running.stop() == 0
+
+
+@pytest.fixture(scope="package")
+def cluster(ray_nodes: EngineOnHosts) -> Iterator[EngineOnHosts]:
+    """An engine on hosts a and b. It must be whole again when a test ends, but shards may be on the other host."""
+    ray_nodes.start()
+    yield ray_nodes
+    assert ray_nodes.stop() == 0

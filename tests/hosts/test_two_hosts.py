@@ -1,6 +1,7 @@
 """The promises, where edge, shard and storage are on different hosts, and where a host or the cable to it is lost.
 
-The tests are in this order because a shard stays where it is: the last one leaves both on the host that was not lost.
+The tests are in this order because each leaves something to the next: a shard stays where it is, so when a host was lost both are on the
+other.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ def user_of(shard: int, name: str) -> str:
     """A user that this one of two shards owns."""
     slots = spread(2)
     return next(user for user in (f"{name}-{number}" for number in range(1000)) if slots.owner(mailbox_key("default", user)) == shard)
+
+
+def ray_runs(host: Host) -> bool:
+    return "raylet" in {role_of(pid) for pid in host.pids()}
+
+
+def test_the_commands_of_the_deploy_file_make_one_ray_cluster_of_the_hosts(ray_nodes: EngineOnHosts) -> None:
+    assert all(ray_runs(host) for host in ray_nodes.hosts)
 
 
 def test_every_host_has_a_shard_and_an_edge(cluster: EngineOnHosts) -> None:
@@ -200,15 +209,17 @@ async def test_a_host_that_is_lost_loses_nothing_and_its_clients_resume_on_the_o
         print("a host lost: served again after", back_s)
         for traffic in (stays, moves):
             assert_whole(await traffic.finish(LATE_S))
-    seen = cluster.at(a)
-    assert [row["node"] for row in seen.status()["shards"]] == [a.address, a.address], f"shard {lost_shard} was on b"
+    assert [row["node"] for row in cluster.at(a).status()["shards"]] == [a.address, a.address], f"shard {lost_shard} was on b"
+
+
+async def test_a_host_that_was_lost_and_comes_back_has_an_edge_again(cluster: EngineOnHosts) -> None:
+    a, b = cluster.hosts
     cluster.join(b)
-    status = await asyncio.to_thread(seen.status_when, lambda status: status["ready"], LATE_S)
+    status = cluster.at(a).status_when(lambda status: status["ready"], LATE_S)
     assert {row["node"] for row in status["edges"]} == {a.address, b.address}
     await cluster.at(b).publish({"user": "again", "type": "test.message"})
 
 
 def test_an_engine_that_stops_leaves_the_ray_cluster_running(cluster: EngineOnHosts) -> None:
     assert cluster.stop() == 0
-    for host in cluster.hosts:
-        assert "raylet" in {role_of(pid) for pid in host.pids()}
+    assert all(ray_runs(host) for host in cluster.hosts)

@@ -52,8 +52,8 @@ class EngineOnHosts(RunningEngine):
         options = f"--address auto --redis {redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(hosts)}"
         super().__init__(head.folder, *options.split(), env=head.environment(), place=head.command())
 
-    def start(self) -> None:
-        """Start Redis, the Ray nodes and the engine; returns when it is ready."""
+    def start_ray(self) -> None:
+        """Start Redis and the Ray cluster, which `start` needs; returns when all nodes are in it."""
         head, *others = self.hosts
         head.start(
             f"exec {find_server()} --bind {head.address} --port {_REDIS_PORT} --requirepass {self._password} "
@@ -64,7 +64,6 @@ class EngineOnHosts(RunningEngine):
         joining += [self._start_ray(host) for host in others]
         for process, host in zip(joining, self.hosts, strict=True):
             assert process.wait(START_TIMEOUT_S) == 0, host.output()
-        super().start()
 
     def join(self, host: Host) -> None:
         """Let a host that was off take part again: what its machine image, or the autoscaler, would do."""
@@ -81,6 +80,8 @@ class EngineOnHosts(RunningEngine):
             command = file["head_start_ray_commands"][1].replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
         else:
             command = file["worker_start_ray_commands"][1]
+        # Ray gives a node 30 s for its start, which a busy machine exceeds.
+        command = f"until {{ {command}; }}; do ray stop --force; done"
         given = {"RAY_OVERRIDE_RESOURCES": json.dumps(resources), "RAY_HEAD_IP": self.hosts[0].address}  # as `ray up` does
         return host.start(command, **given, **_RAY_SETTINGS)
 
