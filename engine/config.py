@@ -84,6 +84,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
     # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
     tenant_requests_per_s: NonNegative = 0
+    tenant_users_max: NonNegative = 0
+    tenant_stored_bytes_max: NonNegative = 0
+    tenant_topics_max: NonNegative = 0
     tenant_signal_names_max: NonNegative = 0
 
     # -- internal: identity --------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class _Api:
     async def event(self, request: Request) -> Response:
         """`POST /v1/events`: an event for the rules."""
         principal = self.authenticate(request, "publish")
-        self.gateway.storage.check_room()
+        self.gateway.check_room(principal.tenant)
         body = await read_body(request.scope, request.receive, self.config)
         return _json({**await self._events.take(body, principal), **self._durability()}, 202)
 
@@ -252,10 +252,11 @@ class _Api:
     async def subscribe(self, request: Request) -> Response:
         """`PUT /v1/subscriptions/{topic}?user=`."""
         principal, key, others = self._subscriber(request)
-        self.gateway.storage.check_room()
+        self.gateway.check_room(principal.tenant)
         topic = self._topic(request)
         if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
+        await subscriptions.check_quota(self.gateway, principal.tenant, [topic])
         return _json(_subscriptions(await subscriptions.change(self.gateway.shard_client, key, add=[topic]), principal, key))
 
     async def unsubscribe(self, request: Request) -> Response:
@@ -288,7 +289,7 @@ class _Api:
     async def set_profile(self, request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
         key = self._user_of(request, own=False)
-        self.gateway.storage.check_room()
+        self.gateway.check_room(split_key(key)[0])
         body = await read_body(request.scope, request.receive, self.config)
         return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
 

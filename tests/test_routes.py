@@ -307,7 +307,9 @@ async def test_the_status_of_the_engine_is_for_operators_and_an_admin_sees_its_t
     async with edge_world() as world, world.http(scopes="operator admin") as operator, world.http(tenant="acme") as admin:
         assert (await operator.get("/v1/status")).json() == {"version": "test"}
         async with world.connect("u1"), world.connect("u2", token=world.token("u2", tenant="acme")) as socket:
-            assert (await admin.get("/v1/status")).json() == {"tenant": "acme", "connections": 1, "signal_names": 0, "quotas": {}}
+            assert (await admin.get("/v1/status")).json() == {
+                "tenant": "acme", "connections": 1, "users": 0, "stored_bytes": 0, "topics": 0, "signal_names": 0, "quotas": {}
+            }  # fmt: skip
             await socket.close()
             await until(lambda: not world.gateway.connections_of["acme"])
         assert (await admin.get("/v1/status")).json()["connections"] == 0

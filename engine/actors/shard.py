@@ -9,6 +9,7 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     follow      reads the broadcast log
     pressure    measures it ten times a second, sends held messages, evicts mailboxes
     sweep       removes expired messages of offline users and expired broadcasts
+    tenants     counts what they have in slots that no version before has counted; then asks which have as many users as they may
     links       a server for the edges, a caller per scheduler
 
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
@@ -49,6 +50,7 @@ from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.restore import restore_storage
 from engine.store.slot_map import require_slot_map
+from engine.store.tenant_usage import TenantUsage
 from engine.store.user_entries import drop_user_entries
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,9 @@ is reset, all its connections are announced again, and the same messages are rea
 
 _SEND_BACKLOG_S = 0.01
 """Between looks at that backlog: about what a batch takes."""
+
+_TENANTS_S = 1.0
+"""Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
 
 _QUARANTINE_S = 2.0
 """Seconds a failed shard waits for the write of the quarantine entry before it ends without one."""
@@ -124,6 +129,7 @@ class Shard(Server):
             self._checkpoint_loop,
             self._sweep_loop,
             self._pressure_loop,
+            self._tenants_loop,
         )
         schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
         return [
@@ -502,6 +508,16 @@ class Shard(Server):
                     store.swept(found.key, found.page, found.oldest_expires_ms, swept_ms)
                 else:
                     store.forget(found.key, found.page, swept_ms)
+
+    async def _tenants_loop(self) -> None:
+        usage, users_max = TenantUsage(self._client), self._config.tenant_users_max
+        await self._retry_storage(partial(usage.count_slots, self._core.slot_map.slots_of(self._index)))
+        while users_max:
+            try:
+                self._core.full_tenants = (await usage.full({"users": users_max}))["users"]
+            except StorageUnavailable as error:
+                log.info("shard %d: %s", self._index, error)
+            await asyncio.sleep(_TENANTS_S)
 
 
 def _leaves(errors: BaseExceptionGroup[RecordFailed]) -> Iterator[RecordFailed]:

@@ -78,7 +78,7 @@ class PublishEndpoint:
         tokens.require(principal, "publish")
         self._gateway.tenant_quotas.check_request(principal)
         self._gateway.request_queue.check_unread(principal.tenant)
-        self._gateway.storage.check_room()
+        self._gateway.check_room(principal.tenant)
         return principal
 
     async def publish(self, body: bytes, headers: RawHeaders, principal: Principal) -> bytes:

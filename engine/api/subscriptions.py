@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from engine.core.model.routing import split_key
 from engine.core.wire.records import OK, OVERLOADED, Rejected, Subscribe, Subscribed
 from engine.errors import Overloaded, Unavailable
+from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 
 
@@ -32,13 +34,36 @@ async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), r
 
 
 def begin_change(
-    shard_client: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
+    gateway: Gateway, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
 ) -> None:
-    """Like `change`, without a task of its own, for a frame of a client.
+    """Like `check_quota` and `change`, for a frame of a client; without a task of its own, unless the tenant is full.
 
     Args:
         on_result: called once, with the subscriptions or with an error code.
     """
+    tenant, quotas = split_key(key)[0], gateway.tenant_quotas
+    if not add or not quotas.is_full("topics", tenant):
+        _begin_change(gateway.shard_client, key, add, remove, on_result)
+        return
+
+    def checked(code: str) -> None:
+        if code:
+            on_result(code)
+        else:
+            _begin_change(gateway.shard_client, key, add, remove, on_result)
+
+    quotas.begin_check(tenant, add, checked)
+
+
+async def check_quota(gateway: Gateway, tenant: str, add: Sequence[str]) -> None:
+    """Check that the tenant may have these topics. Raises Problem, 429 or 503."""
+    if gateway.tenant_quotas.is_full("topics", tenant):
+        await gateway.tenant_quotas.check_topics(tenant, add)
+
+
+def _begin_change(
+    shard_client: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
+) -> None:
 
     def answered(answer: Subscribed | Rejected | None) -> None:
         overloaded = answer is not None and answer.status == OVERLOADED

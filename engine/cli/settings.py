@@ -125,6 +125,9 @@ SECTIONS: Final[Mapping[str, Section]] = {
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {
             "tenant_requests_per_s": "requests of one tenant to one edge in a second, and two seconds' worth at once",
+            "tenant_users_max": "users of one tenant who have ever been sent something; beyond it new ones are refused",
+            "tenant_stored_bytes_max": "mailboxes and pending messages of one tenant in storage, approximately",
+            "tenant_topics_max": "different topics that users of one tenant are subscribed to",
             "tenant_signal_names_max": "names of counter signals of one tenant",
         },
     ),

@@ -244,6 +244,16 @@ class Gateway:
             what = "this user begins connections too often" if refused.by_user else "more connections begin than this edge admits"
             raise too_many_requests(f"{what}: come back after the time that Retry-After gives", whole_seconds(refused.retry_ms))
 
+    def check_room(self, tenant: str) -> None:
+        """Check that the tenant may store more.
+
+        Raises:
+            Overloaded: storage is nearly full.
+            Problem: 429, the tenant has used its quota up.
+        """
+        self.storage.check_room()
+        self.tenant_quotas.check_bytes(tenant)
+
     def require_capacity(self) -> None:
         """Check that one more connection may be open. Enough for a poll: it ends with its answer, and costs no more than any request.
 

@@ -22,6 +22,7 @@ from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
+from engine.http.problems import over_quota, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.drafts import Draft
 from engine.publish.results import (
@@ -230,6 +231,8 @@ def _raise_unless_answered(answer: Any) -> None:
     if answer is None:
         raise Unavailable("no answer in time")
     if type(answer) is wire.Rejected:
+        if answer.detail == wire.USERS_FULL:
+            raise over_quota("tenant_users_max", answer.detail, whole_seconds(answer.retry_ms))
         if answer.status == wire.OVERLOADED:
             raise Overloaded(answer.detail, answer.retry_ms)
         raise Unavailable(answer.detail, answer.retry_ms)

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from engine.auth.tokens import OPERATOR, Principal
 from engine.config import Config
 from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 from engine.errors import StorageUnavailable
-from engine.http.problems import over_quota, whole_seconds
+from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, unavailable, whole_seconds
 from engine.store.tenant_usage import Figure
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,13 @@ _TENANTS_MAX: Final = 10_000
 
 
 _ASK_S: Final = 1.0
-_SETTINGS: Final[Mapping[Figure, str]] = {"signal_names": "tenant_signal_names_max"}
+_SETTINGS: Final[Mapping[Figure, str]] = {
+    "users": "tenant_users_max",  # shards refuse: only they know who is new
+    "stored_bytes": "tenant_stored_bytes_max",
+    "topics": "tenant_topics_max",
+    "signal_names": "tenant_signal_names_max",
+}
+_FULL_RETRY_S: Final = 10  # messages are acknowledged, subscriptions ended
 
 
 class UsageStore(Protocol):
@@ -44,6 +50,8 @@ class UsageStore(Protocol):
     async def of(self, tenant: str) -> dict[Figure, int]: ...
 
     async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]: ...
+
+    async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]: ...
 
 
 def quotas_of(config: Config) -> dict[str, int]:
@@ -64,6 +72,8 @@ class TenantQuotas:
         self._clock = clock
         self._limits = {figure: limit for figure, setting in _SETTINGS.items() if (limit := getattr(config, setting))}
         self._full: Mapping[Figure, frozenset[str]] = {}
+        self._usage: UsageStore
+        self._checks: set[asyncio.Future[None]] = set()
         rate = config.tenant_requests_per_s
         self._requests = TokenBuckets(lambda now_ms: TokenBucket(rate, rate * BURST_S, now_ms), _TENANTS_MAX) if rate else None
 
@@ -86,15 +96,52 @@ class TenantQuotas:
         """Whether the tenant had used this quota up when storage was last asked."""
         return tenant in self._full.get(figure, ())
 
-    async def read(self, usage: UsageStore) -> None:
+    def check_bytes(self, tenant: str) -> None:
+        """Raise Problem, 429, when the tenant has stored as many bytes as it may."""
+        if self._full and self.is_full("stored_bytes", tenant):
+            detail = (
+                f"this tenant has {self._config.tenant_stored_bytes_max} bytes in storage, as many as it may, until messages are handled"
+            )
+            raise over_quota("tenant_stored_bytes_max", detail, _FULL_RETRY_S)
+
+    async def check_topics(self, tenant: str, topics: Sequence[str]) -> None:
+        """Check that the tenant may have these topics: while it is full, those that some user of it is subscribed to already.
+
+        Raises:
+            Problem: 429, one would be new; 503, storage does not tell.
+        """
+        try:
+            new = set(topics) - await self._usage.known_topics(tenant, topics)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if new:
+            detail = f"this tenant has {self._config.tenant_topics_max} topics, as many as it may: {min(new)} would be a new one"
+            raise over_quota("tenant_topics_max", detail, _FULL_RETRY_S)
+
+    def begin_check(self, tenant: str, topics: Sequence[str], on_result: Callable[[str], None]) -> None:
+        """As `check_topics`, for a frame of a client. `on_result` is called with an error code, "" when there is none."""
+        check = asyncio.ensure_future(self._check(tenant, topics, on_result))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _check(self, tenant: str, topics: Sequence[str], on_result: Callable[[str], None]) -> None:
+        try:
+            await self.check_topics(tenant, topics)
+        except Problem as problem:
+            on_result("over_quota" if problem.status == 429 else "unavailable")
+        else:
+            on_result("")
+
+    async def read(self) -> None:
         """Ask storage who is full."""
         try:
-            self._full = await usage.full(self._limits)
+            self._full = await self._usage.full(self._limits)
         except StorageUnavailable as error:
             log.info("%s", error)
 
     async def follow(self, usage: UsageStore) -> None:
-        """Ask for ever, if there is a quota to ask about."""
+        """Ask for ever, if there is a quota to ask about. Called once, before the edge serves."""
+        self._usage = usage
         while self._limits:
-            await self.read(usage)
+            await self.read()
             await asyncio.sleep(_ASK_S)

@@ -517,9 +517,12 @@ def _status() -> Schema:
 def _tenant_status() -> Schema:
     return _object(
         "Figures of one tenant.",
-        required=("tenant", "connections", "signal_names", "quotas"),
+        required=("tenant", "connections", "users", "stored_bytes", "topics", "signal_names", "quotas"),
         tenant={"type": "string"},
         connections={"type": "integer", "minimum": 0, "title": "open at the edges that answer"},
+        users={"type": "integer", "minimum": 0, "title": "in storage"},
+        stored_bytes={"type": "integer", "minimum": 0, "title": "of their mailboxes and pending messages, as of the last checkpoint"},
+        topics={"type": "integer", "minimum": 0, "title": "different ones that users are subscribed to"},
         signal_names={"type": "integer", "minimum": 0, "title": "names of counter signals"},
         quotas={"type": "object", "additionalProperties": {"type": "integer"}, "description": "Those in force, by their settings."},
     )

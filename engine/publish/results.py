@@ -27,13 +27,14 @@ from engine.core.wire.records import (
     SCHEDULED,
     SUPPRESSED,
     UNAVAILABLE,
+    USERS_FULL,
     Explain,
     Post,
     Schedule,
     Timer,
     TimerAnswer,
 )
-from engine.http.problems import Problem, conflict, retry_after_s, too_many_requests, unavailable
+from engine.http.problems import Problem, conflict, over_quota, retry_after_s, too_many_requests, unavailable
 from engine.publish.drafts import Draft
 from engine.store.broadcast_stream import Appended
 
@@ -217,7 +218,10 @@ def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], a
     # A shard that refuses returns when to come back, and so does an edge that avoids it; a scheduler that does not has written its queue
     # within a moment, and storage answers again within seconds.
     retry_s = retry_after_s(max((getattr(answer, "retry_ms", 0) for answer in answers), default=0))
-    problem = too_many_requests(detail, retry_s) if status == OVERLOADED else unavailable(detail, retry_s)
+    if any(result.reason == USERS_FULL for result in made):
+        problem = over_quota("tenant_users_max", detail, retry_s)
+    else:
+        problem = too_many_requests(detail, retry_s) if status == OVERLOADED else unavailable(detail, retry_s)
     problem.members |= {"errors": errors, "results": msgspec.to_builtins(made)}
     return problem
 

@@ -10,6 +10,9 @@ from zlib import crc32
 
 from engine.core.model.routing import SLOTS, slot_of
 
+COUNTED: Final = ""
+"""Field of `held_key`, no mailbox key: users and bytes of the slot are counted for their tenants."""
+
 LOOKS_COMPLETE: Final = ""
 """Member of `looks_key`, no mailbox key: pages of versions that had no such index were added to it."""
 
@@ -76,9 +79,24 @@ def floor_key(slot: int) -> str:
     return f"{{s{slot}}}floor"
 
 
+def held_key(slot: int) -> str:
+    """Hash: mailbox key -> bytes of its offline stream as of its last checkpoint, where it has any; `COUNTED` once the slot is counted."""
+    return f"{{s{slot}}}held"
+
+
+def topics_key(slot: int) -> str:
+    """Hash: mailbox key -> subscriptions, joined by line feeds, as counted for the tenant."""
+    return f"{{s{slot}}}topics"
+
+
+def offline_prefix(slot: int) -> str:
+    """Prefix; with a mailbox key of the slot appended, its `offline_key`."""
+    return f"{{s{slot}}}offline:uid:"
+
+
 def offline_key(key: str) -> str:
     """Stream: messages kept for one user, entry id = `<seq>-0`; `key` is the mailbox key `tenant:user`."""
-    return f"{{s{slot_of(key)}}}offline:uid:{key}"
+    return offline_prefix(slot_of(key)) + key
 
 
 def idempotency_key(key: str, id: str) -> str:
@@ -241,6 +259,11 @@ def signals_writer_key(writer: str) -> str:
 def tenants_key(figure: str) -> str:
     """Sorted set: tenant -> how much of `figure` it has in storage (`engine.store.tenant_usage`)."""
     return f"{{tenants}}{figure}"
+
+
+def subscribers_prefix() -> str:
+    """Prefix; with a tenant appended, a hash: topic -> how many of the tenant's users are subscribed to it."""
+    return "{tenants}subscribers:"
 
 
 # -- read by other systems -----------------------------------------------------------------------------------------

@@ -13,7 +13,19 @@ from engine.core.journal.journal_records import MailboxPage, Spill
 from engine.core.journal.salvage import page_with, read_page, salvage_page
 from engine.core.model.routing import slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.keys import floor_key, looks_key, offline_key, page_key, slot_epoch_key, slot_mark_key, windows_key
+from engine.store.keys import (
+    floor_key,
+    held_key,
+    looks_key,
+    offline_key,
+    page_key,
+    slot_epoch_key,
+    slot_mark_key,
+    subscribers_prefix,
+    tenants_key,
+    topics_key,
+    windows_key,
+)
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
 
@@ -193,13 +205,13 @@ class Pages:
                 if run is None:
                     messages = 0
                     run = (
-                        [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)],
+                        _keys_of(slot),
                         [self._loss_detector.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
                     )
                 keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
-                args += [spill.look_ms, spill.removed_at, len(spill.entries)]
+                args += [spill.look_ms, spill.removed_at, spill.topics, len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)
@@ -217,3 +229,10 @@ def _round_trip(runs: Iterator[_Run]) -> list[_Run]:
         if words >= _ROUND_TRIP_WORDS:
             break
     return calls
+
+
+def _keys_of(slot: int) -> list[str]:
+    """The keys of a script run beside its streams."""
+    of_tenants = [tenants_key(figure) for figure in ("users", "stored_bytes", "topics")]
+    of_slot = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)]
+    return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, subscribers_prefix()]

@@ -205,7 +205,7 @@ class WebSocketSession(Connection):
         else:
             self._requests += 1
             self.gateway.frame_requests += 1
-            subscriptions.begin_change(self.gateway.shard_client, self.key, add, remove, self._on_subscribed)
+            subscriptions.begin_change(self.gateway, self.key, add, remove, self._on_subscribed)
 
     def _on_subscribed(self, topics: list[str] | str) -> None:
         """The shard's answer: the user's topics, or the code of an error."""

@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -35,14 +37,19 @@ from engine.core.wire.records import (
     Nack,
     Post,
     Posted,
+    Rejected,
+    SetProfile,
+    Subscribe,
     Welcome,
 )
 from engine.store.keys import dead_letter_key, journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
+from engine.store.tenant_usage import Figure, TenantUsage
 from tests.support.link_peers import Nobody
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
+from tests.support.tenant_recount import counted, recount
 from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
@@ -314,3 +321,57 @@ async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: 
         assert (await successor.attach(2, key)).head == 2
         assert (await successor.post(key, "three")).seq == 3, "no number is given twice"
         assert (await successor.attach(3, BOB)).head == 1
+
+
+async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_and_its_page(config: Config, redis_client: Redis) -> None:
+    lazy = msgspec.structs.replace(config, checkpoint_ms=600_000)
+    async with process(lazy) as dying:
+        for key in (ANN, BOB, "u:ann"):
+            assert (await dying.post(key, "one")).status == ACCEPTED
+        assert (await counted(redis_client, "t"))["users"] == 0, "there is no page yet"
+    async with process(config) as running:
+        for tenant, users in (("t", 2), ("u", 1)):
+            await until(partial(_counts, redis_client, tenant, "users", users))
+            assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
+        running.link.send(Subscribe(800, BOB, ["x", "y"], []))
+        await until(partial(_counts, redis_client, "t", "topics", 2))
+        assert await counted(redis_client, "t") == await recount(redis_client, "t")
+        for key in (ANN, BOB):
+            running.link.send(Erase(900, key))
+    async with process(config) as after:
+        for ref, key in enumerate((ANN, BOB), 900):
+            after.link.send(Erase(ref, key))
+        await until(lambda: len(after.of(ErasureDone)) == 2)
+        assert not any((await counted(redis_client, "t")).values())
+        assert (await counted(redis_client, "u"))["users"] == 1
+
+
+async def _counts(client: Redis, tenant: str, figure: Figure, wanted: int) -> bool:
+    return (await TenantUsage(client).of(tenant))[figure] == wanted
+
+
+async def test_a_tenant_with_as_many_users_as_it_may_gets_no_new_one_and_keeps_those_it_has(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "_TENANTS_S", 0.02)
+    async with process(msgspec.structs.replace(config, tenant_users_max=1)) as running:
+        assert (await running.post(ANN, "one")).status == ACCEPTED
+        await until(lambda: running.shard._core.full_tenants)
+        refused = await running.post(BOB, "one")
+        assert (refused.status, refused.detail) == (wire.OVERLOADED, wire.USERS_FULL)
+        assert refused.retry_ms > 0
+        assert (await running.post(BOB, "one")).status == wire.OVERLOADED, "now that its mailbox is in memory"
+        for ref, question in enumerate((Subscribe(800, BOB, ["x"], []), SetProfile(801, BOB, None)), 800):
+            running.link.send(question)
+            (rejected,) = await until(partial(_rejected, running, ref))
+            assert (rejected.status, rejected.detail) == (wire.OVERLOADED, wire.USERS_FULL)
+        await running.attach(1, BOB)
+        assert (await running.post(ANN, "two")).status == ACCEPTED
+        assert (await running.post("u:bob", "one")).status == ACCEPTED
+        running.link.send(Erase(900, ANN))
+        await until(lambda: running.of(ErasureDone) and not running.shard._core.full_tenants & {"t"})
+        assert (await running.post(BOB, "one")).status == ACCEPTED
+
+
+def _rejected(running: Process, ref: int) -> list[Rejected]:
+    return [record for record in running.of(Rejected) if record.ref == ref]

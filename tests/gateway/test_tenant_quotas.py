@@ -8,7 +8,10 @@ from typing import Any
 import httpx
 from redis.asyncio import Redis
 
-from tests.support.edge_world import DEADLINE_S, edge_world
+from engine.core.wire import records as wire
+from engine.store.keys import subscribers_prefix, tenants_key
+from engine.store.tenant_usage import Figure, TenantUsage
+from tests.support.edge_world import DEADLINE_S, EdgeWorld, edge_world, frame_of
 
 ITEM = {"user": "u1", "type": "test.event"}
 
@@ -59,7 +62,7 @@ async def test_a_tenant_with_all_its_names_of_signals_counts_on_and_gets_no_new_
         async with asyncio.timeout(DEADLINE_S):
             while (await full.get("/v1/status")).json()["signal_names"] < 3:
                 await asyncio.sleep(0.01)
-        await world.gateway.tenant_quotas.read(world.usage)
+        await world.gateway.tenant_quotas.read()
         over_quota(await full.post("/v1/signals", json={"name": "new"}), "tenant_signal_names_max")
         sums = (await full.get("/v1/signals", params={"name": ["n0", "n1", "n2", "n3", "n4", "new"]})).json()["signals"]
         assert sorted(sums.values()) == [0, 0, 0, 1, 1, 1]
@@ -82,3 +85,72 @@ async def test_a_tenant_that_fills_the_batch_of_signals_leaves_room_for_the_othe
         over_quota(await greedy.post("/v1/signals", json={"name": "one more"}), "signals_names_max")
         answer = await other.post("/v1/signals", json=[{"name": str(number)} for number in range(10)])
         assert answer.json() == {"counted": 10, "dropped": 0}
+
+
+async def full(world: EdgeWorld, client: Redis, figure: Figure, amount: int) -> None:
+    """The tenant `full` has so much in storage, and the edge knows."""
+    await client.zadd(tenants_key(figure), {"full": amount})
+    await world.gateway.tenant_quotas.read()
+
+
+async def test_a_tenant_with_all_its_bytes_stores_no_more_until_some_are_handled(redis_client: Redis) -> None:
+    profile = {"zone": "UTC"}
+    async with (
+        edge_world(storage=redis_client, tenant_stored_bytes_max=1000) as world,
+        world.http(tenant="full") as tenant,
+        world.http(tenant="other") as other,
+    ):
+        await full(world, redis_client, "stored_bytes", 999)
+        assert (await tenant.post("/v1/notifications", json=ITEM)).status_code == 202
+        await full(world, redis_client, "stored_bytes", 1000)
+        for answer in (
+            await tenant.post("/v1/notifications", json=ITEM),
+            await tenant.post("/v1/events", json={"type": "a.b"}),
+            await tenant.put("/v1/subscriptions/x"),
+            await tenant.put("/v1/users/u1/profile", json=profile),
+        ):
+            over_quota(answer, "tenant_stored_bytes_max")
+        assert (await tenant.post("/v1/ack", json={"seq": 0})).status_code == 200
+        assert (await tenant.delete("/v1/subscriptions/x")).status_code == 200
+        assert (await other.post("/v1/notifications", json=ITEM)).status_code == 202
+        status = (await tenant.get("/v1/status")).json()
+        assert (status["stored_bytes"], status["quotas"]) == (1000, {"tenant_stored_bytes_max": 1000})
+        await full(world, redis_client, "stored_bytes", 10)
+        assert (await tenant.post("/v1/notifications", json=ITEM)).status_code == 202
+
+
+async def test_a_tenant_with_all_its_topics_may_have_more_subscribers_and_no_new_topic(redis_client: Redis) -> None:
+    async with (
+        edge_world(storage=redis_client, tenant_topics_max=2) as world,
+        world.http(tenant="full") as tenant,
+        world.http(tenant="other") as other,
+        world.connect("u2", token=world.token("u2", tenant="full")) as socket,
+    ):
+        await redis_client.hset(subscribers_prefix() + "full", mapping={"old": 1, "older": 3})
+        await full(world, redis_client, "topics", 2)
+        over_quota(await tenant.put("/v1/subscriptions/new"), "tenant_topics_max")
+        assert (await tenant.put("/v1/subscriptions/old")).status_code == 200
+        assert (await other.put("/v1/subscriptions/new")).status_code == 200
+        await socket.send('{"type":"subscribe","topics":["older","new"]}')
+        assert (await frame_of(socket, "error"))["code"] == "over_quota"
+        await socket.send('{"type":"subscribe","topics":["older"]}')
+        assert (await frame_of(socket, "subscribed"))["topics"] == ["older"]
+        await socket.send('{"type":"unsubscribe","topics":["older"]}')
+        assert (await frame_of(socket, "subscribed"))["topics"] == []
+
+
+async def test_a_new_user_of_a_tenant_that_may_have_no_more_is_refused_by_the_quota_s_name() -> None:
+    async with edge_world() as world, world.http(tenant="full") as tenant:
+        world.shard.status, world.shard.detail = wire.OVERLOADED, wire.USERS_FULL
+        problem = over_quota(await tenant.post("/v1/notifications", json=ITEM), "tenant_users_max")
+        assert problem["results"][0]["reason"] == wire.USERS_FULL
+
+
+async def test_what_storage_said_last_holds_while_it_is_away(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, tenant_stored_bytes_max=1000) as world, world.http(tenant="full") as tenant:
+        await full(world, redis_client, "stored_bytes", 1000)
+        await world.gateway.tenant_quotas.read()
+        away = TenantUsage(Redis.from_url("unix:///nonexistent/redis.sock"))
+        world.gateway.tenant_quotas._usage = away
+        await world.gateway.tenant_quotas.read()
+        over_quota(await tenant.post("/v1/notifications", json=ITEM), "tenant_stored_bytes_max")

@@ -265,6 +265,12 @@ class MiniRedis:
         """In order, where a real server has none."""
         return sorted(self._get(key, set) or ())
 
+    def cmd_hstrlen(self, key: bytes, field: bytes) -> int:
+        return len(self.cmd_hget(key, field) or b"")
+
+    def cmd_hkeys(self, key: bytes) -> list[bytes]:
+        return list(self._get(key, dict) or ())
+
     def cmd_hlen(self, key: bytes) -> int:
         return len(self._get(key, dict) or ())
 
@@ -373,6 +379,13 @@ class MiniRedis:
             added += members.add(member, float(score))
             self.watch("zadd", key, (member, float(score)))
         return added
+
+    def cmd_zincrby(self, key: bytes, by: bytes, member: bytes) -> bytes:
+        members: SortedSet = self._make(key, SortedSet)
+        score = members.scores.get(member, 0.0) + float(by)
+        members.add(member, score)
+        self.watch("zadd", key, (member, score))
+        return number(score)
 
     def cmd_zrem(self, key: bytes, *members: bytes) -> int:
         value = self._get(key, SortedSet)

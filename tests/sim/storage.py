@@ -231,6 +231,9 @@ class Pipeline:
     def zrange(self, key: str, start: int, end: int) -> None:
         self._commands.append(("ZRANGE", key, start, end))
 
+    def hexists(self, key: str, field: str) -> None:
+        self._commands.append(("HEXISTS", key, field))
+
     def hlen(self, key: str) -> None:
         self._commands.append(("HLEN", key))
 

@@ -30,6 +30,7 @@ from tests.sim.known import Violation
 from tests.sim.loop import Process, SimLoop
 from tests.sim.publishers import Manners, Publisher
 from tests.sim.taps import ShardTap
+from tests.sim.tenantbook import check_tenants
 
 EPISODES: Final = {
     "crash-shard": 0.5,
@@ -405,8 +406,9 @@ class World:
             self._full_check()
 
     def _full_check(self) -> None:
-        """The limits, and that every number of a mailbox in memory is in some state: one in none is lost."""
+        """The limits, the figures of tenants, and that every number of a mailbox in memory is in some state: one in none is lost."""
         config = self._config
+        check_tenants(self.cluster.server, self.books.users)
         for index in range(config.shards):
             core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
             if core is None:
@@ -454,6 +456,7 @@ class World:
             for item in publisher.open:
                 raise Violation(f"{item.id or 'an item without id'} of {item.key} was never answered", item.key)
         self.books.check_end()
+        check_tenants(self.cluster.server, self.books.users, counted=True)
 
 
 def _stateless(mailbox: Mailbox) -> list[int]:

@@ -355,9 +355,13 @@ class FakeUsage:
 
     def __init__(self) -> None:
         self.figures: dict[Figure, dict[str, int]] = {figure: {} for figure in FIGURES}
+        self.topics: dict[str, set[str]] = {}  # that some user is subscribed to, by tenant
 
     async def of(self, tenant: str) -> dict[Figure, int]:
         return {figure: used.get(tenant, 0) for figure, used in self.figures.items()}
+
+    async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]:
+        return {topic for topic in topics if topic in self.topics.get(tenant, ())}
 
     async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]:
         return {

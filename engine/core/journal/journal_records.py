@@ -161,6 +161,7 @@ class Spill(Struct):
     closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
     look_ms: int = 0  # when the sweep is to look at the page; 0: never
     removed_at: int = -1  # not below 0: page and stream are deleted first, and numbers up to this one are not used again
+    topics: str = ""  # subscriptions, joined by line feeds
 
 
 class Checkpoint(Struct):
@@ -226,7 +227,9 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0) -> Spill:
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
     page = page_of(mailbox)
     look_ms = page.oldest_expires_ms or (0 if mailbox.has_preferences else forget_at_ms)
-    return Spill(mailbox.key, FORMAT_VERSION + _encoder.encode(page), page.floor + 1, entries, expires_ms, closes_ms, look_ms)
+    topics = "\n".join(sorted(mailbox.topics))
+    blob = FORMAT_VERSION + _encoder.encode(page)
+    return Spill(mailbox.key, blob, page.floor + 1, entries, expires_ms, closes_ms, look_ms, topics=topics)
 
 
 def removal_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:

@@ -148,6 +148,11 @@ class Mailbox:
         return not (self.connections or self.hot or self.dying or self.cold or self.loading or self.open_windows)
 
     @property
+    def is_new(self) -> bool:
+        """Whether the user was never sent anything and has chosen nothing: no page is stored of them."""
+        return self.head == self.start and self.windows is None and self.user_state is None and not self.topics
+
+    @property
     def has_preferences(self) -> bool:
         """Whether the user, or the application for them, has chosen something: a profile or subscriptions."""
         return bool(self.topics) or (self.user_state is not None and self.user_state.profile is not None)

@@ -39,7 +39,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
-from engine.core.model.routing import SlotMap, topic_of
+from engine.core.model.routing import SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -51,11 +51,13 @@ from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
-from engine.core.shard.user_requests import Question, UserRequests, admission_of
+from engine.core.shard.user_requests import MAKES_USERS, Question, UserRequests, admission_of
 from engine.core.wire.records import (
     DEFERRED,
     DUPLICATE,
+    OVERLOADED,
     UNAVAILABLE,
+    USERS_FULL,
     Ack,
     AckIds,
     Attach,
@@ -65,10 +67,14 @@ from engine.core.wire.records import (
     Nack,
     Post,
     Posted,
+    Rejected,
     Rejoin,
     Timer,
     Written,
 )
+
+FULL_RETRY_MS: Final = 60_000
+"""When a tenant may have room for new users again: some are erased or forgotten, or the operator has raised the quota."""
 
 POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
@@ -97,6 +103,7 @@ class ShardCore:
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
+        self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -168,10 +175,16 @@ class ShardCore:
         mailbox = self.mailboxes.get(key)
         if mailbox is None:
             self.page_wait.add(key, pending.session, pending)
+        elif self.full_tenants and not pending.timer and self._is_one_too_many(mailbox):
+            self._answer([Answer(pending, OVERLOADED, 0, USERS_FULL, FULL_RETRY_MS)])
         else:
             mailbox.active_ms = now_ms
             if not pending.timer or self._is_to_be_sent(pending, mailbox, now_ms):
                 self.post_queue.add(pending, now_ms)
+
+    def _is_one_too_many(self, mailbox: Mailbox) -> bool:
+        """Whether the user is a new one, of a tenant that may have no more. What was accepted before, such as a timer, makes users."""
+        return mailbox.is_new and split_key(mailbox.key)[0] in self.full_tenants
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if self.slot_map.owner(record.key) != self.index:
@@ -196,6 +209,8 @@ class ShardCore:
             self.output.to_edges.append((session, self.admission.reject(record.ref)))
         elif mailbox is None:
             self.page_wait.add(record.key, session, record)
+        elif self.full_tenants and isinstance(record, MAKES_USERS) and self._is_one_too_many(mailbox):
+            self.output.to_edges.append((session, Rejected(record.ref, OVERLOADED, USERS_FULL, FULL_RETRY_MS)))
         else:
             self.user_requests.ask(mailbox, session, record, now_ms)
 

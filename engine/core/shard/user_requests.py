@@ -56,6 +56,9 @@ from engine.core.wire.records import (
 
 Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened | Erase
 
+MAKES_USERS: Final = (Subscribe, SetProfile, Happened)
+"""Questions after which a user has a page."""
+
 _READS: Final = (Probe, GetProfile, Explain, Trace)
 _URGENT: Final = (Settle, Probe, Erase)
 

@@ -36,6 +36,7 @@ SUPPRESSED: Final = 4
 CONFLICT: Final = 5  # 409: the same id with another payload
 UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
 OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
+USERS_FULL: Final = "tenant_users_max: the tenant has as many users as it may, and this would be a new one"  # detail of OVERLOADED
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
 
 DEFERRED: Final = 8  # from a shard to an edge only: not before `until_ms`. Nothing is stored; the edge schedules it and answers SCHEDULED

@@ -1,12 +1,14 @@
 -- Write dirty mailboxes of one slot: stream entries first, then the page; all or nothing.
--- KEYS: slot epoch, slot mark, page, windows, looks, floor, streams...
+-- KEYS: slot epoch, slot mark, page, windows, looks, floor, held, topics, of all tenants: users, bytes, topics, prefix of the subscribers
+--   of a tenant's topics, then streams...
 -- ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
---   no number up to this one again), entries n, n x (seq, blob)
+--   no number up to this one again), subscriptions joined by line feeds, entries n, n x (seq, blob)
 -- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing.
+-- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
 local mark = redis.call('GET', KEYS[2]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
 if last < tonumber(ARGV[3]) then
@@ -15,13 +17,90 @@ elseif last > tonumber(ARGV[2]) then
   return {'OK'} -- a delayed copy: a newer page is stored
 end
 local maxlen, now = ARGV[4], tonumber(ARGV[5])
+local held_key, topics_key, users_key, bytes_key, tenant_topics_key, subscribers_prefix = unpack(KEYS, 7, 12)
+local is_counted = redis.call('HEXISTS', held_key, '') == 1 -- before `slot_count`, which counts the whole slot
+local has_topics = redis.call('EXISTS', topics_key) == 1
+local more_users, more_bytes = {}, {}
+
+local function tenant_of(name)
+  return string.match(name, '^[^:]*')
+end
+
+local function add_to(key, more)
+  for tenant, by in pairs(more) do
+    if by ~= 0 and tonumber(redis.call('ZINCRBY', key, string.format('%.0f', by), tenant)) <= 0 then
+      redis.call('ZREM', key, tenant)
+    end
+  end
+end
+
+local function add_totals()
+  add_to(users_key, more_users)
+  add_to(bytes_key, more_bytes)
+end
+
+-- What the page and the stream of a mailbox had taken, and what they take now. Long streams are sampled.
+local function count_bytes(name, stream, before, after, held, may_hold)
+  local holds = 0
+  if may_hold and redis.call('XLEN', stream) > 0 then
+    holds = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', '100')
+  end
+  if holds > 0 and holds ~= held then
+    redis.call('HSET', held_key, name, holds)
+  elseif holds == 0 and held > 0 then
+    redis.call('HDEL', held_key, name)
+  end
+  local tenant = tenant_of(name)
+  more_users[tenant] = (more_users[tenant] or 0) + (after > 0 and 1 or 0) - (before > 0 and 1 or 0)
+  more_bytes[tenant] = (more_bytes[tenant] or 0) + after + holds - before - held
+end
+
+local function count_topics(name, topics)
+  local old = has_topics and redis.call('HGET', topics_key, name) or ''
+  if old == topics then
+    return
+  end
+  local tenant = tenant_of(name)
+  local subscribers, was, is = subscribers_prefix .. tenant, {}, {}
+  for topic in string.gmatch(topics, '[^\n]+') do
+    is[topic] = true
+  end
+  for topic in string.gmatch(old, '[^\n]+') do
+    was[topic] = true
+    if not is[topic] and redis.call('HINCRBY', subscribers, topic, -1) <= 0 then
+      redis.call('HDEL', subscribers, topic)
+    end
+  end
+  for topic in string.gmatch(topics, '[^\n]+') do
+    if not was[topic] then
+      redis.call('HINCRBY', subscribers, topic, 1)
+    end
+  end
+  if topics == '' then
+    redis.call('HDEL', topics_key, name)
+  else
+    redis.call('HSET', topics_key, name, topics)
+    has_topics = true
+  end
+  local count = redis.call('HLEN', subscribers)
+  if count > 0 then
+    redis.call('ZADD', tenant_topics_key, count, tenant)
+  else
+    redis.call('ZREM', tenant_topics_key, tenant)
+  end
+end
+
 local at = 6
 local reply = {'OK'}
-for i = 7, #KEYS do
+for i = 13, #KEYS do
   local stream = KEYS[i]
   local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
-  local looks, removed_at, count = ARGV[at + 5], tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])
-  local entry = at + 8
+  local looks, removed_at, topics, count = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7], tonumber(ARGV[at + 8])
+  local entry = at + 9
+  local before, held = 0, 0
+  if is_counted then
+    before, held = redis.call('HSTRLEN', KEYS[3], name), tonumber(redis.call('HGET', held_key, name) or '0')
+  end
   if removed_at >= 0 then
     -- The floor first: Redis rejects a script for lack of memory at its first write only.
     if removed_at > tonumber(redis.call('GET', KEYS[6]) or '0') then
@@ -36,6 +115,7 @@ for i = 7, #KEYS do
     -- An id at or below the last one: this spill was written before.
     local added = redis.pcall('XADD', stream, 'MAXLEN', '~', maxlen, ARGV[entry] .. '-0', 'm', ARGV[entry + 1])
     if type(added) == 'table' and added.err and not string.find(added.err, 'equal or smaller', 1, true) then
+      add_totals()
       return redis.error_reply(added.err)
     end
     entry = entry + 2
@@ -63,7 +143,12 @@ for i = 7, #KEYS do
       redis.call('ZADD', KEYS[5], looks, name)
     end
   end
+  if is_counted then
+    count_bytes(name, stream, before, #page, held, held > 0 or count > 0)
+  end
+  count_topics(name, topics)
   at = entry
 end
+add_totals()
 redis.call('SET', KEYS[2], ARGV[1] .. '-' .. ARGV[2])
 return reply

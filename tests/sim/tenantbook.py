@@ -1,0 +1,54 @@
+"""What tenants have in storage is counted exactly: the figures are those of the pages that are there, after every script and any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.core.journal.stored_formats import decode_page
+from engine.core.model.routing import slot_of, split_key
+from engine.store.keys import COUNTED, held_key, page_key, subscribers_prefix, tenants_key, topics_key
+from tests.sim.known import Violation
+from tests.sim.redis import MiniRedis
+
+
+def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = False) -> None:
+    """Compare the figures with what these users have, all that there are. `counted`: every slot of theirs must be.
+
+    Raises:
+        Violation: a figure is wrong.
+    """
+    keys = sorted(keys)
+    users: dict[str, int] = {}
+    stored: dict[str, int] = {}
+    subscribers: dict[str, dict[bytes, int]] = {}
+    for key in keys:
+        slot, tenant = slot_of(key), split_key(key)[0]
+        name, held = key.encode(), held_key(slot).encode()
+        page = server.cmd_hget(page_key(slot).encode(), name)
+        topics = b"\n".join(sorted(topic.encode() for topic in decode_page(page).topics)) if page else b""
+        if (server.cmd_hget(topics_key(slot).encode(), name) or b"") != topics:
+            raise Violation(f"the subscriptions of {key} are not counted as its page has them", key)
+        of_tenant = subscribers.setdefault(tenant, {})
+        for topic in filter(None, topics.split(b"\n")):
+            of_tenant[topic] = of_tenant.get(topic, 0) + 1
+        if not server.cmd_hexists(held, COUNTED.encode()):
+            if counted:
+                raise Violation(f"the slot of {key} was never counted", key)
+            continue
+        users[tenant] = users.get(tenant, 0) + (page is not None)
+        stored[tenant] = stored.get(tenant, 0) + len(page or b"") + int(server.cmd_hget(held, name) or 0)
+    for tenant, of_tenant in subscribers.items():
+        hash_key = (subscribers_prefix() + tenant).encode()
+        names = server.cmd_hkeys(hash_key)
+        found = dict(zip(names, server.cmd_hmget(hash_key, *names), strict=True))
+        if {topic: int(count or 0) for topic, count in found.items()} != of_tenant:
+            raise Violation(f"{tenant} has {of_tenant} subscribers, and others are counted")
+    for figure, wanted in (
+        ("users", users),
+        ("stored_bytes", stored),
+        ("topics", {name: len(found) for name, found in subscribers.items()}),
+    ):
+        for tenant, amount in wanted.items():
+            score = server.cmd_zscore(tenants_key(figure).encode(), tenant.encode())
+            if int(score or 0) != amount:
+                raise Violation(f"{tenant} has {amount} {figure} in storage, and {score!r} are counted")
