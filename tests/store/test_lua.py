@@ -52,10 +52,10 @@ async def test_every_run_of_a_pipeline_takes_effect_once_when_the_server_forgets
     redis_client: Redis, forget_before: int, learn_before: int
 ) -> None:
     script = Script("signals_add")  # says KNOWN when it is run twice
-    calls = [([f"writer-{n}", f"sums-{n}"], [1, 60, 1, "views", 1]) for n in range(RUNS)]
+    calls = [([f"writer-{n}", "names", f"sums-{n}"], [1, 60, 0, "tenant", 1, "views", 1]) for n in range(RUNS)]
     await redis_client.script_load(script._text)  # type: ignore[no-untyped-call]
     forgetful = Forgetful(redis_client, script, forget_before, learn_before)
-    assert await script.run_many(forgetful, calls) == [[b"OK"]] * RUNS  # type: ignore[arg-type]
+    assert await script.run_many(forgetful, calls) == [[b"OK", 0]] * RUNS  # type: ignore[arg-type]
     assert [await redis_client.hget(f"sums-{n}", "views") for n in range(RUNS)] == [b"1"] * RUNS
     assert forgetful.round_trips == (1 if forget_before in {learn_before, RUNS} else 2)
 
