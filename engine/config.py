@@ -163,7 +163,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     connections_warmup_ms: Positive = 2000  # after its start an edge reaches that rate within it: page reads and caches are cold
     connections_retry_s_max: Positive = 120  # `Retry-After` of the last of 12 000 refused clients
-    openings_per_s: Positive = 2000  # new sockets whose first request an edge reads in a second, or connections_per_s where that is more:
+    openings_per_s: Positive = (
+        2000  # requests for connections, on new sockets, that an edge reads; or connections_per_s where that is more:
+    )
     # to refuse so many takes a quarter of a core, and 10 000 clients at once wait for 5 s at most; and
     closings_per_s: Positive = (
         4000  # lost connections that it closes, and announces to shards: a quarter of a core, and a sixth of the shard's

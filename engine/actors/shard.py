@@ -61,6 +61,12 @@ _SESSION_EVENTS_WRITTEN = 50
 _SESSION_EVENTS_PAUSE_S = 0.01
 """Between two such writes while more events wait: nobody waits for them. Those of 10 000 lost connections take 5 s."""
 
+_FILL_PAUSE_S = 0.001
+"""Between two parts of a checkpoint (`checkpoint_mailboxes`), which take as long: half of the shard's time is left to messages."""
+
+_DONE_MAILBOXES = 256
+"""Mailboxes of a written checkpoint at once: a millisecond."""
+
 _SPILL_MESSAGES = 5000
 """Messages per partial checkpoint: tens of milliseconds, after which the journal's checkpoint can run."""
 
@@ -466,7 +472,7 @@ class Shard(Server):
             if checkpoint is None:
                 return
             while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
-                await asyncio.sleep(0)
+                await asyncio.sleep(_FILL_PAUSE_S)
             try:
                 written = await self._pages.write(checkpoint.spills, self._now_ms())
                 await self._journal.covered(checkpoint.through_commit, written)
@@ -475,7 +481,8 @@ class Shard(Server):
                 self._core.mailbox_store.checkpoint_failed()
                 await asyncio.sleep(RETRY_S)
             else:
-                self._core.mailbox_store.checkpoint_done()
+                while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
+                    await asyncio.sleep(0)
         self._flush()
 
     async def _pressure_loop(self) -> None:

@@ -72,6 +72,9 @@ from engine.transports.websocket_transport import DirectWebSocket, HandshakeProt
 _BODY_BYTES_MAX: Final = 64 << 10
 """Bytes of a body that the application has not consumed; beyond it the client waits."""
 
+_OPENINGS: Final = (b"GET /v1/ws", b"GET /v1/sse")
+"""How the requests of clients begin that come back after an outage. Publishers and probes do not wait behind them."""
+
 _PIECE: Final = 4096
 """Bytes parsed at once: no more than 160 requests, half a megabyte as exchanges. Most reads are shorter."""
 
@@ -116,7 +119,7 @@ class HttpProtocol(asyncio.Protocol):
         _loop: uvicorn's name for the running event loop.
         settings: the engine's.
         open_sockets: admits the connection.
-        openings: of all connections of the server: paces the first request of each.
+        openings: of all sockets of the server: paces the requests for WebSockets and event streams that they begin with.
         fast_paths: what plain requests are answered by; without them the application answers every request.
     """
 
@@ -315,11 +318,11 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client. The first of a connection wait for their turn when many connections have begun at once."""
+        """Bytes of the client. The first of a socket, when they ask for a connection, wait for their turn if thousands have asked."""
         if self._reading is Reading.ENDED:
             return
         openings, self._openings = self._openings, None
-        if openings is None or openings.enter(self.resume_reading):
+        if openings is None or not data.startswith(_OPENINGS) or openings.enter(self.resume_reading):
             self._read(data)
         else:
             self._unparsed = memoryview(data)

@@ -282,7 +282,8 @@ class World:
                 self.windows.pop(spill.key, None)
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
-        self.core.mailbox_store.checkpoint_done()
+        while self.core.mailbox_store.checkpoint_done(2):
+            self.commit()
         self.core.user_requests.erased(self.core.mailbox_store.take_erased())
 
     def crash(self) -> None:

@@ -9,7 +9,8 @@ ended. The queue is in order of last use, about: a mailbox used since it joined 
 least recently used first and costs the same however many mailboxes are in memory. It leaves those idle for less than `mailbox_idle_ms`,
 unless memory is wanted: somebody who asks about a million users must not fill it for the others.
 
-At most one checkpoint is under way: taken -> filled, some mailboxes at a time -> done; or failed, and all its mailboxes are dirty again.
+At most one checkpoint is under way: taken -> filled, some mailboxes at a time -> done, some at a time; or, before that, failed, and all its
+mailboxes are dirty again.
 Groups are committed and messages delivered between two fillings, so a page may be newer than the journal entries that the checkpoint
 covers, which replay tolerates, and never older.
 """
@@ -310,22 +311,39 @@ class MailboxStore:
         self._floors[slot] = max(mailbox.head, self._floors.get(slot, 0))
         return removal_of(mailbox, forget_at_ms)
 
-    def checkpoint_done(self) -> None:
-        """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it."""
-        checkpoint, self._checkpoint = self._checkpoint, None
+    def checkpoint_done(self, mailboxes_max: int | None = None) -> bool:
+        """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it.
+
+        Args:
+            mailboxes_max: so many mailboxes; None for all of them.
+
+        Returns:
+            Whether more are left. Until they are done too, the checkpoint is under way.
+        """
+        checkpoint = self._checkpoint
         assert checkpoint is not None, "no checkpoint is under way"
+        upto = checkpoint.upto
+        for _ in range(len(upto) if mailboxes_max is None else min(mailboxes_max, len(upto))):
+            key, head = upto.popitem()
+            if checkpoint.removals.pop(key, False):
+                self.erased.append(key)
+            self._written(key, head)
+        if upto:
+            return True
+        self._checkpoint = None
         if checkpoint.through_commit is not None:
             self._trimmed = checkpoint.through_commit
-        self.erased.extend(key for key, erased in checkpoint.removals.items() if erased)
-        for key, upto in checkpoint.upto.items():
-            mailbox = self.mailboxes.get(key)
-            if mailbox is None:
-                continue
-            mailbox.spilled = max(mailbox.spilled, upto)
-            if self.tight or self._may_cool(mailbox):
-                self.cool(mailbox)
-            if key not in self._dirty and not mailbox.connections:
-                self.unused(mailbox)
+        return False
+
+    def _written(self, key: str, upto: int) -> None:
+        mailbox = self.mailboxes.get(key)
+        if mailbox is None:
+            return
+        mailbox.spilled = max(mailbox.spilled, upto)
+        if self.tight or self._may_cool(mailbox):
+            self.cool(mailbox)
+        if key not in self._dirty and not mailbox.connections:
+            self.unused(mailbox)
 
     def _may_cool(self, mailbox: Mailbox) -> bool:
         """Whether its bodies should leave memory: no connection takes them now, or they exceed the limits."""

@@ -110,6 +110,23 @@ def test_what_storage_does_not_have_stays_until_a_checkpoint_has_written_it() ->
     assert evict(world) == 1
 
 
+def test_what_a_checkpoint_has_written_may_go_some_at_a_time_and_none_is_forgotten() -> None:
+    world, users = World(), [f"u{n}" for n in range(5)]
+    for user in users:
+        world.post(user)
+    world.settle()
+    store = world.core.mailbox_store
+    assert store.take_checkpoint(True, 1000) is not None
+    store.fill_checkpoint(10, world.now_ms)
+    for left in (3, 1):
+        assert store.checkpoint_done(2)
+        assert store.take_checkpoint(True, 1000) is None, "one is under way"
+        assert evict(world) == 2
+        assert len(in_memory(world)) == left
+    assert not store.checkpoint_done(2)
+    assert evict(world) == 1
+
+
 def test_what_something_waits_for_stays() -> None:
     world = written("ann", "bob")
     world.post("ann")
