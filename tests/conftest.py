@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 
 from tests.support.missing_programs import missing, missing_of
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.worker_groups import ENGINES, GroupScheduling, group_of
 
@@ -91,10 +90,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for the session; use `redis_client` for a clean one."""
-    with tempfile.TemporaryDirectory(prefix="engine-test-redis-") as folder:  # short: a socket path has 107 bytes
-        server = start_redis(Path(folder))
+    with redis_to_break() as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture

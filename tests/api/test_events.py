@@ -15,6 +15,7 @@ from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.publish.drafts import parse_drafts
 from engine.publish.media_types import Content
+from tests.support.cart_rule import cart_rule
 from tests.support.edge_world import edge_world
 
 RULES = """
@@ -26,15 +27,7 @@ type = "forum.like"
 actor = "actor"
 title = "{actor} likes your post"
 
-[[rule]]
-name = "cart"
-event = "cart.abandoned"
-recipients = ["user"]
-type = "touch.cart"
-delay = "1h"
-cancel_on = "order.paid"
-template = { text = "Still thinking about {{ data.item }}?" }
-"""
+""" + cart_rule('cancel_on = "order.paid"', 'template = { text = "Still thinking about {{ data.item }}?" }')
 
 
 @pytest.fixture

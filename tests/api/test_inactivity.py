@@ -7,18 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.core.wire import records as wire
+from tests.support.cart_rule import cart_rule
 from tests.support.edge_world import edge_world
 
-RULES = """
-[[rule]]
-name = "cart"
-event = "cart.abandoned"
-recipients = ["user"]
-type = "touch.cart"
-delay = "1h"
-title = "Still thinking?"
-fire = { unless_event = "order.paid" }
-"""
+RULES = cart_rule('title = "Still thinking?"', 'fire = { unless_event = "order.paid" }')
 AWAY = """
 [[rule]]
 name = "away"

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.support.scripted_engine import ScriptedEngine, serving
+
+WAIT_MS = 30_000  # for whatever the page is to show: this machine may be doing anything else
+expect.set_options(timeout=WAIT_MS)
 
 CHROMIUM_OPTIONS = [
     "--headless",
@@ -39,7 +42,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """A page in a fresh profile. Whatever a script throws and nobody catches fails the test."""
     context = await browser.new_context()
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(WAIT_MS)
     fresh = await context.new_page()
     thrown: list[str] = []
     fresh.on("pageerror", lambda error: thrown.append(str(error)))

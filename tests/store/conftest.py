@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.data_directory_observer import RECORDING, SETTINGS
+from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
 
 
@@ -20,6 +21,13 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     now_ms = int(time.time() * 1000)
     if hasattr(request.module, "NOW_MS"):
         monkeypatch.setattr(request.module, "NOW_MS", now_ms)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """A Redis that a module's tests may change and break."""
+    with redis_to_break() as running:
+        yield running
 
 
 @pytest.fixture(scope="package")

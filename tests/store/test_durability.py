@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,6 @@ from engine.store.server_program import find_server
 from tests.support.redis_server import RedisServer, start_redis
 
 PROMISED = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """Its own: what these tests set concerns the whole server."""
-    with tempfile.TemporaryDirectory(prefix="engine-durability-") as folder:
-        running = start_redis(Path(folder))
-        yield running
-        running.stop()
 
 
 @pytest.fixture

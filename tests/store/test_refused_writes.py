@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import Writer
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
 DEADLINE_S = 20
@@ -88,15 +87,6 @@ async def busy(client: Redis) -> AsyncIterator[None]:
     await client.script_kill()
     with pytest.raises(RedisError):
         await endless
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """Its own: what these tests set concerns the whole server."""
-    with tempfile.TemporaryDirectory(prefix="engine-refusals-") as folder:
-        running = start_redis(Path(folder))
-        yield running
-        running.stop()
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
@@ -13,19 +11,10 @@ from redis.asyncio import Redis
 from engine.errors import Overloaded
 from engine.store.durability import AS_PROMISED, EVERYSEC
 from engine.store.storage_state import StorageState
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """Its own: what these tests set concerns the whole server."""
-    with tempfile.TemporaryDirectory(prefix="engine-storage-") as folder:
-        running = start_redis(Path(folder))
-        yield running
-        running.stop()
 
 
 @pytest.fixture

@@ -21,6 +21,25 @@ from tests.support.waiting import until
 FILES_MAX = 1 << 20
 
 
+async def whole_body(receive: Any) -> bytes | None:
+    """The body of a request, as an application reads it; None when the client left before its end."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message["body"]
+        more = message["more_body"]
+    return body
+
+
+async def respond(send: Any, body: bytes, status: int = 200) -> None:
+    """A response in one piece."""
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
 class RecordingTransport(asyncio.Transport):
     """Keeps what is written; a test plays the client by calling the protocol."""
 

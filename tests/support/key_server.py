@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-DEADLINE_S = 10
+DEADLINE_S = 20
 
 
 def jwk(key: Any) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,3 +83,14 @@ def start_redis(folder: Path) -> RedisServer:
         raise AssertionError from error
     server.start()
     return server
+
+
+@contextmanager
+def redis_to_break() -> Iterator[RedisServer]:
+    """A Redis for tests that change the whole server, or kill it."""
+    with tempfile.TemporaryDirectory(prefix="engine-test-redis-") as folder:  # short: a socket path has 107 bytes
+        server = start_redis(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import jwt
+import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
 from engine.store.embedded_redis import dying_with_parent
@@ -64,16 +65,21 @@ class RunningEngine:
                 return
             time.sleep(0.05)
 
-    def stop(self, within_s: float = 20) -> int:
-        """SIGTERM, as a service manager does; returns the exit code."""
+    def stop(self, within_s: float = 30, number: signal.Signals = signal.SIGTERM) -> int:
+        """With a signal, unless it has ended; returns the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
-            os.kill(tree(self.process.pid)[1] if self.place else self.process.pid, signal.SIGTERM)
+            os.kill(tree(self.process.pid)[1] if self.place else self.process.pid, number)
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(f"engine up does not stop:\n{self.output.read_text()}") from None
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes below the command's."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
 
     @property
     def url(self) -> str:
@@ -107,7 +113,7 @@ class RunningEngine:
         options.setdefault("additional_headers", {"Authorization": f"Bearer {self.token(user, tenant=tenant)}"})
         return connect(str(url), subprotocols=["notify.v1.json"], proxy=None, **options)  # type: ignore[list-item]
 
-    async def receive(self, socket: ClientConnection, kind: str, within_s: float = 10) -> dict[str, Any]:
+    async def receive(self, socket: ClientConnection, kind: str, within_s: float = 30) -> dict[str, Any]:
         """The next frame of this type on the socket; others are passed over."""
         async with asyncio.timeout(within_s):
             while True:
@@ -151,3 +157,10 @@ def running_engine(*options: str, env: dict[str, str] | None = None, folder: Pat
             running.process.kill()
         if made:
             shutil.rmtree(made, ignore_errors=True)
+
+
+def wait_gone(processes: list[psutil.Process], within_s: float) -> None:
+    """Fails when one of these still runs then."""
+    _, alive = psutil.wait_procs(processes, within_s)
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert not left, f"left behind: {left}"

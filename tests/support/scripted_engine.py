@@ -105,7 +105,7 @@ class ScriptedEngine:
         """End every connection, after what has been said."""
         self.say({"type": "cut", "code": code, "reason": reason})
 
-    async def until(self, condition: Any, within_s: float = 8) -> None:
+    async def until(self, condition: Any, within_s: float = 30) -> None:
         """Wait until `condition()` holds; fails with the state otherwise."""
         deadline = time.monotonic() + within_s
         while not condition():

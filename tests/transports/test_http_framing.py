@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.http_connection import HttpClient
+from tests.support.http_connection import HttpClient, respond, whole_body
 
 HOST = b"Host: x"
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -15,18 +15,11 @@ HELLO = b"5\r\nhello\r\n0\r\n\r\n"
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answers with what it was asked."""
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message["body"]
-        more = message["more_body"]
+    body = await whole_body(receive)
+    if body is None:
+        return
     host = dict(scope["headers"]).get(b"host", b"")
-    told = b" ".join((scope["method"].encode(), host, scope["raw_path"], scope["query_string"], body))
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
-    await send({"type": "http.response.body", "body": told})
+    await respond(send, b" ".join((scope["method"].encode(), host, scope["raw_path"], scope["query_string"], body)))
 
 
 def head(line: bytes, *fields: bytes) -> bytes:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine.transports.asgi import AsgiExchange
 from tests.support.edge_world import client_frame, edge_world
-from tests.support.http_connection import HttpClient
+from tests.support.http_connection import HttpClient, respond, whole_body
 from tests.support.waiting import until
 
 
@@ -32,8 +32,7 @@ CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 async def refuse(scope: Any, receive: Any, send: Any) -> None:
     """Answers without reading."""
-    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
+    await respond(send, b"", 413)
 
 
 class Echo:
@@ -46,18 +45,11 @@ class Echo:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message["body"]
-            more = message["more_body"]
+        body = await whole_body(receive)
+        if body is None:
+            return
         await self.may_answer.wait()
-        answer = scope["path"].encode() + b":" + body
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
-        await send({"type": "http.response.body", "body": answer})
+        await respond(send, scope["path"].encode() + b":" + body)
 
 
 # -- Requests and their order. ---------------------------------------------------------------------------------------------

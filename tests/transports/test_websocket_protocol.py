@@ -558,7 +558,7 @@ async def test_a_client_that_takes_nothing_is_closed_4413_and_costs_its_neighbou
             await until(lambda: world.gateway.backlog)
             while world.gateway.backlog:
                 await world.publish("quick")
-                await asyncio.wait_for(frame_of(quick), 1)
+                await frame_of(quick)
             assert [detach.code for detach in world.shard.of(wire.Detach)] == [4413]
         await until(lambda: not world.server.server_state.connections - {None} or len(world.server.server_state.connections) <= 1)
         slow.close()

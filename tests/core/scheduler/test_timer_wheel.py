@@ -157,12 +157,12 @@ def test_a_due_time_no_wheel_can_hold_is_an_error(at_ms: int) -> None:
 def test_skipping_empty_years_costs_next_to_nothing() -> None:
     wheel: TimerWheel[str] = TimerWheel(START)
     wheel.arm("far", START + 30 * YEAR_MS)
-    began = time.perf_counter()
+    began_s = time.process_time()
     fired: list[Any] = []
     for hour in range(10_000):
         fired += wheel.advance(START + hour * HOUR_MS)
     assert fired == []
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began_s < 1.0
     assert wheel.advance(START + 30 * YEAR_MS) == ["far"]
 
 
