@@ -56,6 +56,7 @@ TESTS = Path(__file__).parent
 
 ACROSS_MODULES = {
     "actors/test_overload.py": "a whole engine under more than it can do",
+    "actors/test_stopping.py": "the end of a whole engine, after all tests that share it",
     "http/test_openapi_conformance.py": "every endpoint of an edge, by requests made from the description",
     "transports/test_rfc_6455.py": "RFC 6455 over both handshakes, the frames of the engine's own reader and of the library",
     "store/test_old_data.py": "a whole engine on a data directory that 65fafe9 wrote",

@@ -1,4 +1,4 @@
-"""Edges inside a real engine: they share a port, die, come back, and take their leave."""
+"""Edges inside a real engine: they share a port, die, and come back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from engine.client import Client
 from engine.store.keys import session_stream_key
 from tests.support.load.poster import Poster
-from tests.support.running_engine import RunningEngine, wait_gone
+from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -241,18 +241,3 @@ async def test_a_revocation_is_in_force_on_every_edge_within_a_second_and_on_one
         with pytest.raises(InvalidStatus) as refused:
             await two_edges.connect("leaked", additional_headers=bearer)
         assert refused.value.response.status_code == 401
-
-
-async def test_ctrl_c_tells_clients_when_to_come_back_and_leaves_no_process_behind(two_edges: RunningEngine) -> None:
-    """The last one: it ends the engine."""
-    processes = two_edges.descendants()
-    socket = await two_edges.connect("leaves")
-    await two_edges.receive(socket, "welcome")
-    stopping = asyncio.get_running_loop().run_in_executor(None, lambda: two_edges.stop(number=signal.SIGINT))
-    assert (await two_edges.receive(socket, "drain"))["after_ms"] >= 0
-    with pytest.raises(ConnectionClosed) as closed:
-        await asyncio.wait_for(socket.recv(), 20)
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 1012
-    assert await stopping == 0
-    wait_gone(processes, 30)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos.movable_clock import MovableClock
+from tests.support.chaos.poison import POISONED_SHARDS
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
 
@@ -49,9 +50,12 @@ delay = "500ms"
 
 @pytest.fixture(scope="package")
 def clock() -> Iterator[MovableClock]:
-    """The wall clock of `victim`. A step ahead is undone by nobody: going back would end its shards and schedulers."""
+    """The wall clock of `victim`, whose shards are also ended by one message (test_poison.py).
+
+    A step ahead is undone by nobody: going back would end its shards and schedulers.
+    """
     with tempfile.TemporaryDirectory(prefix="engine-clock-") as folder:
-        yield MovableClock(Path(folder))
+        yield MovableClock(Path(folder), also=POISONED_SHARDS)
 
 
 @pytest.fixture(scope="package")

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-LATE_S = 60
+LATE_S = 110
 USERS = 12
 FIRST_DUE_S = 19.5  # the shortest delay of the rules
 INACTIVE_S = 40.5  # after the last event; all the rest is due much earlier

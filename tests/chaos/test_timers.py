@@ -12,7 +12,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-LATE_S = 60
+LATE_S = 110
 MESSAGES = 1000
 USERS = 20
 SPREAD_MS = 2500

@@ -17,6 +17,7 @@ TOGETHER: Final = {
         "tests/actors/test_controller.py",
         "tests/actors/test_edge.py",
         "tests/actors/test_overload.py",
+        "tests/actors/test_stopping.py",
         "tests/api/test_subscriptions.py",
         "tests/browser/test_demo_page.py",
         "tests/cli/test_app.py",

@@ -36,15 +36,20 @@ time.time, time.time_ns = wall_s, wall_ns
 
 
 class MovableClock:
-    """The clock of the processes that are started inside `running`, or with `environment`. `offset_s`: how far it is ahead."""
+    """The clock of the processes that are started inside `running`, or with `environment`. `offset_s`: how far it is ahead.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where its files are.
+        also: Python source that these processes run as well when they start: there is one `sitecustomize` only.
+    """
+
+    def __init__(self, folder: Path, also: str = "") -> None:
         self._folder = folder / "clock"
         self._folder.mkdir()
         self._page = self._folder / "offset_s"
         self.offset_s = 0
         self.step_to(0)
-        (self._folder / "sitecustomize.py").write_text(_SITE, "utf-8")
+        (self._folder / "sitecustomize.py").write_text(_SITE + also, "utf-8")
 
     def step_to(self, offset_s: int) -> None:
         """From now on the wall clock is this far from the true time."""
