@@ -6,6 +6,10 @@ asked for and the last round is older than `FRESH_MS`. `engine.core.controller.h
 
 Repairs: Ray restarts a process that died, under the same handle; a process that runs and does not answer is killed here, so that Ray
 restarts it; an actor that Ray has given up is created anew here.
+
+A controller whose node is cut off from the others sees all of them silent, and Ray carries out what it asked for as soon as the cut is
+over. So it kills nobody in a round in which storage did not answer, and silence counts from the next answer of storage. Meanwhile Ray may
+have started a successor elsewhere: each controller leaves a fencing epoch in storage, and one that finds another's there ends itself.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.config import Config
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
-from engine.errors import ConfigError, StorageUnavailable
+from engine.errors import ConfigError, Fenced, StorageUnavailable
+from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, connect, display_url
 from engine.store.slot_map import claim_slot_map
@@ -85,6 +90,7 @@ class Controller:
         self._own = self._watch_of_self()
         self._redis: dict[str, Any] = {"url": display_url(config.redis_url), "alive": False, "restarts": 0}
         self._redis_run = ""
+        self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
         self._watching.add_done_callback(_end_when_failed)
@@ -201,6 +207,7 @@ class Controller:
         """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
         while True:
             try:
+                self._epoch = await take_control(self._client)
                 await mark_upgrade(self._client, int(time.time() * 1000))
                 await claim_data_epoch(self._client, int(time.time()))
                 if not self._anyone_runs():
@@ -255,6 +262,12 @@ class Controller:
     async def _ask_all(self) -> None:
         await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
         now_ms = monotonic_ms()
+        for key, watch in self._watches.items():
+            if not self._redis["alive"]:
+                watch.excuse(now_ms)
+            elif watch.verdict(now_ms) == "replace":
+                log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
+                ray.kill(self._handles[key], no_restart=False)
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in self._watches.values() if name in watch.stats), now_ms)
@@ -273,16 +286,15 @@ class Controller:
         except (RayError, TimeoutError) as error:
             watch.failed()
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
-        if watch.verdict(monotonic_ms()) == "replace":
-            log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
-            ray.kill(self._handles[key], no_restart=False)
 
     async def _ask_redis(self) -> None:
         try:
-            info = await self._client.info()
+            info, epoch = await asyncio.gather(self._client.info(), controller_epoch(self._client))
         except (RedisError, OSError) as error:
             self._redis |= {"alive": False, "error": str(error)}
             return
+        if epoch not in (0, self._epoch):
+            raise Fenced(f"another controller has taken control, with epoch {epoch}")
         if self._redis_run not in ("", info["run_id"]):
             self._redis["restarts"] += 1
         self._redis_run = info["run_id"]

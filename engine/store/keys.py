@@ -22,6 +22,9 @@ EPOCH_FIELD: Final = "epoch"
 IDS_SINCE_FIELD: Final = "ids_since_ms"
 """Field of `meta_key()`: since when ids have been stored under `idempotency_key`, ms; 0 when always (`engine.store.legacy_ids`)."""
 
+CONTROLLER_FIELD: Final = "controller"
+"""Field of `meta_key()`: epoch of the controller that may replace actors (`engine.store.epoch`)."""
+
 
 def slots_key() -> str:
     """String: the slot map, `engine.core.model.routing.SlotMap` as MessagePack."""

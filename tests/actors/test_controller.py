@@ -7,10 +7,16 @@ import contextlib
 import json
 import os
 import signal
+import time
 
 import pytest
 
+from engine.store.keys import CONTROLLER_FIELD, meta_key
+from tests.support.chaos.breakable_engine import victim_of
 from tests.support.running_engine import RunningEngine
+
+PATIENCE_S = 3
+"""Of the controller of `two_edges`."""
 
 
 def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
@@ -95,3 +101,29 @@ def test_a_controller_that_dies_comes_back_and_disturbs_nobody(two_edges: Runnin
     os.kill(before["controller"]["pid"], signal.SIGKILL)
     after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_controller_ends_when_another_has_taken_control_and_disturbs_nobody(two_edges: RunningEngine) -> None:
+    """One whose node was cut off, for so long that Ray started another."""
+    before = two_edges.status_when(lambda status: bool(status["ready"]))
+    pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
+    with victim_of(two_edges).redis() as redis:
+        redis.hincrby(meta_key(), CONTROLLER_FIELD, 1)
+        after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+    assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_nobody_is_replaced_by_a_controller_that_does_not_reach_storage(two_edges: RunningEngine) -> None:
+    """It may be cut off itself: then all others look silent to it."""
+    before = two_edges.status_when(lambda status: bool(status["ready"]))
+    shard = before["shards"][0]
+    with victim_of(two_edges).stopped("redis"):
+        os.kill(shard["pid"], signal.SIGSTOP)
+        time.sleep(2 * PATIENCE_S)  # the silence itself; the edges give no status meanwhile
+        os.kill(shard["pid"], signal.SIGCONT)
+    after = two_edges.status_when(lambda status: bool(status["ready"]))
+    assert (after["shards"][0]["pid"], after["shards"][0]["restarts"]) == (shard["pid"], shard["restarts"])

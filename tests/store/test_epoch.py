@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
-from engine.store.epoch import take_epoch
+from engine.store.epoch import controller_epoch, take_control, take_epoch
 from engine.store.keys import epoch_key
 
 
@@ -33,6 +33,14 @@ async def test_a_counter_ahead_of_the_clock_still_grows_by_one(redis_client: Red
     ahead = int(time.time() * 1000) + 1_000_000
     await redis_client.set(epoch_key(), ahead)
     assert await take_epoch(redis_client) == ahead + 1
+
+
+async def test_the_controller_that_took_control_last_has_it(redis_client: Redis) -> None:
+    assert await controller_epoch(redis_client) == 0
+    first = await take_control(redis_client)
+    assert await controller_epoch(redis_client) == first
+    second = await take_control(redis_client)
+    assert await controller_epoch(redis_client) == second > first
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

@@ -2,8 +2,9 @@
 
 A `HealthWatch` per actor is fed with the calls of its `stats()`, their results and their failures; `verdict` returns whether to leave the
 actor alone or to replace it. The timeout runs while a call is unanswered, not since the last answer: the pause between two calls is the
-controller's. Ray restarts a process that has died; the verdict is for one that runs and does not answer. A replaced actor gets
-`START_GRACE_FACTOR` timeouts before the next verdict, so that a slow start is not killed over and over.
+controller's. It begins again (`excuse`) when the controller may have been cut off itself. Ray restarts a process that has died; the verdict
+is for one that runs and does not answer. A replaced actor gets `START_GRACE_FACTOR` timeouts before the next verdict, so that a slow start
+is not killed over and over.
 
 `totals` adds up the counters of all rows; a `LatencyWindow` turns cumulative histograms into quantiles of the recent past.
 """
@@ -67,6 +68,11 @@ class HealthWatch:
     def failed(self) -> None:
         """`stats()` raised or did not return in time."""
         self._failed = True
+
+    def excuse(self, now_ms: float) -> None:
+        """The asker may have been cut off itself: the call that is unanswered counts from now."""
+        if self._asked_ms is not None:
+            self._asked_ms = now_ms
 
     def verdict(self, now_ms: float) -> Verdict:
         """`replace`, once, when a call has been unanswered for too long; then the timeout is that of a start."""

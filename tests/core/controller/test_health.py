@@ -64,6 +64,17 @@ def test_longer_silence_means_one_replacement_and_then_time_to_start() -> None:
     assert one.verdict(1502 + START_GRACE_FACTOR * 1000) == "replace"
 
 
+def test_a_call_is_not_counted_while_the_asker_itself_was_cut_off() -> None:
+    one = watch()
+    one.answered(stats(), 400)
+    one.excuse(450)
+    one.asked(500)
+    one.excuse(1501)
+    assert one.verdict(1501) == "leave"
+    assert one.verdict(2501) == "leave"
+    assert one.verdict(2502) == "replace"
+
+
 def test_an_answer_after_a_replacement_brings_back_the_usual_timeout() -> None:
     one = watch()
     one.answered(stats(), 0)
