@@ -21,6 +21,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from engine.core.model.envelope import Envelope
+
 FAILURES_MAX: Final = 2
 """So often a record may end a shard before it is refused."""
 
@@ -39,7 +41,7 @@ class RecordFailed(Exception):
 
 
 def fingerprint(record: Struct) -> str:
-    """32 hexadecimal digits over everything in a record that stays when it is sent again."""
+    """32 hexadecimal digits over everything in a record that stays when it is sent again, by the edge or by the publisher."""
     return sha256(_encode(_lasting(record))).hexdigest()[:32]
 
 
@@ -49,6 +51,9 @@ def refused_after(failures: Mapping[str, int]) -> frozenset[str]:
 
 
 def _lasting(value: Any) -> Any:
+    if isinstance(value, Envelope) and value.digest:
+        # The body has the time at which an edge took the request: a publisher's repeat has another one, under the same digest.
+        return [value.id, value.digest, value.priority, value.retain, value.collapse, _lasting(value.merge), _lasting(value.policy_terms)]
     if isinstance(value, Struct):
         return [type(value).__name__, *(_lasting(getattr(value, name)) for name in value.__struct_fields__ if name not in _CHANGES)]
     return value

@@ -35,7 +35,10 @@ class Failing(World):
 
 def test_a_record_that_is_sent_again_is_recognised() -> None:
     assert fingerprint(POST) == fingerprint(replace(POST, ref=9, expires_ms=3_000_000))
-    assert fingerprint(POST) != fingerprint(replace(POST, envelope=replace(POST.envelope, body=b"other")))
+    assert fingerprint(POST) == fingerprint(replace(POST, envelope=replace(POST.envelope, body=b"taken later"))), "by its publisher"
+    assert fingerprint(POST) != fingerprint(replace(POST, envelope=replace(POST.envelope, digest=b"e" * 8)))
+    unrepeatable = replace(POST, envelope=replace(POST.envelope, digest=b""))
+    assert fingerprint(unrepeatable) != fingerprint(replace(unrepeatable, envelope=replace(unrepeatable.envelope, body=b"other")))
     assert fingerprint(Ack(1, 5)) != fingerprint(Ack(1, 6))
     assert refused_after({"a": 1, "b": 2, "c": 3}) == {"b", "c"}
 
