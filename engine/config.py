@@ -81,6 +81,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
 
+    # -- published: [links] ----------------------------------------------------------------------------------------------
+    link_ports: str = "20000-20099"  # next to Ray's worker ports (10002-19999), so firewalls have one range; one port per actor
+    link_tls_cert: str = ""  # empty: nodes are in one trusted network, as Ray's own connections without TLS assume
+    link_tls_key: str = ""
+    link_tls_ca: str = ""
+
     # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
     # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
     tenant_requests_per_s: NonNegative = 0
@@ -263,6 +269,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slots_refresh_ms: Positive = 3000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
 
     # -- internal: links -----------------------------------------------------------------------------------------------
+    link_transport: Literal["auto", "ray"] = "auto"  # `ray`: Ray calls only, so that the suite can be run on them
     link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
@@ -281,6 +288,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
+
+
+def port_range(ports: str) -> range:
+    """The ports of a setting `FIRST-LAST`. Raises ValueError."""
+    first, last = (int(part) if part.isascii() and part.isdigit() else 0 for part in ports.split("-"))
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError(ports)
+    return range(first, last + 1)
 
 
 def message_bytes_max(config: Config) -> int:
@@ -382,6 +397,14 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
         config.link_timeout_ms > config.link_park_ms,
         "link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead",
     )
+    try:
+        port_range(config.link_ports)
+    except ValueError:
+        yield False, f"link_ports: {config.link_ports!r} is not allowed; allowed is FIRST-LAST, two ports from 1024 to 65535"
+    tls = {"link_tls_cert": config.link_tls_cert, "link_tls_key": config.link_tls_key, "link_tls_ca": config.link_tls_ca}
+    given = [name for name, value in tls.items() if value]
+    missing = [name for name, value in tls.items() if not value]
+    yield not given or not missing, f"{', '.join(missing)}: needed with {', '.join(given)}; links use TLS with all three, or none"
     yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
     yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
     pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)

@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent / "engine"
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
 CORE_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools", "hashlib", "heapq",
-    "datetime", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re", "struct", "tomllib", "types",
-    "typing", "uuid", "zlib",
+    "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
+    "hashlib", "heapq", "hmac", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re", "struct", "tomllib",
+    "types", "typing", "uuid", "zlib",
     "engine", "engine.errors", "engine.config",
 }  # fmt: skip
 """What computes from its arguments alone. `uuid` only for parsing: making one reads a clock and a random source."""

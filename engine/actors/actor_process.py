@@ -31,7 +31,9 @@ import psutil
 import ray
 import redis.asyncio as redis
 
-from engine.actors.socket_carrier import NOWHERE, ActorPeer, Address, CalleeConnection, ExchangeHandler, Peer, listen
+from engine.actors.carrier import NOWHERE, ActorPeer, Peer, listen
+from engine.actors.socket_carrier import Address, CalleeConnection, ExchangeHandler, ServedBy
+from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.errors import ClockSetBack, StorageUnavailable
 from engine.store.redis_client import connect
@@ -104,8 +106,8 @@ class ProcessContext:
     monotonic_ms: Callable[[], float] = monotonic_ms
     session_name: Callable[[], str] = session_name
     connect: Callable[[Config], redis.Redis] = connect
-    peer: Callable[[str, str], Peer] = ActorPeer  # (name, namespace) -> another actor
-    listen: Callable[[str, str, Callable[[], asyncio.Protocol]], Awaitable[Address]] = listen  # (name, namespace, serves a connection)
+    peer: Callable[[str, LinkCredentials], Peer] = ActorPeer  # (name, credentials of this one) -> another actor
+    listen: Callable[[Config, LinkCredentials, ServedBy], Awaitable[Address]] = listen
     tune_memory: Callable[[], None] = tune_memory
     end_process: Callable[[], None] = end_process
 
@@ -140,6 +142,7 @@ class Process:
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._credentials = LinkCredentials(config, f"{self.role}-{index}", context.connect)
 
     def _now_ms(self) -> int:
         """Milliseconds since the epoch, rounded down, so that no timer is due early."""
@@ -197,7 +200,7 @@ class Server(Process):
         return await self._links.exchange(session, seq, batch)
 
     async def address(self) -> Address:
-        """The socket for links from actors of the same node; see `engine.actors.socket_carrier`. Waits while the actor starts."""
+        """Where it listens for links; see `engine.actors.carrier`. Waits while the actor starts."""
         await self._started()
         return self._address
 
@@ -221,7 +224,9 @@ class Server(Process):
         recovered = await self._recover()
         self._context.tune_memory()
         self._address = await self._context.listen(
-            f"{self.role}-{self._index}", self._config.namespace, lambda: CalleeConnection(lambda: self._links, self._ready.is_set)
+            self._config,
+            self._credentials,
+            lambda vouched: CalleeConnection(lambda: self._links, self._ready.is_set, vouched),
         )
         self._ready.set()
         log.info("%s %d serves: %s", self.role, self._index, recovered)

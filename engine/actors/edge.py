@@ -34,8 +34,8 @@ from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
 from engine.actors.actor_process import RETRY_S, Process
+from engine.actors.carrier import find_actor
 from engine.actors.edge_links import EdgeLinks
-from engine.actors.socket_carrier import find_actor
 from engine.api.counters import CounterSignals
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
@@ -111,7 +111,14 @@ class Edge(Process):
             return base
         links_open = all(link.open for link in self._links.links.values())
         serving = links_open and self._leaving is None
-        return {**base, "ready": serving, "draining": self._leaving is not None, "link_calls": self._links.calls, **self._gateway.stats()}
+        return {
+            **base,
+            "ready": serving,
+            "draining": self._leaving is not None,
+            "link_calls": self._links.calls,
+            "links": self._links.carriers(),
+            **self._gateway.stats(),
+        }
 
     async def connections_of(self, tenant: str) -> int:
         """Open connections of this tenant."""
@@ -163,7 +170,7 @@ class Edge(Process):
         listener = self._listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
-        self._links = EdgeLinks(self._config, self._index, self._redis)
+        self._links = EdgeLinks(self._config, self._credentials, self._redis)
         self._gateway = self._make_gateway(await self._retry_storage(lambda: require_slot_map(self._redis)))
         authenticator = Authenticator(self._config, self._gateway.revoked)
         await authenticator.prepare()
@@ -216,7 +223,7 @@ class Edge(Process):
             EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, MessageIds()),
             self._links,
             BroadcastLog(self._redis, self._config),
-            EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls),
+            EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls, self._links.carriers),
         )
 
     async def _listen(self, listener: socket.socket) -> None:

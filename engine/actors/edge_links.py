@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.link import LinkCaller
+from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
@@ -30,13 +31,13 @@ class EdgeLinks:
     """The links of one edge.
 
     Args:
-        index: which edge it is.
+        credentials: of the edge.
         client: reads the slot map.
     """
 
-    def __init__(self, config: Config, index: int, client: redis.Redis, context: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config, credentials: LinkCredentials, client: redis.Redis, context: ProcessContext = REAL) -> None:
         self._config = config
-        self._index = index
+        self._credentials = credentials
         self._client = client
         self._context = context
         self._slots_wanted = asyncio.Event()
@@ -48,6 +49,10 @@ class EdgeLinks:
     def calls(self) -> int:
         """Exchanges made by all of them."""
         return sum(link.calls for link in self.links.values())
+
+    def carriers(self) -> dict[str, str]:
+        """See LinkCaller.carrier, by name of the actor."""
+        return {name: link.carrier for name, link in self.links.items()}
 
     def send_shard(self, index: int, record: Struct, eager: bool) -> None:
         """See LinkCaller.send."""
@@ -84,8 +89,8 @@ class EdgeLinks:
         self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float, on_open: Any = lambda: None
     ) -> LinkCaller:
         link = self.links[peer] = LinkCaller(
-            self._context.peer(peer, self._config.namespace),
-            f"edge-{self._index}",
+            self._context.peer(peer, self._credentials),
+            self._credentials.name,
             decoder,
             self._config,
             on_records=on_records,
@@ -107,5 +112,5 @@ class EdgeLinks:
             try:
                 gateway.set_slots(await require_slot_map(self._client))
             except StorageUnavailable as error:
-                log.warning("edge %d keeps its slot map: %s", self._index, error)
+                log.warning("%s keeps its slot map: %s", self._credentials.name, error)
             await asyncio.sleep(RETRY_S)

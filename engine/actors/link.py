@@ -1,7 +1,7 @@
 """Runs the links between actors: timers, calls and replies, and a new session when one ends.
 
 Both classes are loops around the state machines of `engine.core.wire.link`: feed, send what is due, re-arm one timer. Batches travel
-over `engine.actors.socket_carrier`. Not thread-safe: each object is used from one event loop.
+over `engine.actors.carrier`. Not thread-safe: each object is used from one event loop.
 
 A batch is decoded completely before any of it is applied. If it cannot be decoded, or applying it fails, the session ends at both ends
 and no later batch is applied; the next session announces all state again. The actor goes on: one peer's fault must not affect the others.
@@ -20,7 +20,7 @@ from msgspec.msgpack import Decoder
 from ray.exceptions import RayError
 
 from engine.actors.actor_process import REAL, ProcessContext
-from engine.actors.socket_carrier import RAY_CALL_MS, Peer
+from engine.actors.carrier import RAY_CALL_MS, Peer
 from engine.config import Config
 from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
 from engine.core.wire.records import UNREADABLE
@@ -153,6 +153,11 @@ class LinkCaller:
         self.sessions = 0
         self.calls = 0
 
+    @property
+    def carrier(self) -> str:
+        """The carrier of the open session, `unix`, `tcp` or `ray`; "" while there is none."""
+        return self._peer.carrier if self.open else ""
+
     def send(self, record: Struct, *, eager: bool = True) -> None:
         """Queue a record for the callee. Without a session it is dropped, since `on_reset` announces all state.
 
@@ -214,7 +219,7 @@ class LinkCaller:
                     self.sessions += 1
                     self._on_reset()
                     self._pump()
-                    await self._ended.wait()
+                    await self._over(self._caller)
                     self._peer.close()
                 attempt = 0 if self.open else attempt + 1
                 self.open = False
@@ -225,6 +230,17 @@ class LinkCaller:
             for call in list(self._calls):
                 call.cancel()
             self._alarm.cancel()
+
+    async def _over(self, caller: Caller) -> None:
+        """Returns when the session has ended, which it also does when its peer can be had over a better carrier."""
+        while not self._ended.is_set():
+            try:
+                async with asyncio.timeout(self._peer.retry_s):
+                    await self._ended.wait()
+            except TimeoutError:
+                if await self._peer.improved():
+                    log.info("link %s: ends for a better carrier than %s", caller.session, self._peer.carrier)
+                    self._end(caller)
 
     def _end(self, caller: Caller) -> None:
         caller.over = True

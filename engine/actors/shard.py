@@ -116,7 +116,13 @@ class Shard(Server):
         base = self._vitals()
         if not self._ready.is_set():
             return base
-        return {**base, "epoch": self._journal.epoch, "quarantined": self._recovery.quarantined, **self._core.stats(self._now_ms())}
+        return {
+            **base,
+            "epoch": self._journal.epoch,
+            "quarantined": self._recovery.quarantined,
+            "links": {f"scheduler-{scheduler}": caller.carrier for scheduler, caller in self._callers.items()},
+            **self._core.stats(self._now_ms()),
+        }
 
     async def drain(self) -> None:
         """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
@@ -304,8 +310,8 @@ class Shard(Server):
             self._feed(partial(self._core.delivery.scheduler_reset, holds))
 
         caller = LinkCaller(
-            self._context.peer(f"scheduler-{scheduler}", self._config.namespace),
-            f"shard-{self._index}",
+            self._context.peer(f"scheduler-{scheduler}", self._credentials),
+            self._credentials.name,
             wire.scheduler_to_shard,
             self._config,
             on_records=self._on_scheduler_records,

@@ -1,18 +1,16 @@
-"""Carries link exchanges between actors of one node over a Unix socket instead of Ray calls.
+"""Carries link exchanges over a stream connection, and listens on a Unix socket for actors of the same node.
 
-A Ray call costs 1.25 ms of CPU at both ends together, whatever its size; the same exchange over a socket costs a fifteenth of that. Ray
-places and restarts the actors and reports the node of each; actors of other nodes are reached by Ray calls, with Ray's authentication.
-Sessions, numbers, pacing and leases are the same either way (`engine.core.wire.link`).
+A Ray call costs 1.25 ms of CPU at both ends together, whatever its size; the same exchange over a socket costs a fifteenth of that.
 
 A connection carries one link session. Frames in both directions: `<length: u32><request: u64><that many bytes>`, little-endian. The
 caller's first frame is the session id, each later one a batch; the callee sends replies, each under the number of its request.
 
 States of a connection
-    open    after `ActorPeer.open`, which gets the actor's socket path by a Ray call
-    lost    one end closed it: requests in flight fail and both ends close the session. The next session gets the path again
+    open    a session is carried
+    lost    one end closed it, or sent what is no frame: requests in flight fail and both ends close the session
 
-Access: only the user that runs the engine. The sockets are in a directory of mode 0700 in that of Ray's session. Where this is
-impossible, because the path is too long for a socket or Ray has no such directory, all exchanges are Ray calls.
+Access to the Unix sockets: only the user that runs the engine. They are in a directory of mode 0700 in that of Ray's session. Where this
+is impossible, because the path is too long for a socket or Ray has no such directory, there is none.
 """
 
 from __future__ import annotations
@@ -23,31 +21,32 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import ray
-from ray.exceptions import RayActorError
+from typing import Any, Final, NamedTuple, Protocol
 
 from engine.store.embedded_redis import SOCKET_PATH_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
-RAY_CALL_MS: Final = 0.8
-"""CPU time of one exchange at one end by Ray call, ms, measured; with `link_calls_share` it sets the pacing for many peers."""
-
 DIRECT_CALL_MS: Final = 0.05
-"""The same over a socket."""
+"""CPU time of one exchange at one end over a connection, ms, measured."""
 
+FRAME_BYTES_MAX: Final = 256 << 20
+"""A link queues no more than this, so no batch is larger. Only who proved to belong to the engine gets a frame read at all."""
+
+_SESSION_BYTES_MAX: Final = 200  # a name, a slash, 32 digits
 _HEAD: Final = struct.Struct("<IQ")
-_FIND_S: Final = 0.1  # between two lookups of an actor that is being created
 
-Address = tuple[str, str]
-"""Node id and socket path of an actor; ("", "") when it does not listen on a socket."""
 
-NOWHERE: Final[Address] = ("", "")
+class Address(NamedTuple):
+    """Where an actor listens for links: `path` is "" without a Unix socket, `port` 0 without TCP."""
+
+    node: str = ""
+    path: str = ""
+    host: str = ""
+    port: int = 0
 
 
 class ExchangeHandler(Protocol):
@@ -60,17 +59,15 @@ class ExchangeHandler(Protocol):
         """The session's connection was lost."""
 
 
-class Peer(Protocol):
-    """A remote actor, as the caller of a link uses it."""
+Vouched = Callable[[str], bool]
+"""Whether the caller of a connection is known to be the actor of this name."""
 
-    async def open(self) -> float:
-        """Connect for a new session; returns the CPU cost of an exchange, ms. Raises RayError, OSError or TimeoutError."""
+ServedBy = Callable[[Vouched], "CalleeConnection"]
+"""Makes the callee's end of a connection that is allowed."""
 
-    def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """Send one request; returns its reply. Awaiting it raises RayError or ConnectionError."""
 
-    def close(self) -> None:
-        """End the session."""
+class MalformedFrame(ConnectionError):
+    """What was received is no frame of a link."""
 
 
 class _Frames:
@@ -82,7 +79,7 @@ class _Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Add received bytes; returns the (number, content) of all frames completed by them."""
+        """Add received bytes; returns the (number, content) of all frames completed by them. Raises MalformedFrame."""
         buffer = self._buffer
         buffer += data
         frames = []
@@ -91,6 +88,8 @@ class _Frames:
             length, number = _HEAD.unpack_from(buffer, at)
             start, stop = at + _HEAD.size, at + _HEAD.size + length
             if stop > end:
+                if length > FRAME_BYTES_MAX:
+                    raise MalformedFrame(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} are allowed")
                 break
             frames.append((number, bytes(memoryview(buffer)[start:stop])))
             at = stop
@@ -107,12 +106,14 @@ class CalleeConnection(asyncio.Protocol):
 
     Args:
         links: receives the requests.
-        ready: whether the actor serves requests. While it does not, connections are closed, and callers wait in `ActorPeer.open`.
+        ready: whether the actor serves requests. While it does not, connections are closed, and callers wait for its address.
+        vouched: whether the caller may open a session under a name.
     """
 
-    def __init__(self, links: Callable[[], ExchangeHandler], ready: Callable[[], bool]) -> None:
+    def __init__(self, links: Callable[[], ExchangeHandler], ready: Callable[[], bool], vouched: Vouched) -> None:
         self._links = links
         self._ready = ready
+        self._vouched = vouched
         self._frames = _Frames()
         self._session = ""
         self._transport: asyncio.Transport
@@ -121,14 +122,26 @@ class CalleeConnection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        for number, content in self._frames.feed(data):
-            if not self._ready():
-                self._transport.close()
-                return
-            if not self._session:
-                self._session = content.decode()
-            else:
-                self._links().request(self._session, number, content, partial(self._answer, number), DIRECT_CALL_MS)
+        try:
+            for number, content in self._frames.feed(data):
+                if not self._ready():
+                    self._transport.close()
+                    return
+                if not self._session:
+                    self._session = self._opened(content)
+                else:
+                    self._links().request(self._session, number, content, partial(self._answer, number), DIRECT_CALL_MS)
+        except MalformedFrame as error:
+            log.error("a connection of %s ends: %s", self._session or "no session", error)
+            self._transport.abort()
+
+    def _opened(self, content: bytes) -> str:
+        """The session whose id the first frame is. Raises MalformedFrame."""
+        if len(content) <= _SESSION_BYTES_MAX:
+            session = content.decode(errors="replace")
+            if self._vouched(session.partition("/")[0]):
+                return session
+        raise MalformedFrame("its first frame is not a session of the caller that connected")
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._session:
@@ -139,7 +152,7 @@ class CalleeConnection(asyncio.Protocol):
             self._transport.write(_frame(number, data))
 
 
-class _CallerConnection(asyncio.Protocol):
+class CallerConnection(asyncio.Protocol):
     """The caller's end of a connection."""
 
     def __init__(self) -> None:
@@ -154,6 +167,7 @@ class _CallerConnection(asyncio.Protocol):
         self._transport = transport
 
     def exchange(self, session: str, seq: int, batch: bytes) -> asyncio.Future[bytes]:
+        """See `engine.actors.carrier.Peer`."""
         reply: asyncio.Future[bytes] = self._loop.create_future()
         if self._lost:
             reply.set_exception(ConnectionResetError("the connection is lost"))
@@ -167,10 +181,14 @@ class _CallerConnection(asyncio.Protocol):
         return reply
 
     def data_received(self, data: bytes) -> None:
-        for number, content in self._frames.feed(data):
-            reply = self._waiting.pop(number, None)
-            if reply is not None and not reply.done():
-                reply.set_result(content)
+        try:
+            for number, content in self._frames.feed(data):
+                reply = self._waiting.pop(number, None)
+                if reply is not None and not reply.done():
+                    reply.set_result(content)
+        except MalformedFrame as error:
+            log.error("the connection of %s ends: %s", self._session, error)
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
@@ -180,116 +198,45 @@ class _CallerConnection(asyncio.Protocol):
                 reply.set_exception(ConnectionResetError("the peer is gone"))
 
     def close(self) -> None:
+        """End the connection, and the session with it."""
         self._transport.close()
 
 
-class RayPeer:
-    """A peer that is called through Ray only.
+def anyone(_name: str) -> bool:
+    """Vouches for whoever connects: a file's permissions did before."""
+    return True
+
+
+async def connect(path: str) -> CallerConnection:
+    """Connect to an actor of this node. Raises OSError."""
+    _, connection = await asyncio.get_running_loop().create_unix_connection(CallerConnection, path)
+    return connection
+
+
+async def listen(folder: Path, name: str, namespace: str, served: ServedBy) -> str:
+    """Accept connections of actors on this node for the life of the process; returns the socket's path, "" when there is none.
 
     Args:
-        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; any object with `.exchange.remote`.
+        folder: of Ray's session; the sockets are in a directory inside.
     """
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    async def open(self) -> float:
-        """Do nothing: Ray connects by itself."""
-        return RAY_CALL_MS
-
-    def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """See `Peer`."""
-        reply: Awaitable[bytes] = self._handle.exchange.remote(session, seq, batch)
-        return reply
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class ActorPeer:
-    """A named actor, which may not exist yet: called over its socket when it is on this node, else through Ray."""
-
-    def __init__(self, name: str, namespace: str) -> None:
-        self._name = name
-        self._namespace = namespace
-        self._handle: Any = None
-        self._calling: _CallerConnection | None = None  # set when it is on this node
-        self._through_ray = RayPeer(None)
-
-    async def open(self) -> float:
-        """See `Peer`. Waits until the actor exists and serves."""
-        self.close()
-        if self._handle is None:
-            self._handle = await await_actor(self._name, self._namespace)
-            self._through_ray = RayPeer(self._handle)
-        try:
-            node, path = await self._handle.address.remote()
-        except RayActorError:
-            self._handle = None  # a controller may have created another one of this name
-            raise
-        if not path or node != node_id():
-            return RAY_CALL_MS
-        try:
-            _, self._calling = await asyncio.get_running_loop().create_unix_connection(_CallerConnection, path)
-        except OSError as error:
-            log.warning("%s is called through Ray: its socket %s cannot be used: %s", self._name, path, error)
-            return RAY_CALL_MS
-        return DIRECT_CALL_MS
-
-    def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """See `Peer`."""
-        return (self._calling or self._through_ray).exchange(session, seq, batch)
-
-    def close(self) -> None:
-        """Close the connection, if there is one; the callee ends the session then."""
-        if self._calling is not None:
-            self._calling.close()
-            self._calling = None
-
-
-async def listen(name: str, namespace: str, served: Callable[[], asyncio.Protocol]) -> Address:
-    """Accept connections of actors on this node for the life of the process; returns the address, `NOWHERE` without a socket."""
-    if not ray.is_initialized():
-        return NOWHERE
     try:
-        path = _folder(namespace) / f"{name}-{os.getpid()}"
+        path = _private(folder, namespace) / f"{name}-{os.getpid()}"
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             raise OSError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, {path} is longer")
         for left in path.parent.glob(f"{name}-*"):  # of earlier incarnations
             left.unlink(missing_ok=True)
-        await asyncio.get_running_loop().create_unix_server(served, os.fspath(path))
+        await asyncio.get_running_loop().create_unix_server(lambda: served(anyone), os.fspath(path))
     except OSError as error:
-        log.warning("%s is reached through Ray only: %s", name, error)
-        return NOWHERE
-    return node_id(), os.fspath(path)
+        log.warning("%s has no Unix socket: %s", name, error)
+        return ""
+    return os.fspath(path)
 
 
-def _folder(namespace: str) -> Path:
+def _private(session: Path, namespace: str) -> Path:
     """The directory for the sockets of one engine, accessible to this user only. Raises OSError when it is not."""
-    context = ray.get_runtime_context()
-    name = f"engine-{os.getuid()}-{zlib.crc32(namespace.encode()):08x}"
-    folder = Path(context.get_temp_dir()) / context.get_session_name() / name
+    folder = session / f"engine-{os.getuid()}-{zlib.crc32(namespace.encode()):08x}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise OSError(f"{folder} is not accessible to this user alone")
     return folder
-
-
-def node_id() -> str:
-    """Ray's name of this node."""
-    return str(ray.get_runtime_context().get_node_id())
-
-
-async def find_actor(name: str, namespace: str) -> Any:
-    """The handle of a named actor. Raises ValueError when there is no such actor."""
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=namespace))
-
-
-async def await_actor(name: str, namespace: str) -> Any:
-    """Wait for a named actor; returns its handle."""
-    while True:
-        try:
-            return await find_actor(name, namespace)
-        except ValueError:
-            await asyncio.sleep(_FIND_S)

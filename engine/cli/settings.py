@@ -42,6 +42,7 @@ _INTERNAL_PREFIX: Final = "ENGINE_INTERNAL_"
 _OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the examples read these themselves
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
 _SENSITIVE: Final = ("jwt_secret", "redis_url", "jwt_jwks_url")  # secrets, and URLs that may hold a password
+_FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
 _SHOWN_CHARS_MAX: Final = 40  # of a wrong value in an error message
 
@@ -121,6 +122,15 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "shard_memory_bytes_max": "messages and mailboxes in one shard's memory; beyond it 429",
         },
     ),
+    "links": Section(
+        "connections between the engine's own nodes; they prove a key of the engine in any case",
+        {
+            "link_ports": "FIRST-LAST: TCP ports on which the engine's actors listen on the address of their Ray node, in a cluster only",
+            "link_tls_cert": "PEM file, on every node: certificate for mutual TLS 1.3; with the next two, or none of them",
+            "link_tls_key": "PEM file, on every node: its private key, without a password",
+            "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
+        },
+    ),
     "tenants": Section(
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {
@@ -170,8 +180,9 @@ def load_with_sources(
     given |= _from_environment(os.environ if env is None else env)
     given |= _from_options(options or {})
     values = {name: _converted(name, value, source) for name, (value, source) in given.items()}
-    if values.get("rules_path"):
-        values["rules_path"] = os.path.abspath(values["rules_path"])  # the edges' processes have another working directory
+    for name in _FILES:
+        if values.get(name):
+            values[name] = os.path.abspath(values[name])  # the actors' processes have another working directory
     config = Config(**values)
     check(config)
     return Loaded(config, {name: source for name, (_, source) in given.items()})

@@ -26,6 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine import __version__
+from engine.actors.tcp_carrier import tls_contexts
 from engine.api.rule_book import read_rules
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
@@ -75,13 +76,14 @@ def with_keys(config: Config) -> Config:
     """The configuration with all keys in it: the engine's own secret when none is configured, a public key as text.
 
     Raises:
-        ConfigError: a key is not valid, or it is weak and others can reach the engine.
+        ConfigError: a key is not valid, or it is weak and others can reach the engine; the files of `link_tls_*` cannot be used.
     """
     if not (config.jwt_secret or config.jwt_public_key or config.jwt_jwks_url):
         config = msgspec.structs.replace(config, jwt_secret=load_or_create_secret(config.data_dir))
     if config.jwt_public_key:
         config = msgspec.structs.replace(config, jwt_public_key=public_key_text(config.jwt_public_key))
     Keyring(config)
+    tls_contexts(config)
     return config
 
 

@@ -36,11 +36,13 @@ class EdgeMetrics:
     Args:
         edge: the edge's name, such as `edge-0`.
         link_calls: exchanges it has made so far; its links count them.
+        carriers: what each of its links travels on, "" while it is not open.
     """
 
-    def __init__(self, edge: str, link_calls: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, edge: str, link_calls: Callable[[], int] = lambda: 0, carriers: Callable[[], Mapping[str, str]] = dict) -> None:
         self.edge = edge
         self._link_calls = link_calls
+        self._carriers = carriers
         self.published: Counter[str] = Counter()  # items by status, as in the answers
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
         self.shed_requests: Counter[str] = Counter()  # publish requests refused unparsed, by the priority of their least important item
@@ -110,6 +112,11 @@ class EdgeMetrics:
         for transport in ("websocket", "sse", "poll"):
             connections.add_metric((self.edge, transport), self.connections[transport])
         yield connections
+        links = GaugeMetricFamily("engine_edge_links", "Open links of this edge, by what carries them.", labels=(*labels, "carrier"))
+        carried = Counter(self._carriers().values())
+        for carrier in ("unix", "tcp", "ray"):
+            links.add_metric((self.edge, carrier), carried[carrier])
+        yield links
         breakers = GaugeMetricFamily(
             "engine_edge_breaker_state",
             "Circuit breaker of this edge for a shard: 0 closed, 1 half-open, 2 open: requests to the shard are refused.",

@@ -46,6 +46,11 @@ def replication_key() -> str:
     return "engine:replicated"
 
 
+def link_key_key() -> str:
+    """String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
+    return "engine:link-key"
+
+
 # -- of a slot ---------------------------------------------------------------------------------------------------------
 def slot_epoch_key(slot: int) -> str:
     """String: epoch of the shard that owns the slot; writes with an older one are rejected."""

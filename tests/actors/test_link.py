@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from engine.actors.actor_process import ProcessContext
+from engine.actors.carrier import Peer
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.socket_carrier import Peer
 from engine.config import Config
 from engine.core.wire import records as wire
 from tests.sim.loop import SimLoop
@@ -19,6 +19,8 @@ def test_requests_sent_together_arrive_in_order_behind_what_was_sent_before() ->
 
     class Server:
         """The callee, in this process."""
+
+        retry_s = None
 
         async def open(self) -> float:
             return 0.1

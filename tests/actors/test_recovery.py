@@ -13,9 +13,9 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.actors.actor_process import ProcessContext
+from engine.actors.carrier import RayPeer
 from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
-from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import FORMAT_VERSION

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.carrier import RayPeer
 from engine.actors.edge import wall_ms as now_ms
 from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
-from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import spread, timer_id

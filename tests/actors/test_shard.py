@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 
 from engine.actors import shard
 from engine.actors.actor_process import ProcessContext
+from engine.actors.carrier import RayPeer
 from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
-from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from engine.actors.carrier import RayPeer
 from engine.actors.link import LinkCaller, LinkServer
-from engine.actors.socket_carrier import RayPeer
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.core.scheduler.scheduler import SchedulerCore

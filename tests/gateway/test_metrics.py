@@ -71,7 +71,7 @@ def values(text: bytes, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_an_edge_tells_what_it_has_counted() -> None:
-    metrics = EdgeMetrics("edge-3", lambda: 9)
+    metrics = EdgeMetrics("edge-3", lambda: 9, lambda: {"shard-0": "tcp", "shard-1": "tcp", "scheduler-0": "ray", "scheduler-1": ""})
     metrics.published.update(["accepted", "accepted", "duplicate"])
     metrics.refused[429] += 1
     metrics.connections["sse"] += 2
@@ -90,6 +90,7 @@ def test_an_edge_tells_what_it_has_counted() -> None:
     assert values(text, "engine_edge_messages_sent_total") == {("edge-3",): 7}
     assert values(text, "engine_edge_acks_total") == {("edge-3",): 8}
     assert values(text, "engine_edge_link_calls_total") == {("edge-3",): 9}
+    assert values(text, "engine_edge_links") == {("unix", "edge-3"): 0, ("tcp", "edge-3"): 2, ("ray", "edge-3"): 1}
     assert "process_resident_memory_bytes" in families(text)
 
 

@@ -15,10 +15,12 @@ import msgspec
 
 from engine.actors.actor_process import Process as ActorProcess
 from engine.actors.actor_process import ProcessContext
+from engine.actors.carrier import NOWHERE, RayPeer
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
-from engine.actors.socket_carrier import NOWHERE, Address, RayPeer
+from engine.actors.socket_carrier import Address
+from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.routing import SlotMap, slot_of
 from engine.errors import ClockSetBack, Fenced
@@ -44,7 +46,7 @@ MADE_PREFIX = "made-"
 START_MS = 1_800_000_000_000
 
 
-async def _nowhere(_name: str, _namespace: str, _served: Any) -> Address:
+async def _nowhere(_config: Config, _credentials: LinkCredentials, _served: Any) -> Address:
     """There are no sockets here."""
     return NOWHERE
 
@@ -62,7 +64,7 @@ class EdgeActor(ActorProcess):
 
     async def _run(self) -> None:
         client = self._context.connect(self._config)
-        links = EdgeLinks(self._config, self._index, client, self._context)
+        links = EdgeLinks(self._config, self._credentials, client, self._context)
         context = self._context
         self.gateway = Gateway(
             self._config,
@@ -130,7 +132,7 @@ class Cluster:
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
             connect=lambda _config: Client(self.storage),  # type: ignore[arg-type,return-value]
-            peer=lambda peer, _namespace: RayPeer(self.network.handle(peer)),
+            peer=lambda peer, _credentials: RayPeer(self.network.handle(peer)),
             listen=_nowhere,
             tune_memory=lambda: self.on_recovered(process, actor),
             end_process=lambda: self.ended(process),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.actors.socket_carrier import RayPeer
+from engine.actors.carrier import RayPeer
 
 
 class Nobody(RayPeer):

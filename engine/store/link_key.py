@@ -1,0 +1,37 @@
+"""The engine's link key, with which actors of different nodes prove to each other that they belong to the same engine.
+
+It is in Redis, which every actor needs to start in any case: an actor, a controller or a head node that starts again finds the key of
+those that live. It is in nothing that Ray keeps or hands out: no argument, no result, no configuration. Whoever can read it in Redis can
+read and write all messages anyway, so Redis has to be protected as before, and not better.
+
+The first actor that asks makes it. When Redis has lost it, or an operator deleted it (`DEL engine:link-key`, which is how it is rotated),
+the next to ask makes another; running links are not concerned, and an actor whose proof is rejected reads it again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.core.wire.link_handshake import KEY_BYTES
+from engine.errors import StorageUnavailable
+from engine.store.keys import link_key_key
+
+
+async def claim_link_key(client: redis.Redis) -> bytes:
+    """The link key; made when there is none.
+
+    Raises:
+        StorageUnavailable: no reply, or what is stored is no key.
+    """
+    try:
+        await client.set(link_key_key(), secrets.token_bytes(KEY_BYTES), nx=True)
+        key: Any = await client.get(link_key_key())
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"link key: {error}") from error
+    if key is None or len(key) != KEY_BYTES:
+        raise StorageUnavailable(f"link key: {link_key_key()} in Redis has not {KEY_BYTES} bytes; delete it, and another one is made")
+    return bytes(key)
