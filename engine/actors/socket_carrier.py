@@ -36,6 +36,8 @@ DIRECT_CALL_MS: Final = 0.05
 FRAME_BYTES_MAX: Final = 256 << 20
 """A link queues no more than this, so no batch is larger. Only who proved to belong to the engine gets a frame read at all."""
 
+_listening: Final[list[asyncio.AbstractServer]] = []  # uvloop frees a server that nobody holds, and closes its socket
+
 _SESSION_BYTES_MAX: Final = 200  # a name, a slash, 32 digits
 _HEAD: Final = struct.Struct("<IQ")
 
@@ -225,7 +227,7 @@ async def listen(folder: Path, name: str, namespace: str, served: ServedBy) -> s
             raise OSError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, {path} is longer")
         for left in path.parent.glob(f"{name}-*"):  # of earlier incarnations
             left.unlink(missing_ok=True)
-        await asyncio.get_running_loop().create_unix_server(lambda: served(anyone), os.fspath(path))
+        _listening.append(await asyncio.get_running_loop().create_unix_server(lambda: served(anyone), os.fspath(path)))
     except OSError as error:
         log.warning("%s has no Unix socket: %s", name, error)
         return ""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +44,20 @@ def callee() -> tuple[CalleeConnection, Links, Transport]:
     connection = CalleeConnection(lambda: links, lambda: True, anyone)
     connection.connection_made(transport)
     return connection, links, transport
+
+
+def test_an_actor_goes_on_listening_when_garbage_is_collected(tmp_path: Path) -> None:
+    """On the event loop of Ray's actors."""
+
+    async def connects() -> None:
+        path = await socket_carrier.listen(tmp_path, "shard-0", "engine", lambda _vouched: callee()[0])
+        try:
+            gc.collect()
+            (await socket_carrier.connect(path)).close()
+        finally:
+            socket_carrier._listening.pop().close()
+
+    uvloop.run(connects())
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 60), st.binary(max_size=40)), max_size=8), st.lists(st.integers(0, 400)))
