@@ -9,7 +9,7 @@ States of an accepted connection; the listener owns it until it is proven
     unproven   one of at most `UNPROVEN_MAX`; no more are accepted meanwhile, the kernel holds a few and drops the rest
     proven     handed over to its `CalleeConnection`
     refused    closed; it keeps its place among the unproven until `HANDSHAKE_S` after it was accepted, so that strangers cost an actor
-               at most UNPROVEN_MAX / HANDSHAKE_S handshakes a second, about 1 % of a core, and some 100 KB each with TLS, 1 KB without
+               at most UNPROVEN_MAX / HANDSHAKE_S handshakes a second: 1 % of a core, 10 % with TLS
 
 While strangers hold all places, new links of the engine's own actors are Ray calls; those that are open are not concerned.
 

@@ -2,7 +2,7 @@
 
 It is in Redis, which every actor needs to start in any case: an actor, a controller or a head node that starts again finds the key of
 those that live. It is in nothing that Ray keeps or hands out: no argument, no result, no configuration. Whoever can read it in Redis can
-read and write all messages anyway, so Redis has to be protected as before, and not better.
+read and write all messages anyway, so it needs no better protection than Redis: its password, which Ray does keep as part of the URL.
 
 The first actor that asks makes it. When Redis has lost it, or an operator deleted it (`DEL engine:link-key`, which is how it is rotated),
 the next to ask makes another; running links are not concerned, and an actor whose proof is rejected reads it again.
