@@ -14,8 +14,10 @@ States of an accepted connection; the listener owns it until it is proven
 While strangers hold all places, new links of the engine's own actors are Ray calls; those that are open are not concerned.
 
 The key is read from Redis when it is first needed, and again, every `REREAD_S` at most, after a proof was rejected: it may have been
-rotated, or lost with Redis's data. Crash points: there is no state to lose. A process that dies loses its connections, and the listener
-with them; its successor may get another port, and another actor its old one, where the proof fails.
+rotated, or lost with Redis's data. While Redis is away, the key that was read last is used.
+
+Crash points: there is no state to lose. A process that dies loses its connections, and the listener with them; its successor may get
+another port, and another actor its old one, where the proof fails.
 """
 
 from __future__ import annotations
@@ -115,6 +117,8 @@ class LinkCredentials:
         self._connect = connect
         self._key: bytes | None = None
         self._read_at_s = 0.0
+        self._doubted = False
+        self._reading = asyncio.Lock()
         self._tls: tuple[TlsContexts | None] | None = None
 
     @property
@@ -129,20 +133,29 @@ class LinkCredentials:
         return identity(self.namespace, name)
 
     async def key(self) -> bytes:
-        """The link key. Raises StorageUnavailable."""
-        if self._key is None:
-            client = self._connect(self._config)
-            try:
-                self._key = await claim_link_key(client)
-            finally:
-                await client.aclose()
-            self._read_at_s = time.monotonic()
+        """The link key. Raises StorageUnavailable when it has never been read."""
+        async with self._reading:
+            if self._key is None or self._doubted:
+                self._key = await self._read_key()
         return self._key
+
+    async def _read_key(self) -> bytes:
+        client = self._connect(self._config)
+        try:
+            return await claim_link_key(client)
+        except StorageUnavailable:
+            if self._key is None:
+                raise
+            return self._key
+        finally:
+            self._doubted = False
+            self._read_at_s = time.monotonic()
+            await client.aclose()
 
     def doubt(self) -> None:
         """A proof was rejected: the key is read again when it is needed next, if it is not new."""
         if time.monotonic() - self._read_at_s > REREAD_S:
-            self._key = None
+            self._doubted = True
 
 
 class _Unproven(asyncio.Protocol):

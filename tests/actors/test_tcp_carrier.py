@@ -21,7 +21,7 @@ from engine.actors import tcp_carrier
 from engine.actors.tcp_carrier import UNPROVEN_MAX, LinkCredentials, connect, listen, tls_contexts
 from engine.config import Config
 from engine.core.wire.link_handshake import MAGIC, HandshakeFailed
-from engine.errors import ConfigError
+from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import link_key_key
 from tests.support.link_actors import LOOPBACK, PORTS, KeyStore, LinkActor, certificates
 from tests.support.waiting import until, until_done
@@ -176,6 +176,21 @@ async def test_strangers_do_not_make_an_actor_read_its_key_over_and_over(actor: 
             writer.write(b"\x00" * 96)
             await everything(reader)
     assert keys.reads == 1
+
+
+async def test_while_redis_is_away_the_key_that_was_read_last_is_used(
+    actor: LinkActor, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_carrier, "REREAD_S", 0.0)
+    credentials = edge(keys)
+    await linked(actor, credentials)
+    keys.away = True
+    async with stranger(actor) as (reader, writer):  # after it the actor doubts its key
+        writer.write(b"\x00" * 96)
+        await everything(reader)
+    await linked(actor, credentials)
+    with pytest.raises(StorageUnavailable):
+        await linked(actor, edge(keys))
 
 
 async def test_no_free_port_is_reported_and_links_are_ray_calls(keys: KeyStore, caplog: pytest.LogCaptureFixture) -> None:

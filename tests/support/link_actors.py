@@ -37,12 +37,15 @@ class KeyStore:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.reads = 0
+        self.away = False
 
     def connect(self, _config: Config) -> redis.Redis:
         return cast("redis.Redis", self)
 
     async def set(self, key: str, value: bytes, *, nx: bool) -> None:
         assert nx
+        if self.away:
+            raise ConnectionRefusedError
         self.values.setdefault(key, value)
 
     async def get(self, key: str) -> bytes:
