@@ -257,7 +257,8 @@ def page_of(mailbox: Mailbox) -> MailboxPage:
     # All that is not settled becomes cold: reading the stream shows later which of these numbers are gone.
     unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
     cold = (min(unsettled), max(unsettled)) if unsettled else None
-    attempts = dict(mailbox.cold_attempts)
+    # Of messages in memory too: the stream may have them since before they were sent.
+    attempts = mailbox.cold_attempts | {seq: message.attempts for seq, message in mailbox.hot.items() if message.attempts}
     for connection in mailbox.connections.values():
         for seq, (_, tries) in connection.flight.items():
             attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)

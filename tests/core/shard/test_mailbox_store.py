@@ -12,7 +12,7 @@ from engine.core.mailbox.memory import MAILBOX_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
 from engine.core.shard import mailbox_store
-from engine.core.wire.records import ACCEPTED, DUPLICATE, Explain, GetProfile, Post, Posted, ProfileIs, Trace
+from engine.core.wire.records import ACCEPTED, DUPLICATE, Deliver, Explain, GetProfile, Post, Posted, ProfileIs, Trace
 from tests.support.shard_world import World, delivered, of
 
 ALL = 1 << 40
@@ -80,6 +80,20 @@ def test_an_evicted_user_comes_back_as_they_were() -> None:
     assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 2)]
     world.attach(1, "ann")
     assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_before() -> None:
+    world = World()
+    world.post("ann", "m")
+    world.attach(1, "ann")
+    world.settle()
+    world.checkpoint()
+    world.detach(1)
+    world.checkpoint()
+    assert evict(world) == 1
+    world.attach(2, "ann")
+    ((_, attempt, _),) = [message for record in of(world.settle(), Deliver) for message in record.messages]
+    assert attempt == 2
 
 
 def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ended() -> None:
