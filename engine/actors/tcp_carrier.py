@@ -263,19 +263,20 @@ async def listen(host: str, ports: str, credentials: LinkCredentials, served: Se
 
 def _bind(host: str, ports: str) -> socket.socket:
     """A listening socket. Raises OSError."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setblocking(False)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last incarnation may linger
     last: OSError | None = None
     for port in port_range(ports):
+        # One each: who has bound a port that another actor then listens on first cannot bind another port.
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last incarnation may linger
         try:
             listener.bind((host, port))
             listener.listen(_BACKLOG)
         except OSError as error:  # in use: by another actor, another engine or another program
             last = error
+            listener.close()
         else:
             return listener
-    listener.close()
     raise OSError(f"link_ports: no port of {ports} can be had on {host}: {last}")
 
 

@@ -73,7 +73,8 @@ class Script:
     """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it."""
 
     def __init__(self, name: str) -> None:
-        folder, _, self.name = name.rpartition("/")
+        self.name = name
+        folder = name.rpartition("/")[0]
         prologue = (_FOLDER / f"{folder}.lua").read_bytes() if folder else b""
         self._text = prologue + (_FOLDER / f"{name}.lua").read_bytes()
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()

@@ -125,7 +125,7 @@ async def test_a_due_broadcast_is_appended_once_and_confirmed_each_time(shard: S
 async def test_what_storage_does_not_take_has_failed(shard: Shard, redis_client: Redis) -> None:
     shard.core.fire([timer("1-a")], 1000)
     await redis_client.set(broadcast_log_key(), "not a stream")
-    with pytest.raises(Exception, match="broadcast_append"):
+    with pytest.raises(Exception, match="broadcast_log/append"):
         await shard.follower.announce()
     assert [record for _, record in shard.core.output.to_schedulers] == [FireFailed(["1-a"])]
     await redis_client.delete(broadcast_log_key())
