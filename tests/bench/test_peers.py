@@ -20,7 +20,7 @@ async def test_a_peer_delivers_every_message_to_its_user_and_broadcasts_to_all(k
         listeners, failed = await connect_all(system, books, books.ledgers)
         (sender,) = await senders(system, books, 1)
         await full_load([sender], books, 50)
-        assert (books.received, books.repeated, books.out_of_order, failed) == (50, 0, 0, 0)
+        assert (books.received, books.repeated, failed) == (50, 0, 0)  # workers of Celery may overtake each other
         publisher = await system.publisher(5)
         await publisher.broadcast(books.write_broadcast(books.clock()))
         assert await books.reach(55)

@@ -36,6 +36,11 @@ _ROOM: Final = 2
 """Shards that a host takes, so that one takes over those of the other."""
 
 
+PATIENCE = {"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "40000"}
+"""Behind a cable that was pulled for seconds, Ray's calls stay away for up to a dozen, more on a busy machine. Actors that are well must
+not be replaced for it: then both shards are on one host, and the tests of its loss have nothing to lose."""
+
+
 class EngineOnHosts(RunningEngine):
     """One engine on these hosts.
 
@@ -50,7 +55,7 @@ class EngineOnHosts(RunningEngine):
         head = hosts[0]
         redis_url = f"redis://:{self._password}@{head.address}:{_REDIS_PORT}/0"
         options = f"--address auto --redis {redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(hosts)}"
-        super().__init__(head.folder, *options.split(), env=head.environment(), place=head.command())
+        super().__init__(head.folder, *options.split(), env=head.environment() | PATIENCE, place=head.command())
 
     def start_ray(self) -> None:
         """Start Redis and the Ray cluster, which `start` needs; returns when all nodes are in it."""
@@ -99,7 +104,8 @@ class EngineOnHosts(RunningEngine):
 
     def shard_on(self, host: Host) -> int:
         """A shard that is on this host."""
-        return next(row["index"] for row in self.status()["shards"] if row["node"] == host.address)
+        status = self.status_when(lambda status: any(row["node"] == host.address for row in status["shards"]), START_TIMEOUT_S)
+        return next(row["index"] for row in status["shards"] if row["node"] == host.address)
 
 
 def _wait_for_port(host: Host, port: int) -> None:
