@@ -176,7 +176,8 @@ class Edge(Process):
         await authenticator.prepare()
         revocations = TokenRevocations(self._config, RevocationLog(self._redis, self._config), authenticator, self._gateway)
         await self._retry_storage(revocations.catch_up)
-        application = self._app(authenticator, revocations)
+        usage = TenantUsage(self._redis)
+        application = self._app(authenticator, revocations, usage)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
             for task in (
@@ -186,12 +187,12 @@ class Edge(Process):
                 authenticator.run(),
                 revocations.run(),
                 self._gateway.storage.follow(self._redis),
-                self._gateway.tenant_quotas.follow(TenantUsage(self._redis)),
+                self._gateway.tenant_quotas.follow(usage),
             ):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
 
-    def _app(self, authenticator: Authenticator, revocations: TokenRevocations) -> Starlette:
+    def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
         self._signals = CounterSignals(
             self._config,
@@ -211,7 +212,7 @@ class Edge(Process):
                 self._checks,
                 self._signals,
                 revocations,
-                TenantUsage(self._redis),
+                usage,
                 self._drain_edge,
             )
         )

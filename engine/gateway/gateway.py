@@ -298,9 +298,9 @@ class Gateway:
                 del self.connections_of[tenant]
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
-            shard, record = connection.shard, wire.Detach(connection.id, code)
-            if self._detaches.enter(partial(self._links.send_shard, shard, record, True)):
-                self._links.send_shard(shard, record, True)
+            send = partial(self._links.send_shard, connection.shard, wire.Detach(connection.id, code), True)
+            if self._detaches.enter(send):
+                send()
 
     def _announce(self, connection: Connection) -> None:
         connection.shard = self.slots.owner(connection.key)

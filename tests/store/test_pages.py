@@ -21,6 +21,7 @@ from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
+from tests.support.recorded_runs import recorded_runs
 from tests.support.redis_rewind import Moment
 
 NOW_MS = int(time.time() * 1000)
@@ -125,18 +126,11 @@ async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis
 async def test_a_late_copy_of_a_checkpoint_does_not_bring_an_old_page_back(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that waited in a dead connection may be applied after its successors."""
     pages = await pages_of(redis_client)
-    copies: list[list[object]] = []
-    run_many = Script.run_many
-
-    async def copying(script: Script, client: Redis, calls: list[object]) -> object:
-        copies.append(list(calls))
-        return await run_many(script, client, calls)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Script, "run_many", copying)
+    copies = recorded_runs(monkeypatch)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
     newer = spill_of(mailbox(NOW_MS, 2))
     await pages.write([newer], NOW_MS)
-    await run_many(Script("fenced/slot_checkpoint"), redis_client, copies[0])  # type: ignore[arg-type]
+    await Script("fenced/slot_checkpoint").run_many(redis_client, copies[0])
     assert await redis_client.hget(page_key(slot_of(KEY)), KEY) == newer.page
 
 

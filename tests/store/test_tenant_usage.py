@@ -20,6 +20,7 @@ from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.tenant_usage import TenantUsage
 from tests.support.mailboxes import mailbox
+from tests.support.recorded_runs import recorded_runs
 from tests.support.tenant_recount import counted, recount
 
 NOW_MS = int(time.time() * 1000)
@@ -67,18 +68,11 @@ async def test_users_bytes_and_topics_are_counted_with_the_page_and_fall_with_it
 
 async def test_a_late_copy_of_a_checkpoint_is_counted_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     pages, _ = await stores_of(redis_client)
-    copies: list[list[object]] = []
-    run_many = Script.run_many
-
-    async def copying(script: Script, client: Redis, calls: list[object]) -> object:
-        copies.append(list(calls))
-        return await run_many(script, client, calls)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Script, "run_many", copying)
+    copies = recorded_runs(monkeypatch)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
     await pages.write([spill_of(mailbox(NOW_MS, 5))], NOW_MS)
-    for calls in copies:
-        await run_many(Script("fenced/slot_checkpoint"), redis_client, calls)  # type: ignore[arg-type]
+    for calls in list(copies):
+        await Script("fenced/slot_checkpoint").run_many(redis_client, calls)
     assert await counted(redis_client, "t") == await recount(redis_client, "t")
 
 
