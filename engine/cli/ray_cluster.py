@@ -159,12 +159,12 @@ class RayCluster:
         found: dict[str, Any] = context.address_info
         return found
 
-    def missing_resources(self) -> list[str]:
-        """The resources required by actors that no node of the cluster offers."""
+    def places(self) -> dict[str, tuple[float, float]]:
+        """Per resource that an actor asks for: how many the nodes of the cluster offer, and how many of these are free."""
         import ray
 
-        offered = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        return [name for name in LOCAL_RESOURCES if not offered.get(name)]
+        offered, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
+        return {name: (offered.get(name, 0), free.get(name, 0)) for name in LOCAL_RESOURCES}
 
     def failure(self) -> str | None:
         """The processes of a local Ray that died, as an error message; None when all run, or when the cluster was joined."""

@@ -65,7 +65,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "namespace": "Ray namespace of the actors; engines in one cluster need different ones",
             "data_dir": "directory of the secret, the state file and the engine's own Redis",
             "rules_path": "file with the rules for POST /v1/events, read again when it changes",
-            "start_timeout_s": "time until every part must be ready; more when an autoscaler boots machines",
+            "start_timeout_s": "on one machine: time until every part must be ready; in a cluster the start waits for its machines",
             "log_level": "of the actors' logs",
         },
     ),

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,10 +41,11 @@ log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
 _POLL_S: Final = 0.1  # of the status while actors start
+_SLOW_POLL_S: Final = 0.5  # the same when it takes longer: with an autoscaler it may be many minutes
 _WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _DEMO_TOKEN_TTL_S: Final = 3600  # the demo link is for trying, not for keeping
-_HINT_S: Final = 5.0  # before the message that the cluster lacks resources: actors take some time in any case
+_HINT_S: Final = 5.0  # before the message says what the cluster lacks: actors take some time in any case
 
 
 def up(config: Config, console: Console) -> int:
@@ -267,26 +268,27 @@ class _Run:
             self._config = running
 
     async def _wait_ready(self, show: Callable[[str], None]) -> dict[str, Any] | None:
-        """The status when all actors are ready; None when a signal came first."""
-        deadline = time.monotonic() + self._config.start_timeout_s
-        hint_at = time.monotonic() + _HINT_S
+        """The status when all actors are ready; None when a signal came first.
+
+        On one machine that is bounded by `start_timeout_s`. In a cluster machines may have to be started first, which takes as long as it
+        takes: to give up would end the actors that have a place already, and whoever starts this process again would begin anew.
+
+        Raises:
+            ClusterError: not ready in time, on one machine.
+        """
+        began = time.monotonic()
         while not self._stop.is_set():
             status: dict[str, Any] = await self._controller.status.remote(fresh=False)
             if status["ready"]:
                 return status
-            waiting = [
-                f"{row['role']}-{row['index']}" for kind in ("shards", "schedulers", "edges") for row in status[kind] if not row["ready"]
-            ]
-            text = f"waiting for {', '.join(waiting) or 'Redis'}"
-            if time.monotonic() > hint_at and (lacking := self._cluster.missing_resources()):
-                text += (
-                    f"; no node of the cluster offers {', '.join(lacking)}: the autoscaler has to bring one, "
-                    f"or start one with `ray start --address=... --resources='{{\"{lacking[0]}\": 1}}'`"
-                )
+            waited_s = time.monotonic() - began
+            text = waiting_for(status, self._cluster.places() if waited_s > _HINT_S else {})
+            if late := waited_s > self._config.start_timeout_s:
+                text += f"; not ready after {self._config.start_timeout_s} s, logs: {self._cluster.logs}"
             show(text)
-            if time.monotonic() > deadline:
-                raise ClusterError(f"not ready after {self._config.start_timeout_s} s, {text}; logs: {self._cluster.logs}")
-            await self._pause(_POLL_S)
+            if late and not self._config.address:
+                raise ClusterError(text)
+            await self._pause(_POLL_S if waited_s <= _HINT_S else _SLOW_POLL_S)
         return None
 
     def _announce(self, status: dict[str, Any]) -> None:
@@ -384,6 +386,31 @@ class _Run:
             ray.kill(self._controller, no_restart=True)
         except ray.exceptions.RayError as error:
             log.info("the controller is gone already: %s", error)
+
+
+def waiting_for(status: dict[str, Any], places: Mapping[str, tuple[float, float]]) -> str:
+    """What the start waits for, in one line: the parts that are not ready, and which places for them the nodes do not offer.
+
+    Args:
+        places: per resource of an actor how many the nodes offer, and how many of these are free; empty for not known.
+    """
+    found = []
+    for kind in ("shards", "schedulers", "edges"):
+        absent = [f"{row['role']}-{row['index']}" for row in status[kind] if not row["ready"]]
+        if not absent:
+            continue
+        text = ", ".join(absent)
+        resource = f"engine_{kind.removesuffix('s')}"
+        if places and not all(row["pid"] for row in status[kind]):
+            offered, free = places[resource]
+            text += f" (nodes offer {offered:g} `{resource}`, {free:g} free"
+            if (more := len(status[kind]) - offered) > 0:
+                text += (
+                    f"; {more:g} more needed: from the autoscaler, or `ray start --address=... --resources='{{\"{resource}\": {more:g}}}'`"
+                )
+            text += ")"
+        found.append(text)
+    return f"waiting for {', '.join(found) or 'Redis'}"
 
 
 def placement_table(status: dict[str, Any]) -> Table:
