@@ -109,6 +109,7 @@ class ProcessContext:
     peer: Callable[[str, LinkCredentials], Peer] = ActorPeer  # (name, credentials of this one) -> another actor
     listen: Callable[[Config, LinkCredentials, ServedBy], Awaitable[Address]] = listen
     tune_memory: Callable[[], None] = tune_memory
+    vitals: Callable[[str, int, int], dict[str, Any]] = vitals
     end_process: Callable[[], None] = end_process
 
 
@@ -159,7 +160,7 @@ class Process:
     def _vitals(self) -> dict[str, Any]:
         """The common part of `stats()`. Starts serving, because `stats` is the first call an actor gets."""
         self.begin()
-        return {**vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
+        return {**self._context.vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
 
     async def _run(self) -> None:
         """Start, set `_ready`, and serve. Never returns."""

@@ -27,7 +27,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import ray
 from ray.exceptions import RayActorError
@@ -112,7 +112,11 @@ class ActorPeer:
     Args:
         name: of the actor.
         credentials: of the calling actor.
+
+    The simulator overrides the methods that reach outside: `_find`, `_here`, `_connect_here`, `_connect`.
     """
+
+    tcp_retry_s: ClassVar[float] = RETRY_S
 
     def __init__(self, name: str, credentials: LinkCredentials) -> None:
         self._name = name
@@ -129,7 +133,7 @@ class ActorPeer:
         """See `Peer`. Waits until the actor exists and serves."""
         self.close()
         if self._handle is None:
-            self._handle = await await_actor(self._name, self._credentials.namespace)
+            self._handle = await self._find()
             self._through_ray = RayPeer(self._handle)
         try:
             self._address = await self._handle.address.remote()
@@ -142,23 +146,32 @@ class ActorPeer:
             return RAY_CALL_MS
         return DIRECT_CALL_MS
 
+    async def _find(self) -> Any:
+        return await await_actor(self._name, self._credentials.namespace)
+
+    def _here(self) -> str:
+        return node_id()
+
     async def _over_unix(self) -> CallerConnection | None:
         address = self._address
-        if not address.path or address.node != node_id():
+        if not address.path or address.node != self._here():
             return None
         try:
-            connection = await socket_carrier.connect(address.path)
+            connection = await self._connect_here()
         except OSError as error:
             log.warning("the socket %s of %s cannot be used: %s", address.path, self._name, error)
             return None
         self.carrier = "unix"
         return connection
 
+    async def _connect_here(self) -> CallerConnection:
+        return await socket_carrier.connect(self._address.path)
+
     async def _over_tcp(self) -> CallerConnection | None:
         if not self._address.port:
             return None
         now_s = asyncio.get_running_loop().time()
-        self.retry_s = RETRY_S
+        self.retry_s = self.tcp_retry_s
         address, until_s = self._failed
         if address == self._address and now_s < until_s:
             return None
@@ -167,9 +180,9 @@ class ActorPeer:
         except (OSError, TimeoutError, ConfigError, StorageUnavailable) as error:
             log.warning(
                 "%s is called through Ray, at ten times the cost: TCP %s:%d: %s; tried again every %d s",
-                self._name, self._address.host, self._address.port, str(error) or type(error).__name__, RETRY_S,
+                self._name, self._address.host, self._address.port, str(error) or type(error).__name__, self.tcp_retry_s,
             )  # fmt: skip
-            self._failed = self._address, now_s + RETRY_S
+            self._failed = self._address, now_s + self.tcp_retry_s
             return None
         self.carrier, self.retry_s = "tcp", None
         return connection

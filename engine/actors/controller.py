@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import time
 from typing import Any, Final
 
 import ray
@@ -25,7 +23,7 @@ from ray.exceptions import ActorDiedError, RayError
 from redis.exceptions import RedisError
 
 from engine import __version__
-from engine.actors.actor_process import RETRY_S, monotonic_ms, vitals
+from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.edge import Edge
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
@@ -34,7 +32,7 @@ from engine.core.controller.health import HealthWatch, LatencyWindow, merge, tot
 from engine.errors import ConfigError, Fenced, StorageUnavailable
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
-from engine.store.redis_client import claim_data_epoch, connect, display_url
+from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.slot_map import claim_slot_map
 
 log = logging.getLogger(__name__)
@@ -69,31 +67,54 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
     }
 
 
+class RayActors:
+    """What the controller asks of Ray's control service. The simulator has one of its own."""
+
+    def names(self, namespace: str) -> set[str]:
+        """Of the actors that exist, also those that Ray is about to start again."""
+        return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
+
+    def create(self, config: Config, role: str, index: int) -> Any:
+        """The handle of the actor of this name, created when there is none."""
+        options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
+        if role == "shard":
+            return ray.remote(Shard).options(**options).remote(config, index)
+        if role == "scheduler":
+            return ray.remote(Scheduler).options(**options).remote(config, index)
+        return ray.remote(Edge).options(**options).remote(config, index, config.port)
+
+    def kill(self, handle: Any, *, restart: bool) -> None:
+        """End the actor's process; with `restart` Ray starts the next one."""
+        ray.kill(handle, no_restart=not restart)
+
+
 class Controller:
     """One per engine, named `controller`. `config` is complete: `redis_url` and `port` are what they will be."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, context: ProcessContext = REAL, actors: RayActors | None = None) -> None:
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._config = config
-        self._client = connect(config)
-        self._started_ms = time.time_ns() // 1_000_000
+        self._context = context
+        self._actors = actors or RayActors()
+        self._client = context.connect(config)
+        self._started_ms = context.wall_ns() // 1_000_000
         self._handles: dict[tuple[str, int], Any] = {}
         self._watches = {
-            (role, index): HealthWatch(role, index, config.health_timeout_ms, monotonic_ms())
+            (role, index): HealthWatch(role, index, config.health_timeout_ms, context.monotonic_ms())
             for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
             for index in range(count)
         }
         self._drained: dict[tuple[str, int], int] = {}  # the process of an edge that was last told to leave
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
-        self._round_at_s = 0.0  # when it began
+        self._round_at_ms = 0.0  # when it began
         self._own = self._watch_of_self()
         self._redis: dict[str, Any] = {"url": display_url(config.redis_url), "alive": False, "restarts": 0}
         self._redis_run = ""
         self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
-        self._watching.add_done_callback(_end_when_failed)
+        self._watching.add_done_callback(self._end_when_failed)
 
     # -- remote methods ---------------------------------------------------------------------------------------------
 
@@ -122,7 +143,8 @@ class Controller:
             ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms` from
             acceptance to the ACK, which includes the time in which a user was away.
         """
-        if fresh and self._round is not None and not self._watching.done() and time.monotonic() - self._round_at_s > FRESH_MS / 1000:
+        old = self._context.monotonic_ms() - self._round_at_ms > FRESH_MS
+        if fresh and old and self._round is not None and not self._watching.done():
             await asyncio.wait({self._begin_round()}, timeout=_REFRESH_TIMEOUT_S)
         rows: dict[str, list[dict[str, Any]]] = {role: [] for role in _ROLES}
         for (role, _), watch in self._watches.items():
@@ -186,7 +208,7 @@ class Controller:
             keys = [key for key in self._handles if key[0] in roles]
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
             for key in keys:
-                ray.kill(self._handles.pop(key), no_restart=True)
+                self._actors.kill(self._handles.pop(key), restart=False)
         await self._client.aclose()
 
     async def _drain(self, key: tuple[str, int], timeout_ms: int) -> None:
@@ -208,8 +230,8 @@ class Controller:
         while True:
             try:
                 self._epoch = await take_control(self._client)
-                await mark_upgrade(self._client, int(time.time() * 1000))
-                await claim_data_epoch(self._client, int(time.time()))
+                await mark_upgrade(self._client, self._wall_ms())
+                await claim_data_epoch(self._client, self._wall_ms() // 1000)
                 if not self._anyone_runs():
                     await claim_slot_map(self._client, self._config.shards)
                 return
@@ -217,21 +239,16 @@ class Controller:
                 log.warning("waiting for storage: %s", error)
                 await asyncio.sleep(RETRY_S)
 
+    def _wall_ms(self) -> int:
+        return self._context.wall_ns() // 1_000_000
+
     def _anyone_runs(self) -> bool:
-        names = {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == self._config.namespace}
+        names = self._actors.names(self._config.namespace)
         return any(f"shard-{index}" in names for index in range(self._config.shards))
 
     def _create(self, role: str, index: int) -> None:
         """The actor of this name, created when there is none."""
-        config = self._config
-        options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
-        if role == "shard":
-            handle: Any = ray.remote(Shard).options(**options).remote(config, index)
-        elif role == "scheduler":
-            handle = ray.remote(Scheduler).options(**options).remote(config, index)
-        else:
-            handle = ray.remote(Edge).options(**options).remote(config, index, config.port)
-        self._handles[role, index] = handle
+        self._handles[role, index] = self._actors.create(self._config, role, index)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -241,44 +258,44 @@ class Controller:
         except ConfigError as error:
             log.error("%s", error)  # `created()` raises it in `engine up`
             return
-        period_s = self._config.health_ms / 1000
+        period_ms, short_ms = self._config.health_ms, min(self._config.health_ms, RETRY_S * 1000)
         while True:
             # During a start the rounds are close: `engine up` waits for the last actor.
             settled = all(watch.row()["ready"] for watch in self._watches.values())
-            wait_s = self._round_at_s + (period_s if settled else min(period_s, RETRY_S)) - time.monotonic()
-            if self._round is not None and wait_s > 0:
-                await asyncio.sleep(wait_s)  # a status may have begun a round meanwhile
+            wait_ms = self._round_at_ms + (period_ms if settled else short_ms) - self._context.monotonic_ms()
+            if self._round is not None and wait_ms > 0:
+                await asyncio.sleep(wait_ms / 1000)  # a status may have begun a round meanwhile
             else:
                 await asyncio.shield(self._begin_round())
 
     def _begin_round(self) -> asyncio.Future[None]:
         """A round of calls, or the one that is under way."""
         if self._round is None or self._round.done():
-            self._round_at_s = time.monotonic()
+            self._round_at_ms = self._context.monotonic_ms()
             self._round = asyncio.ensure_future(self._ask_all())
-            self._round.add_done_callback(_end_when_failed)
+            self._round.add_done_callback(self._end_when_failed)
         return self._round
 
     async def _ask_all(self) -> None:
         await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
-        now_ms = monotonic_ms()
+        now_ms = self._context.monotonic_ms()
         for key, watch in self._watches.items():
             if not self._redis["alive"]:
                 watch.excuse(now_ms)
             elif watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
-                ray.kill(self._handles[key], no_restart=False)
+                self._actors.kill(self._handles[key], restart=True)
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in self._watches.values() if name in watch.stats), now_ms)
 
     async def _ask(self, key: tuple[str, int]) -> None:
         watch = self._watches[key]
-        watch.asked(monotonic_ms())
+        watch.asked(self._context.monotonic_ms())
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
                 stats = await self._handles[key].stats.remote()
-            watch.answered(stats, monotonic_ms())
+            watch.answered(stats, self._context.monotonic_ms())
         except ActorDiedError as error:
             log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
             watch.failed()
@@ -311,16 +328,16 @@ class Controller:
         }
 
     def _watch_of_self(self) -> HealthWatch:
-        watch = HealthWatch("controller", 0, self._config.health_timeout_ms, monotonic_ms())
-        watch.answered(self._stats(), monotonic_ms())
+        now_ms = self._context.monotonic_ms()
+        watch = HealthWatch("controller", 0, self._config.health_timeout_ms, now_ms)
+        watch.answered(self._stats(), now_ms)
         return watch
 
     def _stats(self) -> dict[str, Any]:
-        return {**vitals("controller", 0, self._started_ms), "ready": True}
+        return {**self._context.vitals("controller", 0, self._started_ms), "ready": True}
 
-
-def _end_when_failed(task: asyncio.Future[None]) -> None:
-    """End the process when this task failed: Ray restarts the actor, which would otherwise look alive and check nobody."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("the controller ends: %r", error, exc_info=error)
-        os._exit(1)
+    def _end_when_failed(self, task: asyncio.Future[None]) -> None:
+        """End the process when this task failed: Ray restarts the actor, which would otherwise look alive and check nobody."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the controller ends: %r", error, exc_info=error)
+            self._context.end_process()

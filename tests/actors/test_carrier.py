@@ -167,7 +167,7 @@ async def test_a_port_that_cannot_be_reached_costs_a_detour_until_it_can(
         await until(lambda: actor.taken == [wire.Ack(1, 7)])
         assert [record.levelno for record in caplog.records if "called through Ray" in record.getMessage()] == [logging.WARNING]
 
-        monkeypatch.setattr(carrier, "RETRY_S", 0.05)
+        monkeypatch.setattr(carrier.ActorPeer, "tcp_retry_s", 0.05)
         actor.links.lost(actor.opened[-1])
         await until(lambda: edge.peer.retry_s == 0.05)
         actor.listen_tcp(port)
