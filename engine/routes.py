@@ -51,6 +51,7 @@ from engine.publish.media_types import Content
 from engine.transports.http_protocol import FastPaths
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
+from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets
 from engine.transports.websocket_transport import EXTENSION, DirectWebSocket
 
@@ -147,7 +148,9 @@ def app(services: EdgeServices) -> Starlette:
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False
-    application.state.fast_paths = FastPaths(api.sockets.open, api.publisher, gateway.metrics.refused)
+    application.state.fast_paths = FastPaths(
+        api.sockets.open, api.publisher, UnreadRefusals(PATH, gateway.refuse_unread, gateway.metrics.refused), gateway.metrics.refused
+    )
     return application
 
 

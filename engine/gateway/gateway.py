@@ -39,7 +39,7 @@ from typing import Any, Final
 from engine.auth.revoked_tokens import RevokedTokens
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits
-from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission
+from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.routing import SlotMap
@@ -53,7 +53,7 @@ from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
-from engine.http.problems import too_many_requests, whole_seconds
+from engine.http.problems import Problem, too_many_requests, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
 from engine.store.durability import REASONS
@@ -97,6 +97,11 @@ def _admission_limits(config: Config) -> AdmissionLimits:
         config.connections_of_user_per_s,
         config.connections_of_user_burst,
     )
+
+
+def _not_admitted(refused: NotAdmitted) -> Problem:
+    what = "this user begins connections too often" if refused.by_user else "more connections begin than this edge admits"
+    return too_many_requests(f"{what}: come back after the time that Retry-After gives", whole_seconds(refused.retry_ms))
 
 
 class Gateway:
@@ -241,8 +246,14 @@ class Gateway:
         self.require_capacity()
         refused = self._connection_admission.admit(key, self.clock())
         if refused is not None:
-            what = "this user begins connections too often" if refused.by_user else "more connections begin than this edge admits"
-            raise too_many_requests(f"{what}: come back after the time that Retry-After gives", whole_seconds(refused.retry_ms))
+            raise _not_admitted(refused)
+
+    def refuse_unread(self) -> Problem | None:
+        """The 429 that any request for a connection gets now, whoever asks; None when it must be read. See `admit`."""
+        if self.draining:
+            return None
+        refused = self._connection_admission.refuse_unread(self.clock())
+        return None if refused is None else _not_admitted(refused)
 
     def check_room(self, tenant: str) -> None:
         """Check that the tenant may store more.

@@ -10,6 +10,7 @@ What is being read is one state, `Reading`:
     ENDED    nothing more is read: the connection is lost, refused, handed to another protocol, or about to be closed.
 
     from     on                                                       to       and
+    HEAD     the first read: a request for a WebSocket, none admitted ENDED    a refusal, unread: see `unread_refusals`
     HEAD     head complete: an upgrade                                UPGRADE
              head complete: a plain publish request, nothing unanswered  PUBLISH
              head complete: any other                                 BODY     an AsgiExchange begins, or waits for those before it
@@ -67,6 +68,7 @@ from engine.http.problems import Problem, bad_request
 from engine.transports import http_framing, websocket_handshake
 from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
 from engine.transports.open_sockets import OpenSockets
+from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_transport import DirectWebSocket, HandshakeProtocol
 
 _BODY_BYTES_MAX: Final = 64 << 10
@@ -94,6 +96,7 @@ class FastPaths(NamedTuple):
 
     open_socket: websocket_handshake.OpenSocket
     publisher: publish_endpoint.PublishEndpoint
+    unread: UnreadRefusals
     refused: Counter[int]
     """By status; refusals are counted here."""
 
@@ -322,11 +325,27 @@ class HttpProtocol(asyncio.Protocol):
         if self._reading is Reading.ENDED:
             return
         openings, self._openings = self._openings, None
-        if openings is None or not data.startswith(_OPENINGS) or openings.enter(self.resume_reading):
+        if openings is None or not data.startswith(_OPENINGS):
             self._read(data)
-        else:
+        elif not openings.enter(self._begin_opening):
             self._unparsed = memoryview(data)
             self._pause_reading()
+        elif not self._refused_unread(data):
+            self._read(data)
+
+    def _begin_opening(self) -> None:
+        """The turn has come of the request that the connection begins with."""
+        if self._unparsed is None or not self._refused_unread(bytes(self._unparsed)):
+            self.resume_reading()
+
+    def _refused_unread(self, data: bytes) -> bool:
+        """Close the connection with a refusal, if nobody is admitted now."""
+        refusal = self._fast_paths.unread.answer(data, self.default_headers) if self._fast_paths is not None else None
+        if refusal is None:
+            return False
+        self.transport.write(refusal)
+        self._close()
+        return True
 
     def _read(self, data: bytes | memoryview) -> None:
         """Parse what was received as far as it may be, and keep the rest."""

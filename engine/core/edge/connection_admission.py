@@ -3,9 +3,11 @@
 A connection costs an edge and a shard some 300 us of CPU, a message a few tens. When thousands of clients come back at once, those
 that stayed are protected by admitting `rate_per_s` of them, and by giving every other one a time of its own.
 
-    admit --the user's bucket is empty--> refused until it has a token
-          --the edge's bucket is empty--> refused until the next free slot: slots follow each other at `rate_per_s`
-          --else------------------------> admitted
+    refuse_unread --the edge's bucket is empty--> refused until the next free slot: slots follow each other at `rate_per_s`
+                  --else------------------------> the request is read, its token verified, and then
+    admit         --the user's bucket is empty--> refused until it has a token
+                  --the edge's bucket is empty--> refused until the next free slot
+                  --else------------------------> admitted
 
 Buckets. The edge's holds `burst` tokens. A user's holds `user_burst`, so one who reconnects in a loop is refused before the others'
 tokens are touched. A bucket that is full again is as good as none and is forgotten: only users of the last `user_burst / user_rate_per_s`
@@ -14,6 +16,10 @@ seconds have one, and `_USERS_MAX` at most.
 Warm-up. A new process is slow: no token is verified yet, no page read, no code path warm. As in Guava's SmoothWarmingUp, the rate
 rises linearly from a third of it to all of it within `warmup_ms`; as in Envoy's slow start only after the start, not after a pause. The
 bucket is given a time of its own for this, which runs at a third of the speed first; it begins with a third of its burst.
+
+Unread. Most of a crowd gets the same answer whoever it is, so it is given before a token is verified: that costs a third. A request without
+a valid token takes a slot then, as any, though never a token of the bucket: a flood of them makes those who are refused meanwhile wait
+longer, up to `retry_max_ms`, and nobody who comes later.
 
 Slots. With one fixed Retry-After all refused clients would come back together, again and again. A slot reserves nothing: its client may
 find the bucket empty and gets another one. Slots lie within `retry_max_ms`; when they are used up, they are given again from its half on.
@@ -65,18 +71,30 @@ class ConnectionAdmission:
 
     def admit(self, user: str, now_ms: float) -> NotAdmitted | None:
         """Whether a connection of this user may begin: None when it may."""
-        limits, bucket = self._limits, self._users.of(user, now_ms)
+        bucket = self._users.of(user, now_ms)
         if not bucket.take(now_ms):
             return NotAdmitted(bucket.wait_ms(now_ms), by_user=True)
         warm_ms = self._warm_ms(now_ms)
         if self._bucket.take(warm_ms):
             return None
+        return NotAdmitted(self._slot_ms(warm_ms, now_ms) - now_ms, by_user=False)
+
+    def refuse_unread(self, now_ms: float) -> NotAdmitted | None:
+        """What `admit` would answer to a user whose bucket is not empty, without knowing the user; takes no token."""
+        warm_ms = self._warm_ms(now_ms)
+        if not self._bucket.wait_ms(warm_ms):
+            return None
+        return NotAdmitted(self._slot_ms(warm_ms, now_ms) - now_ms, by_user=False)
+
+    def _slot_ms(self, warm_ms: float, now_ms: float) -> float:
+        """The time of the next slot, which is given to a client that is refused now."""
+        limits = self._limits
         free_ms = self._cold_ms(warm_ms + self._bucket.wait_ms(warm_ms))
         slot_ms = max(self._next_slot_ms, free_ms)
         if slot_ms - now_ms > limits.retry_max_ms:
             slot_ms = max(now_ms + limits.retry_max_ms / 2, free_ms)
         self._next_slot_ms = slot_ms + 1000 / limits.rate_per_s
-        return NotAdmitted(slot_ms - now_ms, by_user=False)
+        return slot_ms
 
     @property
     def users(self) -> int:

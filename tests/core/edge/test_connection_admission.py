@@ -126,3 +126,21 @@ def test_no_span_of_time_sees_more_than_the_burst_and_the_rate(
             count += waited_ms == 0
             assert 0 <= waited_ms <= max(60_000, 3 * 1000 / rate_per_s + warmup_ms) + 1
         assert count <= burst + rate_per_s * now_ms / 1000 + 1e-6
+
+
+def test_while_the_bucket_is_empty_a_client_gets_the_same_time_whether_its_request_is_read_or_not() -> None:
+    read, unread = drained(), drained()
+    for n in range(1000):
+        now_ms = WARM_MS + n / 100
+        assert read.admit(f"u{n}", now_ms) == unread.refuse_unread(now_ms)
+
+
+def test_a_refusal_of_what_was_not_read_takes_no_token() -> None:
+    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    assert admission.refuse_unread(WARM_MS) is None
+    for n in range(int(LIMITS.burst)):
+        assert admission.admit(f"u{n}", WARM_MS) is None
+    for _ in range(3000):
+        assert admission.refuse_unread(WARM_MS) is not None
+    assert admission.refuse_unread(WARM_MS + 11) is None
+    assert admission.admit("later", WARM_MS + 11) is None
