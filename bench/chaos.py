@@ -1,7 +1,7 @@
 """Chaos: break a part of a loaded engine; count what was lost, repeated or disordered, and time until service is back.
 
-600 messages a second for 40 users, 6 of whom are away until the end; the scenarios are those of tests/support/chaos/scenarios.py, and
-the longest and largest ones. What it leaves out: networks between machines; the deterministic simulator has those (`make sim`).
+600 messages a second for 40 users, 6 of whom are away until the end; the scenarios are those of tests/support/chaos/scenarios.py, the
+longest and largest ones, and those of bench/chaos_on_hosts.py, for which this machine becomes four hosts with cables between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import uvloop
 
-from bench.chaos_report import write_table
+from bench import chaos_on_hosts
+from bench.chaos_report import write_tables
 from bench.two_nodes import TwoNodes
 from tests.support.chaos import scenarios
 from tests.support.chaos.faults import Fault, end_of_zombies
@@ -103,12 +104,12 @@ PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
 
 
 def arguments(parser: ArgumentParser) -> None:
-    names = [scenario.name for scenario in SCENARIOS]
+    names = [scenario.name for scenario in (*SCENARIOS, *chaos_on_hosts.SCENARIOS)]
     parser.add_argument("--scenario", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (default: all)")
     parser.add_argument(
         "--seconds", type=float, default=STEADY_S, help="undisturbed traffic before and after each fault (default %(default)s)"
     )
-    parser.add_argument("--report", action="store_true", help="put the table into docs/RELIABILITY.md")
+    parser.add_argument("--report", action="store_true", help="put the results into the tables of docs/RELIABILITY.md")
 
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
@@ -128,5 +129,15 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
                     yield result
         except NotHere as error:
             print(f"NOT RUN: {', '.join(scenario.name for scenario in here)}: this machine lacks {error}", file=sys.stderr)
+    for on_hosts in chaos_on_hosts.SCENARIOS:
+        if on_hosts.name not in args.scenario:
+            continue
+        try:
+            with args.phases.phase(on_hosts.name):
+                result = chaos_on_hosts.run_one(on_hosts, args.seconds)
+            results.append(result)
+            yield result
+        except NotHere as error:
+            print(f"NOT RUN: {on_hosts.name}: this machine lacks {error}", file=sys.stderr)
     if args.report:
-        write_table(results)
+        write_tables(results)

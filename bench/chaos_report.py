@@ -1,11 +1,15 @@
-"""The table of `docs/RELIABILITY.md`, made by a run and by nothing else."""
+"""The tables of `docs/RELIABILITY.md`, made by runs and by nothing else.
+
+A run of scenarios on one machine replaces their table. Those on hosts take from one to ten minutes each, so a run replaces the rows of
+what it ran, and each row names its commit.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +18,8 @@ from bench.machine import machine, versions
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "RELIABILITY.md"
 BEGIN: Final = "<!-- chaos: made by `python -m bench chaos --report`, do not edit -->"
 END: Final = "<!-- chaos: end -->"
+HOSTS_BEGIN: Final = "<!-- chaos on hosts: made by `python -m bench chaos --report`, do not edit -->"
+HOSTS_END: Final = "<!-- chaos on hosts: end -->"
 
 _COLUMNS: Final = (
     ("fault", lambda r: r["what"]),
@@ -29,33 +35,94 @@ _COLUMNS: Final = (
     ("old process", lambda r: r.get("old_process", "")),
 )
 
+_HOSTS_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]] = (
+    ("fault", lambda r: r["what"]),
+    ("accepted", lambda r: r["accepted"]),
+    ("lost", lambda r: r["lost"]),
+    ("out of order", lambda r: r["out_of_order"]),
+    ("repeated", lambda r: r["repeated"]),
+    ("fault, s", lambda r: r["fault_s"]),
+    ("back after, s", lambda r: r["back_s"]),
+    ("longest silence of b's users / c's, s", lambda r: f"{r['silence_b_s']} / {r['silence_c_s']}"),
+    ("requests refused / unanswered, then repeated", lambda r: f"{r['refused']} / {r['publisher_retries'] - r['refused']}"),
+    (
+        "not repeated: 202 / refused / unanswered",
+        lambda r: " / ".join(str(r["once"][name]) for name in ("accepted", "refused", "unanswered")),
+    ),
+    ("false answers", lambda r: r["once"]["false_answers"]),
+    ("commit", lambda r: r["commit"]),
+)
+
+
+def write_tables(results: Sequence[dict[str, Any]], page: Path = PAGE) -> None:
+    """Put each result into the table of its kind.
+
+    Raises:
+        ValueError: the page lacks the markers of a table.
+    """
+    on_hosts = [result for result in results if "hosts" in result["case"]]
+    on_one_machine = [result for result in results if result not in on_hosts]
+    if on_one_machine:
+        _put(page, BEGIN, END, lambda _before: table(on_one_machine))
+    if on_hosts:
+        _put(page, HOSTS_BEGIN, HOSTS_END, lambda before: _hosts_table(on_hosts, before))
+
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """The results as a table, under the command and the machine they come from."""
-    host, used = machine(), versions("ray", "redis")
     lines = [
-        f"`python -m bench {shlex.join(sys.argv[1:])}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {host['cores']} cores of "
-        f"{host['cpu']}, Linux {host['kernel']}, Python {host['python']}, "
-        + ", ".join(f"{name} {version}" for name, version in used.items())
-        + ".",
+        f"`python -m bench {shlex.join(sys.argv[1:])}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {_where(versions('ray', 'redis'))}.",
         "",
-        "| " + " | ".join(name for name, _ in _COLUMNS) + " |",
-        "|" + "---|" * len(_COLUMNS),
-        *("| " + " | ".join(str(value(result)) for _, value in _COLUMNS) + " |" for result in results),
+        *_head(_COLUMNS),
+        *(_row(_COLUMNS, result) for result in results),
     ]
-    wrong = [f"- {result['what']}: {sentence}" for result in results for sentence in result["wrong"][:3]]
-    return "\n".join([*lines, *(["", "Not as it should be:", "", *wrong] if wrong else [])])
+    return "\n".join([*lines, *_wrong(results)])
 
 
-def write_table(results: Sequence[dict[str, Any]], page: Path = PAGE) -> None:
-    """Put it between the page's markers.
+def _hosts_table(results: Sequence[dict[str, Any]], before: str) -> str:
+    """The results as rows, in the place of those of the same faults."""
+    used = versions("ray", "redis")
+    commit = used.pop("commit", "")
+    rows = {line.split(" | ", 1)[0]: line for line in before.splitlines() if line.startswith("| ")}
+    head = _head(_HOSTS_COLUMNS)
+    rows.pop(head[0].split(" | ", 1)[0], None)
+    for result in results:
+        row = _row(_HOSTS_COLUMNS, {**result, "commit": commit})
+        rows[row.split(" | ", 1)[0]] = row
+    lines = [
+        f"`python -m bench chaos --scenario ... --report`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {_where(used)}.",
+        "",
+        *head,
+        *rows.values(),
+    ]
+    return "\n".join([*lines, *_wrong(results)])
 
-    Raises:
-        ValueError: the page lacks them.
-    """
+
+def _where(used: dict[str, str]) -> str:
+    host = machine()
+    return f"{host['cores']} cores of {host['cpu']}, Linux {host['kernel']}, Python {host['python']}, " + ", ".join(
+        f"{name} {version}" for name, version in used.items()
+    )
+
+
+def _head(columns: Sequence[tuple[str, Any]]) -> list[str]:
+    return ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
+
+
+def _row(columns: Sequence[tuple[str, Any]], result: dict[str, Any]) -> str:
+    return "| " + " | ".join(str(value(result)) for _, value in columns) + " |"
+
+
+def _wrong(results: Sequence[dict[str, Any]]) -> list[str]:
+    sentences = [f"- {result['what']}: {sentence}" for result in results for sentence in result["wrong"][:3]]
+    return ["", "Not as it should be:", "", *sentences] if sentences else []
+
+
+def _put(page: Path, begin: str, end: str, made: Callable[[str], str]) -> None:
+    """Replace what is between the page's markers by what is made of it."""
     text = page.read_text("utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} lacks the markers {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}", "utf-8")
+    before, found, rest = text.partition(begin)
+    old, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{page} lacks the markers {begin} and {end}")
+    page.write_text(f"{before}{begin}\n\n{made(old)}\n\n{end}{after}", "utf-8")

@@ -3,6 +3,9 @@
 Starts the data directory's lock, the secret, the port, Redis, Ray and the controller, which creates the other actors; stops them in
 reverse, so that nothing loses what it depends on. The first Ctrl-C or SIGTERM drains, the second ends at once; then, as after a SIGKILL,
 the kernel ends Redis and Ray with this process, and the journal has everything that was accepted.
+
+In a cluster the actors and Ray outlive this process: killed, or failed, it leaves them running. Started again, on whatever node, it finds
+them by their names and watches them; a signal to it stops them.
 """
 
 from __future__ import annotations
@@ -176,6 +179,7 @@ class _Run:
         self._supervisor: asyncio.Task[None] | None = None
         self._cluster = RayCluster(config)
         self._controller: Any = None
+        self._lives_on = False  # the engine, when this process ends without having been told to
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._started = time.monotonic()
@@ -253,6 +257,7 @@ class _Run:
 
         from engine.actors.controller import CONTROLLER, Controller, actor_options
 
+        self._lives_on = bool(self._config.address)
         options = actor_options(self._config, CONTROLLER, {})
         self._controller = ray.remote(Controller).options(**options).remote(self._config)
         try:
@@ -260,6 +265,7 @@ class _Run:
             await self._controller.created.remote()
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
+            self._lives_on &= not isinstance(cause, ConfigError)  # then nothing was created
             raise cause if isinstance(cause, EngineError) else ClusterError(f"the controller failed: {error}") from error
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the controller does not start: {error}") from error
@@ -278,11 +284,14 @@ class _Run:
         """
         began = time.monotonic()
         while not self._stop.is_set():
-            status: dict[str, Any] = await self._controller.status.remote(fresh=False)
-            if status["ready"]:
+            status = await self._status()
+            if status is not None and status["ready"]:
                 return status
             waited_s = time.monotonic() - began
-            text = waiting_for(status, self._cluster.places() if waited_s > _HINT_S else {})
+            if status is None:
+                text = "waiting for the controller"
+            else:
+                text = waiting_for(status, self._cluster.places() if waited_s > _HINT_S else {})
             if late := waited_s > self._config.start_timeout_s:
                 text += f"; not ready after {self._config.start_timeout_s} s, logs: {self._cluster.logs}"
             show(text)
@@ -325,26 +334,40 @@ class _Run:
     # -- serving ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> int:
-        """Wait for a signal (returns 0), or for the death of a part that nothing restarts (returns 1)."""
+        """Wait for a signal (returns 0), or for the death of a part that nothing restarts (returns 1).
+
+        In a cluster nothing of Ray is a part of this process: with the head away, or the controller, it waits for their return.
+        """
         reported: dict[str, int] = {}
+        answered = True
         while not self._stop.is_set():
             if failure := self._cluster.failure():
                 self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
                 return 1
-            await self._report_restarts(reported)
+            status = await self._status()
+            if status is not None:
+                self._report_restarts(status, reported)
+            if answered != (status is not None):
+                answered = status is not None
+                text = "answers again" if answered else "does not answer: what runs goes on, and nothing that ends is started again"
+                self._console.print(f"{time.strftime('%H:%M:%S')} the controller {text}", highlight=False, soft_wrap=True)
             await self._pause(_WATCH_S)
         return 0
 
-    async def _report_restarts(self, reported: dict[str, int]) -> None:
-        """Print a line for every part that was restarted since the last call; `reported` has the restarts by name."""
+    async def _status(self) -> dict[str, Any] | None:
+        """The controller's last status; None when it does not answer within the health timeout."""
         import ray
 
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / 1000):
-                status = await self._controller.status.remote(fresh=False)
+                status: dict[str, Any] = await self._controller.status.remote(fresh=False)
+                return status
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.info("the controller does not answer: %s", type(error).__name__)
-            return
+            return None
+
+    def _report_restarts(self, status: dict[str, Any], reported: dict[str, int]) -> None:
+        """Print a line for every part that was restarted since the last call; `reported` has the restarts by name."""
         rows = [(f"{row['role']}-{row['index']}", row) for kind in ("edges", "shards", "schedulers") for row in status[kind]]
         for name, row in [*rows, ("redis", status["redis"])]:
             if row["restarts"] > reported.get(name, 0):
@@ -359,10 +382,16 @@ class _Run:
     # -- down ---------------------------------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
-        """Stop what runs, in reverse order; a failure is printed and does not keep the rest running."""
+        """Stop what runs, in reverse order; a failure is printed and does not keep the rest running.
+
+        In a cluster the actors are stopped only by a signal to this process. When it fails, they run on, and the next one that is started
+        watches them.
+        """
         remove_state(self._config.data_dir)
         began = time.monotonic()
-        if self._controller is not None and self._cluster.failure() is None:
+        if self._lives_on and not self._stop.is_set():
+            self._console.print("the actors run on in the cluster; start `engine up` again to watch them, and stop that to stop them")
+        elif self._controller is not None and self._cluster.failure() is None:
             self._console.print("draining; Ctrl-C again ends at once")
             await self._stop_actors()
         self._cluster.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.chaos_report import BEGIN, END, write_table
+from bench.chaos_report import BEGIN, END, HOSTS_BEGIN, HOSTS_END, write_tables
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.traffic import Receiver, Traffic
 
@@ -72,10 +72,11 @@ def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> N
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nthe table of before\n{END}\nafter\n")
     result = {
-        "what": "kill -9 a shard", "accepted": 5, "lost": 1, "out_of_order": 0, "repeated": 2, "back_s": 1.2, "silence_s": 1.3,
+        "case": {"scenario": "kill-shard"}, "what": "kill -9 a shard", "accepted": 5, "lost": 1, "out_of_order": 0, "repeated": 2,
+        "back_s": 1.2, "silence_s": 1.3,
         "p99_before_ms": 9.0, "p99_during_ms": 1200.0, "publisher_retries": 3, "wrong": ["4 came after 2"],
     }  # fmt: skip
-    write_table([result], page)
+    write_tables([result], page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -84,7 +85,25 @@ def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> N
     assert "- kill -9 a shard: 4 came after 2" in text
     page.write_text("no markers")
     with pytest.raises(ValueError, match="lacks the markers"):
-        write_table([result], page)
+        write_tables([result], page)
+
+
+def test_the_rows_of_scenarios_on_hosts_that_were_not_run_stay(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{HOSTS_BEGIN}\n\n{HOSTS_END}\nafter\n")
+    result = {
+        "case": {"scenario": "x", "hosts": 4}, "what": "a cable", "accepted": 5, "lost": 0, "out_of_order": 0, "repeated": 2,
+        "fault_s": 3.0, "back_s": 1.2, "silence_b_s": 1.3, "silence_c_s": 0.4, "refused": 3, "publisher_retries": 4, "wrong": [],
+        "once": {"accepted": 9, "refused": 2, "unanswered": 1, "false_answers": 0},
+    }  # fmt: skip
+    write_tables([result, result | {"what": "a node"}], page)
+    write_tables([result | {"accepted": 7}], page)
+    rows = [line.rpartition(" |")[0].rpartition(" | ")[0] for line in page.read_text().splitlines() if line.startswith("| a ")]
+    assert rows == [
+        "| a cable | 7 | 0 | 0 | 2 | 3.0 | 1.2 | 1.3 / 0.4 | 3 / 1 | 9 / 2 / 1 | 0",
+        "| a node | 5 | 0 | 0 | 2 | 3.0 | 1.2 | 1.3 / 0.4 | 3 / 1 | 9 / 2 / 1 | 0",
+    ]
+    assert page.read_text().count("| fault |") == 1
 
 
 def test_a_moved_clock_steps_for_running_processes_and_only_the_wall_clock_does(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """An engine on several hosts, started as README's "On a cluster" and `deploy/ray-cluster.yaml` describe.
 
-    host a    Redis with a password, Ray's head, `engine up`; room for the scheduler
-    all       room for `room` shards and one edge
+    head       Ray's control service, which keeps its state in Redis, and `engine up`; room for the scheduler
+    workers    room for `room` shards and one edge each
+    storage    Redis with a password
 
-Controller and shards may be anywhere; `status()` tells.
+A host may be all of them. When a process of Ray on a node ends, `ray start --block` ends the others; a loop starts it again, as a service
+manager would. Controller and shards may be anywhere; `status()` tells.
 """
 
 from __future__ import annotations
@@ -11,17 +13,21 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import yaml
 
 from engine.store.server_program import find_server
 from tests.support.hosts import CHECKOUT, Host
+from tests.support.process_tree import role_of
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 
 PORT: Final = 8000  # of the edges, on every host
@@ -45,50 +51,91 @@ class EngineOnHosts(RunningEngine):
     """One engine on these hosts.
 
     Args:
-        hosts: the first has Redis, the head of the Ray cluster and `engine up`.
+        hosts: the nodes of the Ray cluster; the first is its head and has `engine up`.
+        storage: the host with Redis, for the engine and for Ray's control service; the head, if left out.
+        workers: the nodes with room for shards and an edge; all, if left out.
+        room: shards that each of these takes.
+        settings: of the engine, as in the environment.
     """
 
-    def __init__(self, *hosts: Host) -> None:
+    def __init__(
+        self, *hosts: Host, storage: Host | None = None, workers: Sequence[Host] = (), room: int = _ROOM,
+        settings: Mapping[str, str] = PATIENCE,
+    ) -> None:  # fmt: skip
         self.hosts = hosts
+        self.storage = storage or hosts[0]
+        self.workers = tuple(workers or hosts)
+        self._room = room
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}  # what starts Ray, and starts it again, by host
         self._password = secrets.token_hex(16)
         self._ray_token = secrets.token_hex(32)
         head = hosts[0]
-        redis_url = f"redis://:{self._password}@{head.address}:{_REDIS_PORT}/0"
-        options = f"--address auto --redis {redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(hosts)}"
-        super().__init__(head.folder, *options.split(), env=head.environment() | PATIENCE, place=head.command())
+        redis_url = f"redis://:{self._password}@{self.storage.address}:{_REDIS_PORT}/0"
+        options = f"--address auto --redis {redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(self.workers)}"
+        super().__init__(head.folder, *options.split(), env=head.environment() | dict(settings), place=head.command())
+
+    def launch(self) -> Callable[[], None]:
+        """See RunningEngine. The head may have been off since it was started last."""
+        self.place = self.hosts[0].command()
+        return super().launch()
 
     def start_ray(self) -> None:
         """Start Redis and the Ray cluster, which `start` needs; returns when all nodes are in it."""
         head, *others = self.hosts
-        head.start(
-            f"exec {find_server()} --bind {head.address} --port {_REDIS_PORT} --requirepass {self._password} "
-            f"--appendonly yes --appendfsync always --maxmemory-policy noeviction --dir {head.home}"
-        )
-        joining = [self._start_ray(head)]
+        self.start_redis()
+        joining = [self.start_node(head)]
         _wait_for_port(head, _RAY_PORT)
-        joining += [self._start_ray(host) for host in others]
-        for process, host in zip(joining, self.hosts, strict=True):
-            assert process.wait(START_TIMEOUT_S) == 0, host.output()
+        joining += [self.start_node(host) for host in others]
+        for joined in joining:
+            joined()
+
+    def start_redis(self) -> None:
+        """Start Redis, with what it had stored."""
+        self.storage.start(
+            f"exec {find_server()} --bind {self.storage.address} --port {_REDIS_PORT} --requirepass {self._password} "
+            f"--appendonly yes --appendfsync always --maxmemory-policy noeviction --dir {self.storage.home}"
+        )
+        _wait_for_port(self.storage, _REDIS_PORT)
 
     def join(self, host: Host) -> None:
         """Let a host that was off take part again: what its machine image, or the autoscaler, would do."""
         host.boot()
-        assert self._start_ray(host).wait(START_TIMEOUT_S) == 0, host.output()
+        self.start_node(host)()
 
-    def _start_ray(self, host: Host) -> subprocess.Popen[bytes]:
+    def start_node(self, host: Host) -> Callable[[], None]:
+        """Run a Ray node on it, which is started again whenever it ends; returns what waits until it has started."""
         (host.folder / ".ray").mkdir(exist_ok=True)
         (host.folder / ".ray" / "auth_token").write_text(self._ray_token)
-        resources = {"engine_shard": _ROOM, "engine_edge": 1}
+        resources = {"engine_shard": self._room, "engine_edge": 1} if host in self.workers else {}
         file = yaml.safe_load((CHECKOUT / "deploy" / "ray-cluster.yaml").read_text())
+        given = {"RAY_HEAD_IP": self.hosts[0].address}  # as `ray up` does
         if host is self.hosts[0]:
             resources["engine_scheduler"] = 1
             command = file["head_start_ray_commands"][1].replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
+            command += f" --redis-password={self._password}"
+            given["RAY_REDIS_ADDRESS"] = f"{self.storage.address}:{_REDIS_PORT}"
         else:
             command = file["worker_start_ray_commands"][1]
-        # Ray gives a node 30 s for its start, which a busy machine exceeds.
-        command = f"until {{ {command}; }}; do ray stop --force; done"
-        given = {"RAY_OVERRIDE_RESOURCES": json.dumps(resources), "RAY_HEAD_IP": self.hosts[0].address}  # as `ray up` does
-        return host.start(command, **given, **_RAY_SETTINGS)
+        given["RAY_OVERRIDE_RESOURCES"] = json.dumps(resources)
+        before = _starts(host)
+        # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
+        self._nodes[host.name] = host.start(f"while true; do {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
+
+        def joined() -> None:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while _starts(host) == before:
+                assert time.monotonic() < deadline, f"Ray does not start on {host.name}: {host.output()}"
+                time.sleep(0.05)
+
+        return joined
+
+    def kill_ray(self, host: Host) -> None:
+        """kill -9 of all that Ray runs on this host, the engine's actors among it, and of what would start it again: `start_node` does."""
+        os.killpg(self._nodes[host.name].pid, signal.SIGKILL)
+        for pid in host.pids():
+            if role_of(pid) not in ("others", "redis"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def objects_stored(self, host: Host) -> int:
         """How many objects Ray's object store on this host has taken, made there or received; up to a second old."""
@@ -106,6 +153,11 @@ class EngineOnHosts(RunningEngine):
         """A shard that is on this host."""
         status = self.status_when(lambda status: any(row["node"] == host.address for row in status["shards"]), START_TIMEOUT_S)
         return next(row["index"] for row in status["shards"] if row["node"] == host.address)
+
+
+def _starts(host: Host) -> int:
+    """How often Ray was started on it."""
+    return host.output().count("Ray runtime started.")
 
 
 def _wait_for_port(host: Host, port: int) -> None:

@@ -172,6 +172,7 @@ class Host:
         self.home = network.folder / "home"
         self.folder = network.folder / name
         self.folder.mkdir()
+        (self.folder / "output.txt").touch()
         self._network = network
         self._port = port
         self._namespace: _Namespace | None = None
@@ -221,8 +222,8 @@ class Host:
         return process
 
     def pids(self) -> list[int]:
-        """All processes on it, as this process's namespace numbers them, but for those that a test started and that still run."""
-        return tree(self._pid())
+        """All processes on it, as this process's namespace numbers them."""
+        return [*tree(self._pid()), *(pid for process in self._started for pid in tree(process.pid))]
 
     def output(self) -> str:
         """What its commands have printed."""

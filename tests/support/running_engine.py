@@ -48,6 +48,10 @@ class RunningEngine:
 
     def start(self) -> None:
         """Start it and wait until it says it is ready; fails with its output when it does not."""
+        self.launch()()
+
+    def launch(self) -> Callable[[], None]:
+        """Start it, from a thread with which it may end; returns what waits until it says that it is ready."""
         with self.output.open("ab") as output:
             printed = output.tell()
             self.process = subprocess.Popen(
@@ -56,14 +60,19 @@ class RunningEngine:
                 ),
                 stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            assert self.process.poll() is None, f"engine up ended with {self.process.returncode}:\n{self.output.read_text()}"
-            assert time.monotonic() < deadline, f"engine up is not ready after {START_TIMEOUT_S} s:\n{self.output.read_text()}"
-            if "engine down" in self.output.read_text()[printed:]:  # the last line of the announcement
-                self.state = json.loads((self.data_dir / "engine.json").read_text())
-                return
-            time.sleep(0.05)
+        started = self.process
+
+        def ready() -> None:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while True:
+                assert started.poll() is None, f"engine up ended with {started.returncode}:\n{self.output.read_text()}"
+                assert time.monotonic() < deadline, f"engine up is not ready after {START_TIMEOUT_S} s:\n{self.output.read_text()}"
+                if "engine down" in self.output.read_text()[printed:]:  # the last line of the announcement
+                    self.state = json.loads((self.data_dir / "engine.json").read_text())
+                    return
+                time.sleep(0.05)
+
+        return ready
 
     def stop(self, within_s: float = 30, number: signal.Signals = signal.SIGTERM) -> int:
         """With a signal, unless it has ended; returns the exit code."""

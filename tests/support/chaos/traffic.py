@@ -104,6 +104,7 @@ class Traffic:
         self.away = [Receiver(self, f"{name}-away-{n}") for n in range(away)]
         self.accepted: dict[str, set[str]] = {}  # user -> ids
         self.retries = 0  # requests that had to be repeated
+        self.refused = 0  # those of them that were answered
         self._rate = rate
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,6 +147,7 @@ class Traffic:
                 if answer.status_code == 202:
                     return
                 assert answer.status_code in (429, 503), answer.text
+                self.refused += 1
             self.retries += 1
             await asyncio.sleep(RECONNECT_S)
 
@@ -184,7 +186,7 @@ class Traffic:
     async def finish(self, within_s: float = 60) -> dict[str, Any]:
         """Stop publishing, bring in who was away, wait for what is missing; returns the books.
 
-        {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "reconnects"}; `wrong` are sentences about
+        {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "refused", "reconnects"}; `wrong` are sentences about
         whatever else is not as it should be: a gap, a number used twice, a message that nobody published or under two numbers.
         """
         self._stop.set()
@@ -210,5 +212,6 @@ class Traffic:
             "out_of_order": sum(receiver.out_of_order for receiver in everyone),
             "wrong": wrong,
             "publisher_retries": self.retries,
+            "refused": self.refused,
             "reconnects": sum(max(receiver.connects - 1, 0) for receiver in everyone),
         }
