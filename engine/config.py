@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,11 +26,35 @@ REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
 """Below it, the tenth that edges leave to the engine's own writes would be less than what may be under way."""
 
 
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url")
+"""Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
+
+
+class Secret(str):
+    """A text that shows itself to nobody by accident: `repr` hides it, and it cannot be pickled, so nothing takes it into Ray."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'" if self else "''"
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[type[Secret], tuple[str]]:
+        if self:
+            raise TypeError("a secret is not pickled; see engine.store.sealed_config")
+        return Secret, ("",)
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of an engine. Immutable; every process of one engine gets the same object.
+    """All settings of an engine. Immutable; every process of one engine gets the same values.
 
     Constructing one checks nothing: `engine.cli.settings.load` does, and is what the command line uses.
     """
+
+    def __post_init__(self) -> None:
+        for name in SECRETS:
+            value = getattr(self, name)
+            if type(value) is not Secret:
+                msgspec.structs.force_setattr(self, name, Secret(value))
 
     # -- published: [engine] -------------------------------------------------------------------------------------------
     shards: Count = 2

@@ -27,6 +27,10 @@ class ClockSetBack(EngineError):
     """The wall clock was set back: everything measured by it would stop. The process ends, and its successor recovers."""
 
 
+class NotProven(EngineError):
+    """A call of an actor came from outside the engine, or with the key of another one."""
+
+
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded. It is quarantined and counted, never skipped silently."""
 

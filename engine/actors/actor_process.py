@@ -5,7 +5,8 @@ actors, names of link sessions, and the way its process ends. The simulator pass
 
 States of a `Process`:
     created    nothing runs: Ray gives an actor its event loop only with the first call
-    starting   the first call started `_serve`; calls wait, `stats` returns `ready: False`
+    starting   the first call started `_serve`; calls wait, `stats` returns `ready: False`, and `locked` until the secrets of its
+               configuration can be read (`engine.actors.engine_key`)
     serving    ready; its tasks never return
     ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and the next
                incarnation recovers everything
@@ -32,11 +33,13 @@ import ray
 import redis.asyncio as redis
 
 from engine.actors.carrier import NOWHERE, ActorPeer, Peer, listen
+from engine.actors.engine_key import ConfigLock
 from engine.actors.socket_carrier import Address, CalleeConnection, ExchangeHandler, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.errors import ClockSetBack, StorageUnavailable
 from engine.store.redis_client import connect
+from engine.store.sealed_config import SealedConfig
 
 log = logging.getLogger(__name__)
 
@@ -127,29 +130,34 @@ class Process:
     """An actor's start, its retries while storage is away, and its end. Subclasses implement `_run`.
 
     Args:
-        config: the engine's settings.
+        config: the engine's settings; Ray gives them sealed.
         index: number among the actors of its role; the same in every incarnation.
         context: the ports of its process.
     """
 
     role: ClassVar[str]
 
-    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
-        logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._config = config
+    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
+        self._lock = ConfigLock(config)
+        self._config = self._lock.public  # with its secrets from `_run` on
+        logging.basicConfig(level=self._config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._index = index
         self._context = context
         self._latest_ms = 0  # the latest time that was returned
         self._started_ms = self._now_ms()
         self._serving: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
-        self._credentials = LinkCredentials(config, f"{self.role}-{index}", context.connect)
+        self._credentials: LinkCredentials
 
     def _now_ms(self) -> int:
         """Milliseconds since the epoch, rounded down, so that no timer is due early."""
         now_ms = self._context.wall_ns() // 1_000_000
         self._latest_ms = max(self._latest_ms, now_ms)
         return now_ms
+
+    async def unlock(self, key: bytes) -> None:
+        """Take the engine key: called by the controller of an actor that is `locked`. Raises NotProven when it is another key."""
+        self._lock.unlock(key)
 
     # -- Start and end. ------------------------------------------------------------------------------------------------
     def begin(self) -> None:
@@ -160,7 +168,11 @@ class Process:
     def _vitals(self) -> dict[str, Any]:
         """The common part of `stats()`. Starts serving, because `stats` is the first call an actor gets."""
         self.begin()
-        return {**self._context.vitals(self.role, self._index, self._started_ms), "ready": self._ready.is_set()}
+        return {
+            **self._context.vitals(self.role, self._index, self._started_ms),
+            "ready": self._ready.is_set(),
+            "locked": self._lock.locked,
+        }
 
     async def _run(self) -> None:
         """Start, set `_ready`, and serve. Never returns."""
@@ -168,6 +180,8 @@ class Process:
 
     async def _serve(self) -> None:
         try:
+            self._config = await self._lock.config()
+            self._credentials = LinkCredentials(self._config, f"{self.role}-{self._index}", self._context.connect, self._lock.proof)
             await self._run()
         except asyncio.CancelledError:
             raise
@@ -189,15 +203,20 @@ class Process:
 class Server(Process):
     """An actor that serves links. Subclasses implement `_recover` and `_tasks`."""
 
-    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
         super().__init__(config, index, context)
         self._address = NOWHERE
         self._links: LinkEnd
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
-    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """One exchange of a link; see `engine.core.wire.link`. Waits while the actor starts."""
+    async def exchange(self, session: str, seq: int, batch: bytes, proof: bytes = b"") -> bytes:
+        """One exchange of a link; see `engine.core.wire.link`. Waits while the actor starts.
+
+        Raises:
+            NotProven: the proof is not that of the session.
+        """
         await self._started()
+        self._lock.check(session, proof)
         return await self._links.exchange(session, seq, batch)
 
     async def address(self) -> Address:

@@ -3,7 +3,7 @@
     carrier   between              CPU of an exchange, one end   who may connect
     unix      actors of one node   0.05 ms                       the user that runs the engine (`engine.actors.socket_carrier`)
     tcp       nodes of a cluster   0.05 ms                       who proves the engine's link key (`engine.actors.tcp_carrier`)
-    ray       any two actors       0.8 ms                        whoever Ray lets call: its token
+    ray       any two actors       0.8 ms                        who proves the engine key (`engine.store.sealed_config`)
 
 Sessions, numbers, pacing and leases are the same on all of them (`engine.core.wire.link`), and nothing above the link knows which it is.
 Ray places and restarts the actors, and a Ray call gets an actor's `Address` when a session opens. With `link_transport=ray` no actor has
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
@@ -80,14 +80,17 @@ class RayPeer:
     """A peer that is called through Ray only.
 
     Args:
-        handle: Ray actor handle with `exchange(session, seq, batch) -> bytes`; any object with `.exchange.remote`.
+        handle: Ray actor handle with `exchange(session, seq, batch[, proof]) -> bytes`; any object with `.exchange.remote`.
+        prove: makes the proof of a session, without which an actor in Ray does nothing.
     """
 
     carrier = "ray"
     retry_s: float | None = None
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, prove: Callable[[str], bytes] | None = None) -> None:
         self._handle = handle
+        self._prove = prove
+        self._proven: tuple[str, tuple[bytes, ...]] = "", ()
 
     async def open(self) -> float:
         """Do nothing: Ray connects by itself."""
@@ -95,7 +98,9 @@ class RayPeer:
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
         """See `Peer`."""
-        reply: Awaitable[bytes] = self._handle.exchange.remote(session, seq, batch)
+        if self._prove is not None and session != self._proven[0]:
+            self._proven = session, (self._prove(session),)
+        reply: Awaitable[bytes] = self._handle.exchange.remote(session, seq, batch, *self._proven[1])
         return reply
 
     async def improved(self) -> bool:
@@ -134,7 +139,7 @@ class ActorPeer:
         self.close()
         if self._handle is None:
             self._handle = await self._find()
-            self._through_ray = RayPeer(self._handle)
+            self._through_ray = RayPeer(self._handle, self._credentials.prove)
         try:
             self._address = await self._handle.address.remote()
         except RayActorError:

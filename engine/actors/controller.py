@@ -15,16 +15,20 @@ have started a successor elsewhere: each controller leaves a fencing epoch in st
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import ray
 from ray.exceptions import ActorDiedError, RayError
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.edge import Edge
+from engine.actors.engine_key import ConfigLock
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.config import Config
@@ -33,6 +37,7 @@ from engine.errors import ConfigError, Fenced, StorageUnavailable
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, display_url
+from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import claim_slot_map
 
 log = logging.getLogger(__name__)
@@ -67,6 +72,28 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
     }
 
 
+def remote_class(actor: type) -> Any:
+    """A class for Ray's actors with the public coroutines of this one as its methods, and no others.
+
+    Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
+    """
+
+    def construct(self: Any, *arguments: Any) -> None:
+        self.actor = actor(*arguments)
+
+    methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
+    # With `__ray_actor_class__` it looks as if Ray had added what it adds.
+    made = {"__init__": construct, **methods, "__module__": actor.__module__, "__ray_actor_class__": actor}
+    return ray.remote(type(actor.__name__, (), made))
+
+
+def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
+    async def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        return await getattr(self.actor, name)(*arguments, **named)
+
+    return forward
+
+
 class RayActors:
     """What the controller asks of Ray's control service. The simulator has one of its own."""
 
@@ -74,14 +101,15 @@ class RayActors:
         """Of the actors that exist, also those that Ray is about to start again."""
         return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
 
-    def create(self, config: Config, role: str, index: int) -> Any:
+    def create(self, given: Config | SealedConfig, role: str, index: int) -> Any:
         """The handle of the actor of this name, created when there is none."""
+        config = given.public if isinstance(given, SealedConfig) else given
         options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
         if role == "shard":
-            return ray.remote(Shard).options(**options).remote(config, index)
+            return remote_class(Shard).options(**options).remote(given, index)
         if role == "scheduler":
-            return ray.remote(Scheduler).options(**options).remote(config, index)
-        return ray.remote(Edge).options(**options).remote(config, index, config.port)
+            return remote_class(Scheduler).options(**options).remote(given, index)
+        return remote_class(Edge).options(**options).remote(given, index, config.port)
 
     def kill(self, handle: Any, *, restart: bool) -> None:
         """End the actor's process; with `restart` Ray starts the next one."""
@@ -89,14 +117,19 @@ class RayActors:
 
 
 class Controller:
-    """One per engine, named `controller`. `config` is complete: `redis_url` and `port` are what they will be."""
+    """One per engine, named `controller`. The configuration is complete: `redis_url` and `port` are what they will be.
 
-    def __init__(self, config: Config, context: ProcessContext = REAL, actors: RayActors | None = None) -> None:
+    Ray gives it sealed. Until it has the engine key it creates nobody and checks nobody (`engine.actors.engine_key`).
+    """
+
+    def __init__(self, given: Config | SealedConfig, context: ProcessContext = REAL, actors: RayActors | None = None) -> None:
+        self._given = given
+        self._lock = ConfigLock(given)
+        self._config = config = self._lock.public  # with its secrets from `_create_all` on
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._config = config
         self._context = context
         self._actors = actors or RayActors()
-        self._client = context.connect(config)
+        self._client: Redis | None = None
         self._started_ms = context.wall_ns() // 1_000_000
         self._handles: dict[tuple[str, int], Any] = {}
         self._watches = {
@@ -109,7 +142,7 @@ class Controller:
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
         self._own = self._watch_of_self()
-        self._redis: dict[str, Any] = {"url": display_url(config.redis_url), "alive": False, "restarts": 0}
+        self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
         self._redis_run = ""
         self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
@@ -118,9 +151,18 @@ class Controller:
 
     # -- remote methods ---------------------------------------------------------------------------------------------
 
-    async def config(self) -> Config:
-        """The configuration the engine runs with."""
-        return self._config
+    async def unlock(self, key: bytes) -> Config | SealedConfig:
+        """Take the engine key; returns the configuration the engine runs with, which the key opens.
+
+        Raises:
+            NotProven: it is another key: this is the controller of an engine with another Redis.
+        """
+        self._lock.unlock(key)
+        return self._given
+
+    async def public_config(self) -> Config:
+        """The configuration the engine runs with, without secrets. Anyone may ask."""
+        return self._lock.public
 
     async def created(self) -> None:
         """Returns when every actor is created, which does not mean that it is ready: see `status`.
@@ -130,7 +172,7 @@ class Controller:
         """
         await asyncio.shield(self._created)
 
-    async def status(self, fresh: bool = True) -> dict[str, Any]:
+    async def status(self, fresh: bool = True, proof: bytes = b"") -> dict[str, Any]:
         """The engine as of the last round.
 
         Args:
@@ -143,6 +185,7 @@ class Controller:
             ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms` from
             acceptance to the ACK, which includes the time in which a user was away.
         """
+        self._lock.check("status", proof)
         old = self._context.monotonic_ms() - self._round_at_ms > FRESH_MS
         if fresh and old and self._round is not None and not self._watching.done():
             await asyncio.wait({self._begin_round()}, timeout=_REFRESH_TIMEOUT_S)
@@ -161,40 +204,42 @@ class Controller:
             "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
         }
 
-    async def connections_of(self, tenant: str) -> int:
+    async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
         """Open connections of this tenant, at the edges that answer at once."""
-        calls = [
-            asyncio.ensure_future(handle.connections_of.remote(tenant)) for (role, _), handle in self._handles.items() if role == "edge"
-        ]
+        self._lock.check("connections_of", proof)
+        edges = [handle for (role, _), handle in self._handles.items() if role == "edge"]
+        calls = [asyncio.ensure_future(handle.connections_of.remote(tenant, self._lock.proof("connections_of"))) for handle in edges]
         done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
         for call in late:
             call.cancel()
         return sum(call.result() for call in done if call.exception() is None)
 
-    async def drain_edge(self, index: int) -> tuple[str, int]:
+    async def drain_edge(self, index: int, proof: bytes = b"") -> tuple[str, int]:
         """Let an edge hand its clients over to the others and start anew (`Edge.hand_over`). Returns when it has begun.
 
         Returns:
             Why it is refused, "" when it is not, and how many connections the edge has.
         """
+        self._lock.check("drain_edge", proof)
         key = ("edge", index)
         if not self._serves(key):
             return f"edge-{index} does not serve, or is being drained", 0
         if not any(self._serves(other) for other in self._watches if other[0] == "edge" and other != key):
             return f"no edge but edge-{index} serves: its clients would have nowhere to go", 0
         self._drained[key] = self._watches[key].row()["pid"]
-        return "", await self._handles[key].hand_over.remote()
+        return "", await self._handles[key].hand_over.remote(self._lock.proof("hand_over"))
 
     def _serves(self, key: tuple[str, int]) -> bool:
         """Whether the actor was ready at its last answer, and was not told to leave since."""
         row = self._watches[key].row()
         return bool(row["ready"]) and self._drained.get(key) != row["pid"]
 
-    async def stop(self) -> None:
+    async def stop(self, proof: bytes = b"") -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
 
         Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
         """
+        self._lock.check("stop", proof)
         tasks = [task for task in (self._watching, self._created, self._round) if task is not None]
         for task in tasks:
             task.cancel()
@@ -209,31 +254,35 @@ class Controller:
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
             for key in keys:
                 self._actors.kill(self._handles.pop(key), restart=False)
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     async def _drain(self, key: tuple[str, int], timeout_ms: int) -> None:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._handles[key].drain.remote()
+                await self._handles[key].drain.remote(self._lock.proof("drain"))
         except (RayError, TimeoutError) as error:
             log.warning("%s-%d did not drain: %s", *key, type(error).__name__)
 
     # -- creating -----------------------------------------------------------------------------------------------------
 
     async def _create_all(self) -> None:
-        await self._prepare_storage()
+        self._config = await self._lock.config()
+        self._client = self._context.connect(self._config)
+        self._redis["url"] = display_url(self._config.redis_url)
+        await self._prepare_storage(self._client)
         for role, index in self._watches:
             self._create(role, index)
 
-    async def _prepare_storage(self) -> None:
+    async def _prepare_storage(self, client: Redis) -> None:
         """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
         while True:
             try:
-                self._epoch = await take_control(self._client)
-                await mark_upgrade(self._client, self._wall_ms())
-                await claim_data_epoch(self._client, self._wall_ms() // 1000)
+                self._epoch = await take_control(client)
+                await mark_upgrade(client, self._wall_ms())
+                await claim_data_epoch(client, self._wall_ms() // 1000)
                 if not self._anyone_runs():
-                    await claim_slot_map(self._client, self._config.shards)
+                    await claim_slot_map(client, self._config.shards)
                 return
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
@@ -248,7 +297,7 @@ class Controller:
 
     def _create(self, role: str, index: int) -> None:
         """The actor of this name, created when there is none."""
-        self._handles[role, index] = self._actors.create(self._config, role, index)
+        self._handles[role, index] = self._actors.create(self._given, role, index)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +344,8 @@ class Controller:
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
                 stats = await self._handles[key].stats.remote()
+                if stats.get("locked"):
+                    await self._handles[key].unlock.remote(self._lock.key)
             watch.answered(stats, self._context.monotonic_ms())
         except ActorDiedError as error:
             log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
@@ -305,8 +356,10 @@ class Controller:
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
 
     async def _ask_redis(self) -> None:
+        client = self._client
+        assert client is not None  # rounds begin when everyone is created
         try:
-            info, epoch = await asyncio.gather(self._client.info(), controller_epoch(self._client))
+            info, epoch = await asyncio.gather(client.info(), controller_epoch(client))
         except (RedisError, OSError) as error:
             self._redis |= {"alive": False, "error": str(error)}
             return

@@ -51,6 +51,7 @@ from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.redis_client import connect
 from engine.store.revocation_log import RevocationLog
+from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
 from engine.store.tenant_usage import TenantUsage
 from engine.transports import http_server
@@ -84,14 +85,14 @@ class Edge(Process):
     """One edge. Its name, index and configuration are the same in every incarnation.
 
     Args:
-        config: the engine's settings, `redis_url` filled in.
+        config: the engine's settings, `redis_url` filled in; Ray gives them sealed.
         index: which edge it is.
         port: to listen on; 0 picks a free one, which `stats` returns.
     """
 
     role: ClassVar[str] = "edge"
 
-    def __init__(self, config: Config, index: int, port: int) -> None:
+    def __init__(self, config: Config | SealedConfig, index: int, port: int) -> None:
         super().__init__(config, index)
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
@@ -120,12 +121,14 @@ class Edge(Process):
             **self._gateway.stats(),
         }
 
-    async def connections_of(self, tenant: str) -> int:
+    async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
         """Open connections of this tenant."""
+        self._lock.check("connections_of", proof)
         return self._gateway.connections_of[tenant] if self._ready.is_set() else 0
 
-    async def drain(self) -> None:
+    async def drain(self, proof: bytes = b"") -> None:
         """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""
+        self._lock.check("drain", proof)
         if not self._ready.is_set():
             return
         for listener in self._server.servers:
@@ -135,8 +138,9 @@ class Edge(Process):
         await self._signals.drain()
         await self._close_server(deadline)
 
-    async def hand_over(self) -> int:
+    async def hand_over(self, proof: bytes = b"") -> int:
         """Begin to leave the clients to other edges, which must serve; then the process ends. Returns how many connections there are."""
+        self._lock.check("hand_over", proof)
         if not self._ready.is_set():
             return 0
         if self._leaving is None:
@@ -259,7 +263,7 @@ class Edge(Process):
         """Call a method of the controller."""
         try:
             controller = await find_actor("controller", self._config.namespace)
-            return await asyncio.wait_for(getattr(controller, method).remote(*arguments), _STATUS_TIMEOUT_S)
+            return await asyncio.wait_for(getattr(controller, method).remote(*arguments, proof=self._lock.proof(method)), _STATUS_TIMEOUT_S)
         except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
             raise Unavailable("the controller does not answer") from error
 

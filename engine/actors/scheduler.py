@@ -42,6 +42,7 @@ from engine.core.scheduler.scheduler_events import (
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, StorageUnavailable
+from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
 from engine.store.timer_store import TimerStore
 
@@ -57,7 +58,7 @@ class Scheduler(Server):
 
     role: ClassVar[str] = "scheduler"
 
-    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
         super().__init__(config, index, context)
         self._work: list[StoreWork] = []
         self._work_wanted = asyncio.Event()
@@ -87,8 +88,9 @@ class Scheduler(Server):
             **core.stats(),
         }
 
-    async def drain(self) -> None:
+    async def drain(self, proof: bytes = b"") -> None:
         """Wait until storage has every confirmation, `drain_ms` at most. Timers it lacks are sent again and have no second effect."""
+        self._lock.check("drain", proof)
         if self._ready.is_set():
             try:
                 async with asyncio.timeout(self._config.drain_ms / 1000):

@@ -49,6 +49,7 @@ from engine.store.lua import Replicas
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.restore import restore_storage
+from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
 from engine.store.tenant_usage import TenantUsage
 from engine.store.user_entries import drop_user_entries
@@ -90,7 +91,7 @@ class Shard(Server):
 
     role: ClassVar[str] = "shard"
 
-    def __init__(self, config: Config, index: int, context: ProcessContext = REAL) -> None:
+    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
         super().__init__(config, index, context)
         self._commit_wanted = asyncio.Event()
         self._fetch_wanted = asyncio.Event()
@@ -124,8 +125,9 @@ class Shard(Server):
             **self._core.stats(self._now_ms()),
         }
 
-    async def drain(self) -> None:
+    async def drain(self, proof: bytes = b"") -> None:
         """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
+        self._lock.check("drain", proof)
         if self._ready.is_set():
             await self._checkpoint(full=True)
 

@@ -222,7 +222,7 @@ async def listen(folder: Path, name: str, namespace: str, served: ServedBy) -> s
         folder: of Ray's session; the sockets are in a directory inside.
     """
     try:
-        path = _private(folder, namespace) / f"{name}-{os.getpid()}"
+        path = private_folder(folder, namespace) / f"{name}-{os.getpid()}"
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
             raise OSError(f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, {path} is longer")
         for left in path.parent.glob(f"{name}-*"):  # of earlier incarnations
@@ -234,8 +234,12 @@ async def listen(folder: Path, name: str, namespace: str, served: ServedBy) -> s
     return os.fspath(path)
 
 
-def _private(session: Path, namespace: str) -> Path:
-    """The directory for the sockets of one engine, accessible to this user only. Raises OSError when it is not."""
+def private_folder(session: Path, namespace: str) -> Path:
+    """The directory of one engine on this node, accessible to this user only. Raises OSError when it is not.
+
+    Args:
+        session: directory of Ray's session.
+    """
     folder = session / f"engine-{os.getuid()}-{zlib.crc32(namespace.encode()):08x}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -108,10 +108,18 @@ class LinkCredentials:
     Args:
         name: of this actor, such as `edge-0`; sessions that it opens begin with it.
         connect: to Redis, for the time of a read.
+        prove: makes the proof that a session over Ray is this engine's.
     """
 
-    def __init__(self, config: Config, name: str, connect: Callable[[Config], redis.Redis] = connect_to_redis) -> None:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        connect: Callable[[Config], redis.Redis] = connect_to_redis,
+        prove: Callable[[str], bytes] | None = None,
+    ) -> None:
         self.name = name
+        self.prove = prove
         self.namespace = config.namespace
         self._config = config
         self._connect = connect

@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 
 import engine
-from engine.config import Config
+from engine.config import SECRETS, Config
 from engine.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,8 @@ class RayCluster:
     def _init(self, **options: Any) -> dict[str, Any]:
         import ray  # after the environment is prepared: Ray reads some of it when it is imported
 
-        context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
+        with _without_secrets_in_entrypoint(self._config):
+            context: Any = ray.init(namespace=self._config.namespace, log_to_driver=False, logging_level=logging.ERROR, **options)
         found: dict[str, Any] = context.address_info
         return found
 
@@ -203,6 +204,26 @@ class RayCluster:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
+
+
+@contextlib.contextmanager
+def _without_secrets_in_entrypoint(config: Config) -> Iterator[None]:
+    """While the block runs, Ray takes this process's command line without secrets: it shows it to everyone, as the job's entrypoint."""
+    from ray._private import utils
+
+    original: Any = utils.get_entrypoint_name
+
+    def redacted() -> str:
+        text = str(original())
+        for value in filter(None, (str(getattr(config, name)) for name in SECRETS)):
+            text = text.replace(value, "***")
+        return text
+
+    utils.get_entrypoint_name = redacted
+    try:
+        yield
+    finally:
+        utils.get_entrypoint_name = original
 
 
 @contextlib.contextmanager

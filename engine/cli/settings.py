@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Struct, inspect
 
-from engine.config import FIELDS, Config, check
+from engine.config import FIELDS, SECRETS, Config, check
 from engine.errors import ConfigError
 
 TOML_PATH: Final = "engine.toml"
@@ -41,7 +41,6 @@ _PREFIX: Final = "ENGINE_"
 _INTERNAL_PREFIX: Final = "ENGINE_INTERNAL_"
 _OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the examples read these themselves
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
-_SENSITIVE: Final = ("jwt_secret", "redis_url", "jwt_jwks_url")  # secrets, and URLs that may hold a password
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
 _SHOWN_CHARS_MAX: Final = 40  # of a wrong value in an error message
@@ -263,7 +262,7 @@ def _converted(name: str, value: Any, source: str) -> Any:
     try:
         return msgspec.convert(value, FIELDS[name].type, strict=False)
     except msgspec.ValidationError as error:
-        what = "the value" if name in _SENSITIVE else _shortened(value)
+        what = "the value" if name in SECRETS else _shortened(value)
         where = f" ({source})" if source else ""
         raise ConfigError(f"setting {name}{where}: {what} is not allowed; allowed is {allowed(name)}") from error
 

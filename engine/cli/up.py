@@ -34,11 +34,14 @@ from engine.api.rule_book import read_rules
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
 from engine.cli.ray_cluster import ClusterError, RayCluster
+from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
-from engine.config import Config
-from engine.errors import ConfigError, EngineError
+from engine.config import SECRETS, Config
+from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
+from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
+from engine.store.sealed_config import engine_key, proof, seal
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ def up(config: Config, console: Console) -> int:
     try:
         data_dir.chmod(0o700)
         config = with_keys(config)
+        for name in SECRETS:
+            os.environ.pop(variable(name), None)  # what this process starts inherits the rest
         for weakness in weaknesses(config):
             console.print(
                 f"[yellow]warning:[/] {escape(weakness)}; on another host than loopback the engine refuses to start", soft_wrap=True
@@ -180,6 +185,7 @@ class _Run:
         self._cluster = RayCluster(config)
         self._controller: Any = None
         self._lives_on = False  # the engine, when this process ends without having been told to
+        self._key = b""  # the engine key
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._started = time.monotonic()
@@ -255,23 +261,37 @@ class _Run:
         """Create the controller, which creates the other actors; one that runs already keeps its configuration."""
         import ray
 
-        from engine.actors.controller import CONTROLLER, Controller, actor_options
+        from engine.actors.controller import CONTROLLER, Controller, actor_options, remote_class
 
+        self._key = await self._engine_key()
         self._lives_on = bool(self._config.address)
         options = actor_options(self._config, CONTROLLER, {})
-        self._controller = ray.remote(Controller).options(**options).remote(self._config)
+        controller: Any = remote_class(Controller).options(**options).remote(seal(self._config, self._key))
         try:
-            running = await self._controller.config.remote()
-            await self._controller.created.remote()
+            running = (await controller.unlock.remote(self._key)).opened(self._key)
+            self._controller = controller  # it is this engine's, and ends with it
+            await controller.created.remote()
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
-            self._lives_on &= not isinstance(cause, ConfigError)  # then nothing was created
+            self._lives_on &= not isinstance(cause, ConfigError | NotProven)  # then nothing was created
+            if isinstance(cause, NotProven):
+                raise ClusterError(
+                    f"namespace: an engine with another Redis runs in the namespace {self._config.namespace!r} of this cluster, or its "
+                    "Redis has lost the link key since; for one more engine set ENGINE_NAMESPACE, else stop the one that runs"
+                ) from error
             raise cause if isinstance(cause, EngineError) else ClusterError(f"the controller failed: {error}") from error
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the controller does not start: {error}") from error
         if running != self._config:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = running
+
+    async def _engine_key(self) -> bytes:
+        client = connect(self._config)
+        try:
+            return engine_key(await claim_link_key(client))
+        finally:
+            await client.aclose()
 
     async def _wait_ready(self, show: Callable[[str], None]) -> dict[str, Any] | None:
         """The status when all actors are ready; None when a signal came first.
@@ -360,8 +380,13 @@ class _Run:
 
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / 1000):
-                status: dict[str, Any] = await self._controller.status.remote(fresh=False)
+                status: dict[str, Any] = await self._controller.status.remote(fresh=False, proof=proof(self._key, "status"))
                 return status
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, NotProven):
+                raise
+            self._controller.unlock.remote(self._key)  # it started again on a node that does not have the key
+            return None
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.info("the controller does not answer: %s", type(error).__name__)
             return None
@@ -408,7 +433,7 @@ class _Run:
         config = self._config
         try:
             async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
-                await self._controller.stop.remote()
+                await self._controller.stop.remote(proof(self._key, "stop"))
         except (ray.exceptions.RayError, TimeoutError) as error:
             self._console.print(f"[yellow]warning:[/] not all actors stopped in order ({type(error).__name__}); the journal has it all")
         try:

@@ -33,7 +33,8 @@ _REPLACE_EPOCH = Script("data_epoch_replace")
 VERSION_MIN: Final = (6, 2)
 """Oldest Redis with the stream trimming by id (`XTRIM MINID`) that checkpoints use."""
 
-_PASSWORDS: Final = re.compile(r"(^[^:/]+://[^:@/?]*:)[^@/?]*(?=@)|([?&][^&=]*password=)[^&]*")
+_PASSWORD_OPTION: Final = re.compile(r"([?&][^&=]*(?:password|secret|token|key)=)[^&]*")
+_LOGIN_PASSWORD: Final = re.compile(r"(^[^:/]+://[^:@/?]*:).*(?=@)")
 
 _SENTINEL_TIMEOUT_S: Final = 0.3  # of one request to one sentinel; they are asked one after the other
 
@@ -65,6 +66,10 @@ def connect(config: Config) -> redis.Redis:
         else:
             pool = ConnectionPool.from_url(config.redis_url, **options)
     except ValueError as error:
+        if "Port" in str(error):  # it quotes what it took for the port, which is a part of the password when that has such a character
+            raise ConfigError(
+                f"redis_url: {display_url(config.redis_url)} has no valid port; in a password / ? # and % must be percent-encoded"
+            ) from None
         raise ConfigError(f"redis_url: {error}") from error
     mixins = (CancellableConnection, VerifiedConnection) if config.redis_durability == "required" else (CancellableConnection,)
     pool.connection_class = type("EngineConnection", (*mixins, pool.connection_class), {})
@@ -72,8 +77,8 @@ def connect(config: Config) -> redis.Redis:
 
 
 def display_url(url: str) -> str:
-    """The URL without its passwords, for output and logs."""
-    return _PASSWORDS.sub(r"\1\2***", url)
+    """The URL without its passwords, for output and logs; where it is not clear what they are, without too much."""
+    return str(_LOGIN_PASSWORD.sub(r"\1***", _PASSWORD_OPTION.sub(r"\1***", url)))
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:

@@ -97,7 +97,7 @@ class RunningEngine:
 
     def token(self, user: str = "app", scopes: str = "connect", *, tenant: str = "default", ttl_s: float = 600, **claims: Any) -> str:
         """A valid token of this engine."""
-        secret = (self.data_dir / "jwt-secret").read_text().strip()
+        secret = self.env.get("ENGINE_JWT_SECRET") or (self.data_dir / "jwt-secret").read_text().strip()
         return jwt.encode({"sub": user, "scope": scopes, "tenant": tenant, "exp": time.time() + ttl_s, **claims}, secret, "HS256")
 
     async def publish(self, *items: dict[str, Any], tenant: str = "default") -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ TOGETHER: Final = {
         "tests/transports/test_websocket_transport.py",
     ),
     "hosts": ("tests/hosts/",),  # one engine on two hosts
+    "cluster": ("tests/cluster/",),  # engines on one Ray cluster
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
     "old data": ("tests/store/test_legacy_ids.py", "tests/store/test_old_data.py"),  # one engine on a recorded data directory

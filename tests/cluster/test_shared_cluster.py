@@ -1,0 +1,77 @@
+"""Engines on a Ray cluster that is not theirs alone: what others get to see, and what two engines get to see of each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from redis import Redis
+
+from engine.store.keys import link_key_key
+from engine.store.sealed_config import engine_key
+from tests.support.hosts import CHECKOUT
+from tests.support.running_engine import RunningEngine
+from tests.support.shared_cluster import SharedCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+
+def keys_of(cluster: SharedCluster, database: int) -> list[bytes]:
+    with Redis.from_url(cluster.redis_url(database)) as redis:
+        link_key = redis.get(link_key_key())
+    assert isinstance(link_key, bytes)
+    return [link_key, engine_key(link_key)]
+
+
+def test_a_job_of_somebody_else_gets_to_see_no_secret(cluster: SharedCluster, one: RunningEngine, markers: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.foreign_job", cluster.address, "one"],
+        env=os.environ | cluster.environment | {"PYTHONPATH": os.fspath(CHECKOUT)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    text = "\n".join(found["seen"])
+    assert "--redis ***" in text, "its command line is among what was seen"
+    for marker in markers:
+        assert marker not in text
+        assert marker.encode().hex() not in text
+    for key in keys_of(cluster, 0):
+        assert key.hex() not in text
+        assert repr(key)[2:-1] not in text
+    actors = {"controller", "shard-0", "scheduler-0", "edge-0"}
+    assert {call.partition(".")[0] for call in found["answered"]} == actors
+    assert {call.partition(".")[2] for call in found["answered"]} <= {"stats", "address", "created", "public_config"}
+    assert {
+        "controller.stop", "controller.status", "controller.drain_edge", "controller.connections_of", "controller.unlock",
+        "edge-0.drain", "edge-0.hand_over", "edge-0.connections_of", "shard-0.exchange", "shard-0.drain", "scheduler-0.exchange",
+    } <= found["refused"].keys()  # fmt: skip
+    assert not any("__ray_call__" in call for call in [*found["answered"], *found["refused"]])
+    assert all(row["alive"] for row in one.status()["shards"])
+
+
+def test_no_log_no_command_line_and_no_environment_of_ray_has_a_secret(
+    cluster: SharedCluster, one: RunningEngine, markers: tuple[str, ...]
+) -> None:
+    written = [path for path in (cluster.folder / "ray").rglob("*") if path.is_file() and not path.is_symlink() and path.name != "key"]
+    assert any("worker" in path.name for path in written)
+    for path in written:
+        content = path.read_bytes()
+        for secret in (*(marker.encode() for marker in markers), *keys_of(cluster, 0)):
+            assert secret not in content, path
+    for pid in cluster.pids():
+        process = psutil.Process(pid)
+        shown = " ".join(process.cmdline()) + str(process.environ())
+        assert not any(marker in shown for marker in markers), process
+
+
+def test_what_is_kept_for_actors_that_start_again_is_for_the_engine_s_user_alone(cluster: SharedCluster, one: RunningEngine) -> None:
+    kept = [path for path in (cluster.folder / "ray").rglob("key") if path.is_file()]
+    assert kept
+    for path in kept:
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.parent.stat().st_mode & 0o077 == 0

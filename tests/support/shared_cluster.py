@@ -1,0 +1,116 @@
+"""A Ray cluster that others use too: two nodes on this machine, a token, a Redis with a password.
+
+first    the head; room for schedulers and edges
+second   room for shards. The package that it imports as `engine` is a stranger's
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.chaos.sentinel_group import PASSWORD, Server
+from tests.support.free_port import free_port
+from tests.support.process_tree import role_of, tree
+from tests.support.running_engine import RunningEngine
+
+_START_S = 100
+_ROOM = 4
+"""For actors of each kind: two engines."""
+
+STRANGERS_PACKAGE = "raise ImportError('this is not the engine')\n"
+
+
+class SharedCluster:
+    """Made by `shared_cluster`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.address = f"127.0.0.1:{free_port()}"
+        self.redis = Server(folder, "redis", {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD})
+        self._nodes: list[subprocess.Popen[bytes]] = []
+
+    def redis_url(self, database: int) -> str:
+        """With the password."""
+        return f"redis://:{PASSWORD}@127.0.0.1:{self.redis.port}/{database}"
+
+    def engine(self, namespace: str, *, database: int, port: int | None = None, **env: str) -> RunningEngine:
+        """An engine on this cluster that is not started yet; a port that is free unless one is given."""
+        folder = self.folder / f"{namespace}-{secrets.token_hex(4)}"
+        folder.mkdir()
+        options = f"--address {self.address} --redis {self.redis_url(database)} --shards 1 --port {port or free_port()}"
+        return RunningEngine(folder, *options.split(), env=self.environment | {"ENGINE_NAMESPACE": namespace} | env)
+
+    def start(self) -> None:
+        """Start Redis and both nodes; returns when they run."""
+        self.redis.start()
+        strangers = self.folder / "strangers"
+        (strangers / "engine").mkdir(parents=True)
+        (strangers / "engine" / "__init__.py").write_text(STRANGERS_PACKAGE)
+        port = self.address.rpartition(":")[2]
+        head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray")
+        self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": _ROOM, "engine_edge": _ROOM}, *head)
+        self._start(os.environ.get("PYTHONPATH", ""), {"engine_shard": _ROOM}, f"--address={self.address}")
+
+    def _start(self, python_path: str, resources: dict[str, int], *options: str) -> None:
+        """Start a node. Ray gives it 30 s, which a busy machine exceeds: then it is tried again."""
+        output = self.folder / f"node-{len(self._nodes)}.txt"
+        deadline = time.monotonic() + _START_S
+        node: subprocess.Popen[bytes] | None = None
+        while "Ray runtime started" not in (output.read_text() if output.exists() else ""):
+            assert time.monotonic() < deadline, output.read_text()
+            if node is None or node.poll() is not None:
+                with output.open("wb") as file:
+                    node = subprocess.Popen(
+                        [
+                            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--disable-usage-stats",
+                            f"--resources={json.dumps(resources)}", *options,
+                        ],
+                        env=os.environ | self.environment | {"PYTHONPATH": python_path}, cwd=self.folder,
+                        stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                    )  # fmt: skip
+                self._nodes.append(node)
+            time.sleep(0.1)
+
+    def pids(self) -> list[int]:
+        """All processes of Ray on both nodes."""
+        return [pid for node in self._nodes for pid in tree(node.pid)]
+
+    def stop(self) -> None:
+        """End everything."""
+        for node in reversed(self._nodes):
+            family = tree(node.pid)
+            node.terminate()
+            try:
+                node.wait(20)
+            except subprocess.TimeoutExpired:
+                node.kill()
+                node.wait()
+            for pid in family:
+                if pid != node.pid and role_of(pid) != "others":
+                    os.kill(pid, 9)
+        if self.redis.process is not None:
+            self.redis.kill()
+
+
+@contextmanager
+def shared_cluster(folder: Path) -> Iterator[SharedCluster]:
+    """The cluster, which runs in the block.
+
+    Args:
+        folder: an empty one with a short path: Ray makes sockets in it.
+    """
+    cluster = SharedCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
