@@ -13,14 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-import psutil
 import uvloop
 
 from engine.core.model.routing import mailbox_key, spread
@@ -31,6 +29,7 @@ from tests.support.chaos.traffic import Traffic
 from tests.support.engine_on_hosts import EngineOnHosts
 from tests.support.hosts import Host, Network
 from tests.support.process_tree import role_of
+from tests.support.running_engine import RunningEngine
 
 BACK_S: Final = 240.0
 """For service to come back: far beyond what Ray's health checks and starts take."""
@@ -66,12 +65,18 @@ Fault = Callable[[Cluster], Awaitable[dict[str, Any] | None]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault. `room`: how many shards b and c take each, two in all."""
+    """One fault.
+
+    Attributes:
+        room: how many shards b and c take each; there are two.
+        whole: in the end every part of the engine serves again.
+    """
 
     name: str
     what: str
     fault: Fault
     room: int = 2
+    whole: bool = True
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------------
@@ -92,21 +97,14 @@ async def node_killed_and_started(cluster: Cluster) -> None:
 
 async def node_hangs(cluster: Cluster) -> dict[str, Any]:
     """Every process on b stops until its shard serves on c; then all go on and do not know that they are replaced."""
-    frozen = cluster.b.pids()
-    actors = {pid for pid in frozen if role_of(pid) in ("shard", "edge", "controller")}
     before = set(_on(cluster.c, "shard"))
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with cluster.b.hung() as pids:
+        zombies = {pid for pid in pids if role_of(pid) in ("shard", "edge")}
         await cluster.at_b.move(cluster.at_c.url)
         async with asyncio.timeout(GIVEN_UP_S):
             while not set(_on(cluster.c, "shard")) - before:
                 await asyncio.sleep(0.1)
-    finally:
-        for pid in frozen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-    return await end_of_zombies({pid for pid in actors if psutil.pid_exists(pid)}, BACK_S)
+    return await end_of_zombies(zombies, BACK_S)
 
 
 def _on(host: Host, role: str) -> list[int]:
@@ -186,7 +184,7 @@ async def _head_away(cluster: Cluster, *, again: bool) -> dict[str, Any]:
 
 
 SCENARIOS: Final = (
-    Scenario("node-killed", "a shard's node loses power, room elsewhere", node_killed),
+    Scenario("node-killed", "a shard's node loses power, room elsewhere", node_killed, whole=False),
     Scenario("node-killed-no-room", f"the same, no room elsewhere; started again after {AWAY_S:.0f} s", node_killed_and_started, room=1),
     Scenario("node-hangs", "a node hangs until its shard is replaced, then goes on", node_hangs),
     *(Scenario(f"cable-{s}", f"a node's cable pulled for {s} s", cable_pulled(s)) for s in (3, 30, 300)),
@@ -240,11 +238,13 @@ async def _strike(engine: EngineOnHosts, scenario: Scenario, steady_s: float) ->
         async with once.going_on(engine.at(b), engine.at(c)):
             figures = await scenario.fault(Cluster(engine, a, b, c, engine.storage, at_b, at_c)) or {}
             over_s = time.monotonic()
+            whole = asyncio.create_task(_whole_after_s(engine.at(c), scenario.whole))
             back_s = max([await traffic.flowing(over_s, BACK_S) for traffic in both])
         await asyncio.sleep(steady_s)
         end_s = time.monotonic()
         books = [await traffic.finish(BACK_S) for traffic in both]
         false = await once.false_answers(engine.at(c), BACK_S)
+        whole_s = await whole
         silences = [traffic.silence_s(began_s, end_s) for traffic in both]
     return {
         "bench": "chaos",
@@ -260,11 +260,21 @@ async def _strike(engine: EngineOnHosts, scenario: Scenario, steady_s: float) ->
         },
         "fault_s": round(over_s - began_s, 2),
         "back_s": round(back_s, 2),
+        "whole_s": whole_s,
         "silence_s": max(silences),
         "silence_b_s": silences[0],
         "silence_c_s": silences[1],
         **figures,
     }
+
+
+async def _whole_after_s(engine: RunningEngine, wanted: bool) -> float | None:
+    """How long it takes until every part serves."""
+    if not wanted:
+        return None
+    began_s = time.monotonic()
+    await asyncio.to_thread(engine.status_when, lambda status: status["ready"], BACK_S)
+    return round(time.monotonic() - began_s, 1)
 
 
 def _sums(books: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -35,6 +35,14 @@ _COLUMNS: Final = (
     ("old process", lambda r: r.get("old_process", "")),
 )
 
+
+def _remarks(result: dict[str, Any]) -> str:
+    found = [f"old processes: {result['old_process']}"] if "old_process" in result else []
+    if "engine_up" in result:
+        found.append(f"longest silence while the head was away {result['silence_meanwhile_s']} s; `engine up` {result['engine_up']}")
+    return "; ".join(found)
+
+
 _HOSTS_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]] = (
     ("fault", lambda r: r["what"]),
     ("accepted", lambda r: r["accepted"]),
@@ -43,6 +51,7 @@ _HOSTS_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]
     ("repeated", lambda r: r["repeated"]),
     ("fault, s", lambda r: r["fault_s"]),
     ("back after, s", lambda r: r["back_s"]),
+    ("whole after, s", lambda r: "-" if r["whole_s"] is None else r["whole_s"]),
     ("longest silence of b's users / c's, s", lambda r: f"{r['silence_b_s']} / {r['silence_c_s']}"),
     ("requests refused / unanswered, then repeated", lambda r: f"{r['refused']} / {r['publisher_retries'] - r['refused']}"),
     (
@@ -50,6 +59,7 @@ _HOSTS_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]
         lambda r: " / ".join(str(r["once"][name]) for name in ("accepted", "refused", "unanswered")),
     ),
     ("false answers", lambda r: r["once"]["false_answers"]),
+    ("remarks", _remarks),
     ("commit", lambda r: r["commit"]),
 )
 

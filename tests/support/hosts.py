@@ -18,11 +18,13 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -73,6 +75,7 @@ class _Namespace:
         assert self._process.stdout is not None
         with self._process.stdout as made:
             assert made.readline() == b"made\n", "no namespace"
+        self.parent = self._process.pid
         (self.pid,) = (pid for pid in tree(self._process.pid) if pid != self._process.pid)
         self._first = os.pidfd_open(self.pid)
 
@@ -229,6 +232,22 @@ class Host:
         """What its commands have printed."""
         return (self.folder / "output.txt").read_text(errors="replace")
 
+    @contextlib.contextmanager
+    def hung(self) -> Iterator[list[int]]:
+        """No process on it does a step while the block runs, and its kernel goes on answering for their connections; yields their ids."""
+        assert self._namespace is not None, f"host {self.name} is off"
+        pids = self.pids()
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        try:
+            yield pids
+        finally:
+            # `unshare` and `nsenter`, the parents of some, stop themselves when they see that a child did.
+            while stopped := [pid for pid in (*pids, self._namespace.parent) if _is_stopped(pid)]:
+                for pid in stopped:
+                    _signal(pid, signal.SIGCONT)
+                time.sleep(0.01)
+
     # -- The network between it and others. --------------------------------------------------------------------------------
     @contextlib.contextmanager
     def unplugged(self) -> Iterator[None]:
@@ -247,6 +266,18 @@ class Host:
             yield
         finally:
             _ip("neighbour", "del", other.address, "dev", "eth0", inside=self._pid())
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    except OSError:
+        return False  # it ended
 
 
 @contextlib.contextmanager
