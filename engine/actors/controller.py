@@ -37,6 +37,7 @@ from engine.errors import ConfigError, Fenced, StorageUnavailable
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, display_url
+from engine.store.redis_lease import claim_redis, end_lease, renew_lease
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import claim_slot_map
 
@@ -51,6 +52,7 @@ FRESH_MS: Final = 400
 _ROLES: Final = ("shard", "scheduler", "edge")
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
+_LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
 _REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
 _LATENCIES: Final = {"latency": "", "send_latency": "send_", "ack_latency": "ack_"}  # shards' histograms: prefix of their quantiles
 
@@ -78,8 +80,8 @@ def remote_class(actor: type) -> Any:
     Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
     """
 
-    def construct(self: Any, *arguments: Any) -> None:
-        self.actor = actor(*arguments)
+    def construct(self: Any, *arguments: Any, **named: Any) -> None:
+        self.actor = actor(*arguments, **named)
 
     methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
     # With `__ray_actor_class__` it looks as if Ray had added what it adds.
@@ -120,10 +122,16 @@ class Controller:
     """One per engine, named `controller`. The configuration is complete: `redis_url` and `port` are what they will be.
 
     Ray gives it sealed. Until it has the engine key it creates nobody and checks nobody (`engine.actors.engine_key`).
+
+    Args:
+        engine: name of the engine for its lease on Redis (`engine.store.redis_lease`); "": nobody else can have this Redis.
     """
 
-    def __init__(self, given: Config | SealedConfig, context: ProcessContext = REAL, actors: RayActors | None = None) -> None:
+    def __init__(
+        self, given: Config | SealedConfig, context: ProcessContext = REAL, actors: RayActors | None = None, engine: str = ""
+    ) -> None:
         self._given = given
+        self._engine = engine
         self._lock = ConfigLock(given)
         self._config = config = self._lock.public  # with its secrets from `_create_all` on
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -255,7 +263,15 @@ class Controller:
             for key in keys:
                 self._actors.kill(self._handles.pop(key), restart=False)
         if self._client is not None:
+            await self._end_lease(self._client)
             await self._client.aclose()
+
+    async def _end_lease(self, client: Redis) -> None:
+        try:
+            if self._engine:
+                await end_lease(client, self._engine)
+        except (RedisError, OSError) as error:
+            log.warning("the lease on Redis is left to expire: %s", error)
 
     async def _drain(self, key: tuple[str, int], timeout_ms: int) -> None:
         try:
@@ -278,6 +294,8 @@ class Controller:
         """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
         while True:
             try:
+                if self._engine:
+                    await claim_redis(client, self._engine, self._lease_ms)
                 self._epoch = await take_control(client)
                 await mark_upgrade(client, self._wall_ms())
                 await claim_data_epoch(client, self._wall_ms() // 1000)
@@ -287,6 +305,11 @@ class Controller:
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
                 await asyncio.sleep(RETRY_S)
+
+    @property
+    def _lease_ms(self) -> int:
+        """Of its lease on Redis: several rounds."""
+        return _LEASE_ROUNDS * self._config.health_ms
 
     def _wall_ms(self) -> int:
         return self._context.wall_ns() // 1_000_000
@@ -365,6 +388,7 @@ class Controller:
             return
         if epoch not in (0, self._epoch):
             raise Fenced(f"another controller has taken control, with epoch {epoch}")
+        await self._renew_lease(client)
         if self._redis_run not in ("", info["run_id"]):
             self._redis["restarts"] += 1
         self._redis_run = info["run_id"]
@@ -379,6 +403,13 @@ class Controller:
             "aof_enabled": bool(info.get("aof_enabled")),
             "aof_bytes": info.get("aof_current_size", 0),
         }
+
+    async def _renew_lease(self, client: Redis) -> None:
+        try:
+            if self._engine:
+                await renew_lease(client, self._engine, self._lease_ms)
+        except (RedisError, OSError) as error:
+            log.warning("the lease on Redis is not renewed: %s", error)
 
     def _watch_of_self(self) -> HealthWatch:
         now_ms = self._context.monotonic_ms()

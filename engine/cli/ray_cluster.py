@@ -10,6 +10,7 @@ to 0.6 %. The rest is a signal check every 10 ms in each actor, for which Ray 2.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -58,6 +59,7 @@ LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_
 """A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""
 
 _LEFTOVER_TIMEOUT_S: Final = 1.0
+_OTHER_ENGINE_S: Final = 5.0  # for the answer of another engine's controller
 
 # Waits for the end of its standard input, which the engine holds open. A byte before the end means an orderly stop; without one the
 # engine was killed. A pidfd refers to its process even when the pid is reused.
@@ -87,6 +89,7 @@ class RayCluster:
 
     Attributes:
         address: of its control service, `host:port`.
+        session: name of this start of the cluster, the same on all its nodes.
         logs: directory of the logs of Ray and of the actors on this node.
     """
 
@@ -97,6 +100,7 @@ class RayCluster:
         self._processes: set[psutil.Process] = set()
         self._sentinel: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self.session = ""
         self.logs = ""
 
     def start(self) -> None:
@@ -109,6 +113,7 @@ class RayCluster:
             raise ClusterError("address: ray:// is for remote clients; run `engine up` on a node of the cluster with --address auto")
         address = self._start_local() if self._local else self._join()
         self.address = str(address["gcs_address"])
+        self.session = Path(address["session_dir"]).name
         self.logs = str(Path(address["session_dir"]) / "logs")
 
     def _start_local(self) -> dict[str, Any]:
@@ -166,6 +171,31 @@ class RayCluster:
 
         offered, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
         return {name: (offered.get(name, 0), free.get(name, 0)) for name in LOCAL_RESOURCES}
+
+    async def other_engines(self) -> dict[str, Config]:
+        """The engines of other namespaces in a cluster that was joined, by namespace, with what they tell everyone; those that answer."""
+        if self._local:
+            return {}
+        import ray
+
+        from engine.actors.carrier import find_actor
+        from engine.actors.controller import CONTROLLER
+
+        found: dict[str, Config] = {}
+        named: Any = ray.util.list_named_actors(all_namespaces=True)
+        for entry in named:
+            namespace = entry["namespace"]
+            if entry["name"] != CONTROLLER or namespace == self._config.namespace:
+                continue
+            try:
+                async with asyncio.timeout(_OTHER_ENGINE_S):
+                    answer = await (await find_actor(CONTROLLER, namespace)).public_config.remote()
+            except (AttributeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+                log.info("the actor %r of the namespace %r is no engine's that runs: %r", CONTROLLER, namespace, error)
+                continue
+            if isinstance(answer, Config):
+                found[namespace] = answer
+        return found
 
     def failure(self) -> str | None:
         """The processes of a local Ray that died, as an error message; None when all run, or when the cluster was joined."""

@@ -61,7 +61,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "schedulers": "scheduler actors: delays and retries",
             "edges": "edge actors: client connections; all edges of a machine share the port",
             "address": "Ray cluster to join: `auto`, or HOST:PORT; empty starts a local Ray",
-            "namespace": "Ray namespace of the actors; engines in one cluster need different ones",
+            "namespace": "Ray namespace of the actors; engines in one cluster need different ones, and ports and databases of Redis",
             "data_dir": "directory of the secret, the state file and the engine's own Redis",
             "rules_path": "file with the rules for POST /v1/events, read again when it changes",
             "start_timeout_s": "on one machine: time until every part must be ready; in a cluster the start waits for its machines",

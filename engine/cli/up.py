@@ -266,7 +266,9 @@ class _Run:
         self._key = await self._engine_key()
         self._lives_on = bool(self._config.address)
         options = actor_options(self._config, CONTROLLER, {})
-        controller: Any = remote_class(Controller).options(**options).remote(seal(self._config, self._key))
+        await self._refuse_used_port()
+        sealed = seal(self._config, self._key)
+        controller: Any = remote_class(Controller).options(**options).remote(sealed, engine=self._name())
         try:
             running = (await controller.unlock.remote(self._key)).opened(self._key)
             self._controller = controller  # it is this engine's, and ends with it
@@ -285,6 +287,22 @@ class _Run:
         if running != self._config:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = running
+
+    def _name(self) -> str:
+        """Of this engine, the same when it starts again; "" when its Redis is its own."""
+        if self._redis is not None:
+            return ""
+        where = f"Ray cluster {self._cluster.session}" if self._config.address else f"{Path(self._config.data_dir).absolute()}"
+        return f"{self._config.namespace!r} of {where}{'' if self._config.address else f' on {socket.gethostname()}'}"
+
+    async def _refuse_used_port(self) -> None:
+        """Edges of two engines on one node would share the port, and get clients of each other. Raises ConfigError."""
+        for namespace, other in (await self._cluster.other_engines()).items():
+            if other.port == self._config.port:
+                raise ConfigError(
+                    f"port: the edges of the engine in the namespace {namespace!r} of this cluster listen on {other.port}, on any of its "
+                    "nodes; choose another with --port"
+                )
 
     async def _engine_key(self) -> bytes:
         client = connect(self._config)

@@ -46,6 +46,11 @@ def replication_key() -> str:
     return "engine:replicated"
 
 
+def lease_key() -> str:
+    """String, which expires: name of the engine that uses this database (`engine.store.redis_lease`)."""
+    return "engine:lease"
+
+
 def link_key_key() -> str:
     """String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
     return "engine:link-key"

@@ -75,3 +75,40 @@ def test_what_is_kept_for_actors_that_start_again_is_for_the_engine_s_user_alone
     for path in kept:
         assert path.stat().st_mode & 0o077 == 0
         assert path.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_two_engines_share_the_cluster_and_one_goes_on_when_the_other_stops(cluster: SharedCluster, one: RunningEngine) -> None:
+    two = cluster.engine("two", database=1)
+    two.start()
+    for engine, text in ((one, "of one"), (two, "of two")):
+        async with engine.connect("ann") as client:
+            await engine.publish({"user": "ann", "type": "test.message", "data": text})
+            assert [message["data"] for message in (await engine.receive(client, "messages"))["messages"]] == [text]
+    before = {row["pid"] for row in one.status()["shards"]}
+    assert two.stop() == 0
+    async with one.connect("bob") as client:
+        await one.publish({"user": "bob", "type": "test.message", "data": "after"})
+        assert [message["data"] for message in (await one.receive(client, "messages"))["messages"]] == ["after"]
+    assert {row["pid"] for row in one.status()["shards"]} == before
+
+
+@pytest.mark.parametrize(
+    ("namespace", "same", "said"),
+    [
+        ("three", "database", "redis_url: the engine 'one' of Ray cluster session_"),
+        ("three", "port", "port: the edges of the engine in the namespace 'one' of this cluster listen on"),
+        ("one", "namespace", "namespace: an engine with another Redis runs in the namespace 'one' of this cluster"),
+    ],
+)
+def test_an_engine_that_would_be_in_the_way_of_another_is_refused_and_the_other_goes_on(
+    cluster: SharedCluster, one: RunningEngine, namespace: str, same: str, said: str
+) -> None:
+    before = {row["pid"] for kind in ("edges", "shards") for row in one.status()[kind]} | {one.status()["controller"]["pid"]}
+    port = int(one.url.rpartition(":")[2])
+    other = cluster.engine(namespace, database=0 if same == "database" else 2, port=port if same == "port" else None)
+    with pytest.raises(AssertionError, match="engine up ended with 1") as ended:
+        other.start()
+    assert said in " ".join(str(ended.value).split())
+    assert "Traceback" not in str(ended.value)
+    status = one.status_when(lambda status: bool(status["ready"]))
+    assert {row["pid"] for kind in ("edges", "shards") for row in status[kind]} | {status["controller"]["pid"]} == before

@@ -88,6 +88,7 @@ def all_keys() -> list[str]:
         keys.broadcast_positions_key("t"),
         keys.session_stream_key(),
         keys.subscribers_prefix(),
+        keys.lease_key(),
         keys.link_key_key(),
         keys.revocation_log_key(),
         keys.revocation_entries_key(),
@@ -116,7 +117,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 49, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 50, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:
