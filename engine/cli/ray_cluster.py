@@ -53,7 +53,7 @@ HEAD_SETTINGS: Final = {
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""Environment of the head node of a cluster: the time until actors of a lost node start elsewhere. `deploy/ray-cluster.yaml` sets them."""
+"""Environment of the head node of a cluster: the time until actors of a lost node start elsewhere. `deploy/node` sets them."""
 
 LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
 """A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""

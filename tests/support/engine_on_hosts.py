@@ -111,11 +111,11 @@ class EngineOnHosts(RunningEngine):
         given = {"RAY_HEAD_IP": self.hosts[0].address}  # as `ray up` does
         if host is self.hosts[0]:
             resources["engine_scheduler"] = 1
-            command = file["head_start_ray_commands"][1].replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
+            command = _ray_start(file["head_start_ray_commands"]).replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
             command += f" --redis-password={self._password}"
             given["RAY_REDIS_ADDRESS"] = f"{self.storage.address}:{_REDIS_PORT}"
         else:
-            command = file["worker_start_ray_commands"][1]
+            command = _ray_start(file["worker_start_ray_commands"])
         given["RAY_OVERRIDE_RESOURCES"] = json.dumps(resources)
         before = _starts(host)
         # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
@@ -153,6 +153,13 @@ class EngineOnHosts(RunningEngine):
         """A shard that is on this host."""
         status = self.status_when(lambda status: any(row["node"] == host.address for row in status["shards"]), START_TIMEOUT_S)
         return next(row["index"] for row in status["shards"] if row["node"] == host.address)
+
+
+def _ray_start(commands: Sequence[str]) -> str:
+    """The command by which a node of the file runs Ray, but for `--block`."""
+    found = re.search(r"exec ~/engine/(deploy/node ray start .*) --block", " ".join(commands).replace("'", ""))
+    assert found
+    return f"{CHECKOUT}/{found[1]}"
 
 
 def _starts(host: Host) -> int:
