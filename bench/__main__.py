@@ -22,7 +22,22 @@ from bench.figures import summaries
 from bench.machine import machine
 from bench.progress import Phases
 
-NAMES = ("delivery", "latency", "fanout", "idle", "storm", "timers", "armed", "scaling", "soak", "overload", "chaos", "wheel", "peers")
+NAMES = (
+    "delivery",
+    "latency",
+    "fanout",
+    "idle",
+    "storm",
+    "timers",
+    "armed",
+    "scaling",
+    "cluster",
+    "soak",
+    "overload",
+    "chaos",
+    "wheel",
+    "peers",
+)
 
 
 def parser() -> argparse.ArgumentParser:

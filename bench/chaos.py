@@ -22,7 +22,7 @@ import uvloop
 
 from bench import chaos_on_hosts
 from bench.chaos_report import write_tables
-from bench.two_nodes import TwoNodes
+from bench.ray_nodes import SHARD_EACH, RayNodes
 from tests.support.chaos import scenarios
 from tests.support.chaos.faults import Fault, end_of_zombies
 from tests.support.chaos.scenarios import STEADY_S, NotHere, Place, Scenario, breakable, strike
@@ -32,12 +32,12 @@ from tests.support.free_port import free_port
 RECONNECTS: Final = 10_000
 
 
-def node_frozen(nodes: TwoNodes, patience_s: float = 90.0) -> Fault:
+def node_frozen(nodes: RayNodes, patience_s: float = 90.0) -> Fault:
     """A whole node stops, its shard is replaced on another, then the node goes on: its processes do not know that they are replaced."""
 
     async def fault(_victim: Victim) -> dict[str, Any]:
         before = set(nodes.shards())
-        zombies = await asyncio.to_thread(nodes.freeze_second)
+        zombies = await asyncio.to_thread(nodes.freeze_last)
         try:
             async with asyncio.timeout(patience_s):
                 while not set(nodes.shards()) - before:
@@ -74,17 +74,17 @@ SCENARIOS: Final = (
 )
 
 
-def _on(nodes: TwoNodes, folder: Path) -> AbstractContextManager[Victim]:
+def _on(nodes: RayNodes, folder: Path) -> AbstractContextManager[Victim]:
     return breakable(folder, "--address", nodes.address, "--redis", nodes.redis_url, "--port", str(free_port()))
 
 
 @contextlib.contextmanager
 def _two_nodes(folder: Path) -> Iterator[Place]:
     """One shard on each of two nodes of a Ray cluster."""
-    with TwoNodes(folder) as nodes, _on(nodes, folder) as victim:
+    with RayNodes(folder, *SHARD_EACH) as nodes, _on(nodes, folder) as victim:
 
         async def lose_a_node(_victim: Victim) -> None:
-            await asyncio.to_thread(nodes.lose_second)
+            await asyncio.to_thread(nodes.lose_last)
 
         yield Place(victim, lose_a_node)
 
@@ -92,7 +92,7 @@ def _two_nodes(folder: Path) -> Iterator[Place]:
 @contextlib.contextmanager
 def _two_nodes_to_freeze(folder: Path) -> Iterator[Place]:
     """The same; the first engine_shard of a third node is where the second's shard goes."""
-    with TwoNodes(folder) as nodes, _on(nodes, folder) as victim:
+    with RayNodes(folder, *SHARD_EACH) as nodes, _on(nodes, folder) as victim:
         yield Place(victim, node_frozen(nodes))
 
 

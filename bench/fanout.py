@@ -90,9 +90,10 @@ async def _beside(system: Engine, connections: int, broadcast: Callable[[], Awai
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="connected users (default %(default)s)")
     parser.add_argument("--messages", type=int, default=MESSAGES, help="messages to all of them (default %(default)s)")
+    parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
 
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """Start an engine, measure, stop it; one dictionary."""
-    with engine() as running:
+    with engine(shards=args.shards) as running:
         yield uvloop.run(measure(running, args.connections, args.messages, args.phases))

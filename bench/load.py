@@ -62,14 +62,14 @@ def take(books: Books, ledger: Ledger, messages: Sequence[Message]) -> bytes:
     return b'{"type":"ack","seq":%d}' % last.seq
 
 
-async def connect(books: Books, ledger: Ledger, port: int, token: str) -> Client:
+async def connect(books: Books, ledger: Ledger, port: int, token: str, host: str = "127.0.0.1") -> Client:
     """A welcomed connection. Raises what picows raises when it is refused, and ConnectionError when it is closed at once."""
     client = Client(books, ledger)
     query = f"?last_event_id={ledger.position}" if ledger.position else ""
     headers = {"Authorization": f"Bearer {token}", "Sec-WebSocket-Protocol": "notify.v1.json"}
     await ws_connect(
         lambda: client,
-        f"ws://127.0.0.1:{port}/v1/ws{query}",
+        f"ws://{host}:{port}/v1/ws{query}",
         extra_headers=headers,
         websocket_handshake_timeout=CONNECT_TIMEOUT_S,
     )
@@ -92,9 +92,10 @@ class HttpPublisher(Publisher):
         self.broadcasts_as = "broadcast"
 
     @classmethod
-    async def open(cls, port: int, token: str, name: Callable[[int], str], users: int) -> HttpPublisher:
+    async def open(cls, port: int, token: str, name: Callable[[int], str], users: int, host: str = "127.0.0.1") -> HttpPublisher:
         """Connect to an edge."""
-        return cls(await Poster.open(port, f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"), name, users)
+        head = f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        return cls(await Poster.open(port, head, host), name, users)
 
     async def publish(self, messages: Sequence[Data]) -> int:
         return await self.publish_items([{"user": self._name(data.to), "type": "order.paid", "data": data} for data in messages])

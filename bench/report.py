@@ -26,7 +26,7 @@ _VERSIONS_OF_PEERS: Final = ("Django", "channels", "channels-redis", "celery", "
 
 
 def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str]]:
-    """Name -> arguments of each benchmark, in order. The engine's take about eleven minutes, quick ones four."""
+    """Name -> arguments of each benchmark, in order. The engine's take about twenty minutes, quick ones five."""
     if quick:
         steps = [
             "delivery --messages 20000",
@@ -36,11 +36,12 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
             "storm --users 200",
             "timers --timers 5000 --lead 4",
             "scaling --counts 1,2 --messages 10000",
+            "cluster --sizes 1+1 --many= --messages 5000 --seconds 2",
             "wheel --timers 50000",
         ]
     else:
         steps = ["delivery --repeat 3 --publishers 1,4", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
-        steps += ["timers --repeat 3", "scaling --repeat 2", "wheel"]
+        steps += ["timers --repeat 3", "scaling --repeat 2", "cluster", "wheel"]
     if peers:
         steps.append("peers --quick" if quick else "peers")
     if soak_minutes:
@@ -130,7 +131,7 @@ def write(file: ResultsFile, folder: Path) -> Path:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: four minutes")
+    parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: five minutes")
     parser.add_argument("--peers", action="store_true", help="the peers too: some ten minutes more")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="a soak of this length too")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: write the page from these results")

@@ -1,8 +1,9 @@
 """Scaling: full load with 1, 2 and 4 shards and as many edges; the cost of a message must not grow with their number.
 
 As `delivery`, on an engine of its own for each number: with as many publishers, the load that calls for so many; and with one, the load
-of a single shard spread over all of them, so that every batch becomes smaller. What it leaves out: more machines. On this one all of
-them share the cores, so the rate cannot grow beyond what the cores give; what shows is the cost that more actors and links add.
+of a single shard spread over all of them, so that every batch becomes smaller. What it leaves out: more machines, which `cluster` has. On
+this one all of them share the cores, so the rate cannot grow beyond what the cores give; what shows is the cost that more actors and
+links add.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from redis import Redis
 
 from bench.books import Books, Ledger, Listener
@@ -26,6 +27,7 @@ from engine.cli.settings import variable
 from engine.store.embedded_redis import dying_with_parent
 from tests.support.free_port import free_port
 from tests.support.load.poster import Poster
+from tests.support.process_tree import tree
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
@@ -34,21 +36,48 @@ _SCRAPES_MAX = 64  # connections made until every edge behind the port was met
 _LINK_CALLS = re.compile(rb'^engine_edge_link_calls_total\{edge="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
+class Place(Struct, frozen=True):
+    """Where an engine is started.
+
+    Attributes:
+        host: the address of its edges, for clients.
+        command: begins every command there.
+        env: of commands there, beside this process's.
+        settings: of engines there; names as in engine.config.
+        roots: processes whose descendants belong to the engine too, beside its starter's.
+    """
+
+    host: str = "127.0.0.1"
+    command: Sequence[str] = ()
+    env: dict[str, str] = {}
+    settings: Mapping[str, object] = {}
+    roots: Callable[[], Sequence[int]] = tuple
+
+
+HERE = Place()
+"""This machine, with a Ray and a Redis of the engine's own."""
+
+
 class Engine(System):
-    """A running engine: `pid` of its starter, `port`, tokens."""
+    """A running engine: `pid` of its starter, `port`, tokens.
+
+    Args:
+        redis_url: of its Redis; that of the engine's own when left out.
+    """
 
     name = "engine"
     acknowledges = "one cumulative ACK per frame"
     recovers = "cursor, offline stream"
 
-    def __init__(self, pid: int, port: int, data_dir: Path, edges: int = 1) -> None:
+    def __init__(self, pid: int, port: int, data_dir: Path, edges: int = 1, place: Place = HERE, redis_url: str = "") -> None:
         self.pid = pid
         self.port = port
         self._edges = edges
+        self._host = place.host
         self._tokens: dict[int, str] = {}
-        self._processes = Processes({pid: BY_PROGRAM})
+        self._processes = Processes(dict.fromkeys([pid, *place.roots()], BY_PROGRAM))
         run = data_dir / "redis" / "run"  # where its socket is when the data directory's path is too long for one
-        self._redis_socket = (run if run.exists() else data_dir / "redis") / "redis.sock"
+        self._redis_url = redis_url or f"unix://{(run if run.exists() else data_dir / 'redis') / 'redis.sock'}"
 
     @property
     def processes(self) -> Processes:
@@ -65,14 +94,14 @@ class Engine(System):
         user = ledger.user
         if user not in self._tokens:
             self._tokens[user] = self.token(self.user_name(user))
-        return await connect(books, ledger, self.port, self._tokens[user])
+        return await connect(books, ledger, self.port, self._tokens[user], self._host)
 
     async def publisher(self, users: int) -> HttpPublisher:
-        return await HttpPublisher.open(self.port, self.token("bench", "publish"), self.user_name, users)
+        return await HttpPublisher.open(self.port, self.token("bench", "publish"), self.user_name, users, self._host)
 
     async def counters(self) -> Mapping[str, int]:
         """Calls of all edges to shards and schedulers, Redis' commands and bytes in and out."""
-        with Redis(unix_socket_path=str(self._redis_socket)) as redis:
+        with Redis.from_url(self._redis_url) as redis:
             stats = redis.info("stats")
         return {
             "exchanges": await self._link_calls(),
@@ -84,7 +113,7 @@ class Engine(System):
         """Every edge tells its own; which one answers a connection, the kernel decides."""
         calls: dict[bytes, int] = {}
         for _ in range(_SCRAPES_MAX):
-            poster = await Poster.open(self.port)
+            poster = await Poster.open(self.port, host=self._host)
             _, _, text = await poster.request("GET", "/metrics")
             poster.close()
             calls |= {edge: int(float(count)) for edge, count in _LINK_CALLS.findall(text)}
@@ -94,7 +123,7 @@ class Engine(System):
 
     async def status(self) -> dict[str, object]:
         """`GET /v1/status`: the engine as its controller saw it within the last second."""
-        poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'operator')}\r\n")
+        poster = await Poster.open(self.port, f"Authorization: Bearer {self.token('bench', 'operator')}\r\n", self._host)
         _, _, body = await poster.request("GET", "/v1/status")
         poster.close()
         answer: dict[str, object] = msgspec.json.decode(body)
@@ -102,24 +131,29 @@ class Engine(System):
 
 
 @contextlib.contextmanager
-def engine(**options: object) -> Iterator[Engine]:
+def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
     """An engine with these settings (names as in engine.config), stopped at the end. Its output is in the data directory."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="engine-bench-", ignore_cleanup_errors=True) as folder:
-        settings = {"port": port, "data_dir": f"{folder}/data", "jwt_secret": SECRET, "shards": 1, "edges": 1, **options}
+        settings = {"port": port, "data_dir": f"{folder}/data", "jwt_secret": SECRET, "shards": 1, "edges": 1, **place.settings, **options}
         settings.setdefault("connections_per_s", 100_000)  # what connections cost is measured, not how many are let in
-        env = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_")}
+        env = {name: value for name, value in (os.environ | place.env).items() if not name.startswith("ENGINE_")}
         env |= {variable(name): str(value) for name, value in settings.items()}
         log = Path(folder, "engine.log")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                dying_with_parent([sys.executable, "-m", "engine", "up"]), env=env, stdout=output, stderr=subprocess.STDOUT
-            )
+                dying_with_parent([*place.command, sys.executable, "-m", "engine", "up"]),
+                env=env, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         try:
-            _wait_ready(process, port, log)
-            yield Engine(process.pid, port, Path(folder, "data"), int(str(settings["edges"])))
+            _wait_ready(process, f"http://{place.host}:{port}/readyz", log)
+            redis_url = str(settings.get("redis_url", ""))
+            yield Engine(process.pid, port, Path(folder, "data"), int(str(settings["edges"])), place, redis_url)
         finally:
-            process.send_signal(signal.SIGTERM)
+            if place.command and (below := tree(process.pid)[1:]):
+                os.kill(below[0], signal.SIGTERM)  # a command that runs another elsewhere does not pass signals on
+            else:
+                process.send_signal(signal.SIGTERM)
             try:
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -127,12 +161,13 @@ def engine(**options: object) -> Iterator[Engine]:
                 process.wait()
 
 
-def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # none stands between this machine and its namespaces
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with contextlib.suppress(OSError), opener.open(url, timeout=5) as answer:
             if answer.status == 200:
                 return
         time.sleep(0.2)

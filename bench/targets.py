@@ -23,6 +23,11 @@ _STORM: Final = {"users": 1000, "missed_each": 20}
 _TIMERS: Final = {"timers": 50_000, "until": "journalled by the shard"}
 
 
+def _hosts(shards: int) -> Mapping[str, object]:
+    """Two hosts at the fixed rate, with so many shards behind TCP."""
+    return {"hosts": 2, "shards": shards, "carrier": "tcp", "load": 2000}
+
+
 def _each(count: int) -> Mapping[str, object]:
     """So many shards, edges and publishers."""
     return {"shards": count, "publishers": count}
@@ -47,6 +52,13 @@ TARGETS: Final = (
     Target("scaling: cost with 4 shards, edges and publishers, of that with 1", "", "scaling", _each(4), ("cost_ratio",), 1.25, 1.25),
     Target("scaling: the load of one publisher on 2 shards and edges", "", "scaling", {"shards": 2} | _ONE, ("cost_ratio",), 1.25, 1.25),
     Target("scaling: the load of one publisher on 4 shards and edges", "", "scaling", {"shards": 4} | _ONE, ("cost_ratio",), 1.25, 1.25),
+    Target(
+        "two hosts, 4 shards and edges at 2 000/s: CPU, of that on one", "", "cluster", _hosts(4), ("of_one_host", "cpu_ratio"), 1.3, 1.3
+    ),
+    Target(
+        "two hosts, 4 shards and edges at 2 000/s: p50 above that on one", "ms", "cluster", _hosts(4), ("of_one_host", "p50_more_ms"), 1, 1
+    ),
+    Target("two hosts, 24 shards at 2 000/s, p99", "ms", "cluster", _hosts(24), ("latency_ms", "p99"), 25, 25),
 )
 
 

@@ -55,23 +55,25 @@ class EngineOnHosts(RunningEngine):
         storage: the host with Redis, for the engine and for Ray's control service; the head, if left out.
         workers: the nodes with room for shards and an edge; all, if left out.
         room: shards that each of these takes.
+        offers: of each node, the resources in place of these.
         settings: of the engine, as in the environment.
     """
 
     def __init__(
         self, *hosts: Host, storage: Host | None = None, workers: Sequence[Host] = (), room: int = _ROOM,
-        settings: Mapping[str, str] = PATIENCE,
+        offers: Sequence[Mapping[str, int]] = (), settings: Mapping[str, str] = PATIENCE,
     ) -> None:  # fmt: skip
         self.hosts = hosts
         self.storage = storage or hosts[0]
         self.workers = tuple(workers or hosts)
         self._room = room
+        self._offers = offers
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}  # what starts Ray, and starts it again, by host
         self._password = secrets.token_hex(16)
         self._ray_token = secrets.token_hex(32)
         head = hosts[0]
-        redis_url = f"redis://:{self._password}@{self.storage.address}:{_REDIS_PORT}/0"
-        options = f"--address auto --redis {redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(self.workers)}"
+        self.redis_url = f"redis://:{self._password}@{self.storage.address}:{_REDIS_PORT}/0"
+        options = f"--address auto --redis {self.redis_url} --host 0.0.0.0 --port {PORT} --shards 2 --edges {len(self.workers)}"
         super().__init__(head.folder, *options.split(), env=head.environment() | dict(settings), place=head.command())
 
     def launch(self) -> Callable[[], None]:
@@ -116,7 +118,7 @@ class EngineOnHosts(RunningEngine):
             given["RAY_REDIS_ADDRESS"] = f"{self.storage.address}:{_REDIS_PORT}"
         else:
             command = _ray_start(file["worker_start_ray_commands"])
-        given["RAY_OVERRIDE_RESOURCES"] = json.dumps(resources)
+        given["RAY_OVERRIDE_RESOURCES"] = json.dumps(self._offers[self.hosts.index(host)] if self._offers else resources)
         before = _starts(host)
         # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
         self._nodes[host.name] = host.start(f"while true; do {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
@@ -136,6 +138,10 @@ class EngineOnHosts(RunningEngine):
             if role_of(pid) not in ("others", "redis"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def roots(self) -> list[int]:
+        """Processes of which all others on its hosts descend, those of `start` apart."""
+        return [pid for host in self.hosts for pid in host.roots()]
 
     def objects_stored(self, host: Host) -> int:
         """How many objects Ray's object store on this host has taken, made there or received; up to a second old."""

@@ -42,16 +42,25 @@ _WITHIN_S: Final = 10.0
 
 def require_namespaces() -> None:
     """End the test unless this process may make namespaces: a program that is missing can be installed, a permission cannot."""
-    for program, package in _PROGRAMS.items():
-        if shutil.which(program) is None:
-            missing(f"no {program}: the tests on several hosts did not run (apt install {package})")
-    words = ("unshare", "--net", "--pid", "--mount", "--fork", "ip", "link", "add", "switch", "type", "bridge")
-    tried = subprocess.run(words, check=False, capture_output=True, text=True)
-    if tried.returncode:
+    if absent := missing_program():
+        missing(f"{absent}: the tests on several hosts did not run")
+    if refusal := namespaces_refused():
         forbidden(
-            f"namespaces are not permitted ({tried.stderr.strip()}): the tests on several hosts did not run. They need root with "
+            f"namespaces are not permitted ({refusal}): the tests on several hosts did not run. They need root with "
             "CAP_SYS_ADMIN and CAP_NET_ADMIN, or `unshare --user --map-root-user --net --mount .venv/bin/python -m pytest tests/hosts`"
         )
+
+
+def missing_program() -> str:
+    """A program that making hosts needs and this machine lacks, and how to get it; "" when it has them all."""
+    return next((f"no {name} (apt install {package})" for name, package in _PROGRAMS.items() if shutil.which(name) is None), "")
+
+
+def namespaces_refused() -> str:
+    """Why this process may not make namespaces; "" when it may."""
+    words = ("unshare", "--net", "--pid", "--mount", "--fork", "ip", "link", "add", "switch", "type", "bridge")
+    tried = subprocess.run(words, check=False, capture_output=True, text=True)
+    return tried.stderr.strip() if tried.returncode else ""
 
 
 def _ip(*words: str, inside: int | None = None) -> str:
@@ -227,6 +236,10 @@ class Host:
     def pids(self) -> list[int]:
         """All processes on it, as this process's namespace numbers them."""
         return [*tree(self._pid()), *(pid for process in self._started for pid in tree(process.pid))]
+
+    def roots(self) -> list[int]:
+        """Processes of which all others on it descend, those that were started on it among them."""
+        return [self._pid(), *(process.pid for process in self._started if process.poll() is None)]
 
     def output(self) -> str:
         """What its commands have printed."""

@@ -18,9 +18,9 @@ class Poster:
         self._head = head
 
     @classmethod
-    async def open(cls, port: int, head: str = "") -> Poster:
-        """Connect to a port of this machine."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port), head)
+    async def open(cls, port: int, head: str = "", host: str = "127.0.0.1") -> Poster:
+        """Connect to a port, of this machine unless `host` is another."""
+        return cls(*await asyncio.open_connection(host, port), head)
 
     async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
         """Status, headers (names in lower case) and body of the answer, which must say its length."""

@@ -1,7 +1,6 @@
-"""A Ray cluster of two nodes on one machine, with a Redis on the network: `ray start` twice, as on two machines.
+"""A Ray cluster of several nodes on one machine, with a Redis on the network: `ray start` once for each, as on so many machines.
 
-Each node offers one `engine_shard`, so the engine's two shards are on different nodes; edges, schedulers and the controller
-are on the first.
+What each node offers decides which actors are where.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,19 +21,24 @@ from tests.support.chaos.sentinel_group import PASSWORD, Server
 from tests.support.free_port import free_port
 from tests.support.process_tree import role_of, tree
 
+SHARD_EACH: Final = ({"engine_shard": 1, "engine_scheduler": 1, "engine_edge": 1}, {"engine_shard": 1})
+"""Two nodes with one of the engine's two shards each; edges and schedulers are on the first."""
+
 _START_S: Final = 60
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 
 
-class TwoNodes:
+class RayNodes:
     """Use as a context manager.
 
     Args:
         folder: an empty directory with a short path: Ray makes sockets in it.
+        offers: resources of each node, the head first.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *offers: Mapping[str, int]) -> None:
         self._folder = folder
+        self._offers = offers
         self._port = free_port()
         options = {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD}
         self._redis = Server(folder, "redis", options)
@@ -48,11 +53,13 @@ class TwoNodes:
     def redis_url(self) -> str:
         return f"redis://:{PASSWORD}@127.0.0.1:{self._redis.port}/0"
 
-    def __enter__(self) -> TwoNodes:
+    def __enter__(self) -> RayNodes:
         try:
             self._redis.start()
-            self._start({"engine_shard": 1, "engine_scheduler": 1, "engine_edge": 1}, "--head", f"--port={self._port}")
-            self._start({"engine_shard": 1}, f"--address={self.address}")
+            head, *others = self._offers
+            self._start(head, "--head", f"--port={self._port}")
+            for offer in others:
+                self._start(offer, f"--address={self.address}")
         except BaseException:
             self.stop()
             raise
@@ -61,7 +68,7 @@ class TwoNodes:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _start(self, resources: dict[str, int], *options: str) -> None:
+    def _start(self, resources: Mapping[str, int], *options: str) -> None:
         """A node; returns when its raylet runs."""
         node = subprocess.Popen(
             [
@@ -83,23 +90,28 @@ class TwoNodes:
     def _raylets(node: subprocess.Popen[bytes]) -> list[int]:
         return [pid for pid in tree(node.pid) if role_of(pid) == "raylet"]
 
+    def roots(self) -> list[int]:
+        """Processes of which all others of it descend, Redis among them."""
+        assert self._redis.process is not None
+        return [self._redis.process.pid, *(node.pid for node in self._nodes)]
+
     def shards(self) -> list[int]:
         """The processes of all shards, on whatever node."""
         return [pid for node in self._nodes for pid in tree(node.pid) if role_of(pid) == "shard"]
 
-    def lose_second(self) -> None:
+    def lose_last(self) -> None:
         """kill -9 the raylet of the newest node; another node takes its place, as an autoscaler would see to it."""
         (raylet,) = self._raylets(self._nodes[-1])
         os.kill(raylet, signal.SIGKILL)
-        self._start({"engine_shard": 1}, f"--address={self.address}")
+        self._start(self._offers[-1], f"--address={self.address}")
 
-    def freeze_second(self) -> list[int]:
+    def freeze_last(self) -> list[int]:
         """Stop every process of the newest node; another node joins. Returns the processes of the stopped one's shards."""
         self._frozen = tree(self._nodes[-1].pid)
         for pid in self._frozen:
             os.kill(pid, signal.SIGSTOP)
         shards = [pid for pid in self._frozen if role_of(pid) == "shard"]
-        self._start({"engine_shard": 1}, f"--address={self.address}")
+        self._start(self._offers[-1], f"--address={self.address}")
         return shards
 
     def thaw(self) -> None:
