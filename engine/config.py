@@ -18,7 +18,6 @@ from engine.errors import ConfigError
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=1, le=1024)]
 NonNegative = Annotated[int, Meta(ge=0)]
 
 
@@ -57,7 +56,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 msgspec.structs.force_setattr(self, name, Secret(value))
 
     # -- published: [engine] -------------------------------------------------------------------------------------------
-    shards: Count = 2
+    shards: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the stored data is for, else one per CORES_PER_SHARD
     schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
     edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
     address: str = ""  # empty: start a local Ray

@@ -119,7 +119,7 @@ class RayActors:
 
 
 class Controller:
-    """One per engine, named `controller`. The configuration is complete: `redis_url` and `port` are what they will be.
+    """One per engine, named `controller`. The configuration is complete: `redis_url`, `port` and `shards` are what they will be.
 
     Ray gives it sealed. Until it has the engine key it creates nobody and checks nobody (`engine.actors.engine_key`).
 

@@ -165,6 +165,12 @@ class RayCluster:
         found: dict[str, Any] = context.address_info
         return found
 
+    def cores(self) -> float:
+        """Of all nodes that are in the cluster now."""
+        import ray
+
+        return float(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+
     def places(self) -> dict[str, tuple[float, float]]:
         """Per resource that an actor asks for: how many the nodes of the cluster offer, and how many of these are free."""
         import ray

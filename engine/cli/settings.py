@@ -57,7 +57,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "engine": Section(
         "what runs, and where",
         {
-            "shards": "shard actors, one thread each; users are spread over them",
+            "shards": "shard actors, one thread each; users are spread over them; 0: as stored data has, new data one per 4 cores",
             "schedulers": "scheduler actors: delays and retries",
             "edges": "edge actors: client connections; all edges of a machine share the port",
             "address": "Ray cluster to join: `auto`, or HOST:PORT; empty starts a local Ray",

@@ -37,11 +37,13 @@ from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
 from engine.config import SECRETS, Config
+from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sealed_config import engine_key, proof, seal
+from engine.store.slot_map import read_slot_map
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +230,7 @@ class _Run:
         self._handle_signals()
         if self._stop.is_set():
             return
+        await self._choose_shards()
         await self._create()
         status = await self._wait_ready(show)
         if status is not None:
@@ -256,6 +259,21 @@ class _Run:
                 self._console.print(f"[yellow]warning:[/] {warning}")
         finally:
             await client.aclose()
+
+    async def _choose_shards(self) -> None:
+        """Where no number of shards is given: that of the stored data, which must not change by itself, or for new data by the cores."""
+        if self._config.shards:
+            return
+        client = connect(self._config)
+        try:
+            stored = await read_slot_map(client)
+        finally:
+            await client.aclose()
+        cores, (room, _) = self._cluster.cores(), self._cluster.places()["engine_shard"]
+        shards = stored.shards if stored else shards_for(cores, room)
+        reason = "as the stored data has" if stored else f"for {cores:g} cores"
+        self._console.print(f"{shards} {'shard' if shards == 1 else 'shards'}, {reason}; --shards sets another number", highlight=False)
+        self._config = msgspec.structs.replace(self._config, shards=shards)
 
     async def _create(self) -> None:
         """Create the controller, which creates the other actors; one that runs already keeps its configuration."""

@@ -45,7 +45,7 @@ async def claim_slot_map(client: redis.Redis, shards: int) -> SlotMap:
         StorageUnavailable: no reply.
     """
     found = await read_slot_map(client)
-    before = max(found.owners) + 1 if found else shards
+    before = found.shards if found else shards
     if found and before == shards:
         return found
     try:

@@ -47,7 +47,7 @@ def test_every_published_setting_is_shown_by_section_within_80_columns() -> None
 def test_each_value_is_shown_with_its_source(folder: Path) -> None:
     (folder / "engine.toml").write_text("[engine]\nshards = 3\n[internal]\nhealth_ms = 500\n")
     found = rows("--redis", "redis://h:1", ENGINE_HEARTBEAT_MS="20000")
-    assert (found["shards"]["value"], found["shards"]["source"], found["shards"]["default"]) == (3, "engine.toml", 2)
+    assert (found["shards"]["value"], found["shards"]["source"], found["shards"]["default"]) == (3, "engine.toml", 0)
     assert (found["heartbeat_ms"]["value"], found["heartbeat_ms"]["source"]) == (20_000, "ENGINE_HEARTBEAT_MS")
     assert (found["heartbeat_ms"]["unit"], found["heartbeat_ms"]["section"]) == ("ms", "edge")
     assert (found["redis_url"]["value"], found["redis_url"]["source"]) == ("redis://h:1", "--redis")

@@ -156,7 +156,7 @@ class RunningEngine:
 def running_engine(*options: str, env: dict[str, str] | None = None, folder: Path | None = None) -> Iterator[RunningEngine]:
     """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own, below `folder`."""
     made = None if folder else Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
-    running = RunningEngine(folder or made, *options, env=env)
+    running = RunningEngine(folder or made, "--shards", "2", *options, env=env)
     try:
         running.start()
         yield running

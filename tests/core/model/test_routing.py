@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.model.routing import (
+    SHARDS_BY_CORES_MAX,
     SLOTS,
     TIMER_PARTITIONS,
     audience_key,
@@ -17,6 +18,7 @@ from engine.core.model.routing import (
     partition_of_timer,
     partitions_of,
     scheduler_of,
+    shards_for,
     slot_of,
     split_key,
     spread,
@@ -79,3 +81,10 @@ def test_every_timer_partition_belongs_to_exactly_one_scheduler(schedulers: int)
     assert owners == Counter(range(TIMER_PARTITIONS))
     for partition in range(TIMER_PARTITIONS):
         assert partition in partitions_of(scheduler_of(partition, schedulers), schedulers)
+
+
+@pytest.mark.parametrize(
+    ("cores", "room", "shards"), [(0, 9, 1), (1, 9, 1), (7.9, 9, 1), (8, 9, 2), (16, 3, 3), (64, 1024, SHARDS_BY_CORES_MAX), (16, 0, 1)]
+)
+def test_one_shard_for_so_many_cores_as_far_as_there_is_room(cores: float, room: float, shards: int) -> None:
+    assert shards_for(cores, room) == shards
