@@ -24,6 +24,7 @@ from typing import Any, Final
 import psutil
 
 import engine
+from engine.cli.node_packages import NodePackages, look_everywhere, look_here, requirements, runtime_env
 from engine.config import SECRETS, Config
 from engine.errors import EngineError
 
@@ -89,6 +90,7 @@ class RayCluster:
 
     Attributes:
         address: of its control service, `host:port`.
+        runtime_env: with which the actors of a cluster that was joined get this package; empty when its nodes have it.
         session: name of this start of the cluster, the same on all its nodes.
         logs: directory of the logs of Ray and of the actors on this node.
     """
@@ -100,6 +102,7 @@ class RayCluster:
         self._processes: set[psutil.Process] = set()
         self._sentinel: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self.runtime_env: dict[str, Any] = {}
         self.session = ""
         self.logs = ""
 
@@ -149,13 +152,22 @@ class RayCluster:
             # `ray start` protects a cluster with this token unless told otherwise, but `ray.init` would not present it.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
-            return self._init(address=self._config.address)
+            found = self._init(address=self._config.address)
         except Exception as error:  # here too
             raise ClusterError(
                 f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
                 "start one with `ray start --head`, or leave --address out; if it asks for a token, "
                 "copy its ~/.ray/auth_token to this machine and set RAY_AUTH_MODE=token"
             ) from error
+        wanted = requirements()
+        names = [one.name for one in wanted]
+        self.runtime_env = runtime_env(NodePackages(*look_here(names)), look_everywhere(names), wanted)
+        if self.runtime_env:  # of the whole job: Ray takes a local package with no smaller part
+            import ray
+
+            ray.shutdown()
+            found = self._init(address=self._config.address, runtime_env=self.runtime_env)
+        return found
 
     def _init(self, **options: Any) -> dict[str, Any]:
         import ray  # after the environment is prepared: Ray reads some of it when it is imported

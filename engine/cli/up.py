@@ -228,6 +228,9 @@ class _Run:
         show("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
         self._cluster.start()
         self._handle_signals()
+        if self._cluster.runtime_env:
+            sent = ", ".join(["this package", *self._cluster.runtime_env.get("pip", ())])
+            self._console.print(f"not all nodes have the packages of this one: Ray takes to them {sent}", soft_wrap=True, highlight=False)
         if self._stop.is_set():
             return
         await self._choose_shards()

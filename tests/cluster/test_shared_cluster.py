@@ -27,6 +27,12 @@ def keys_of(cluster: SharedCluster, database: int) -> list[bytes]:
     return [link_key, engine_key(link_key)]
 
 
+def test_a_node_with_another_package_by_that_name_runs_this_one(cluster: SharedCluster, one: RunningEngine) -> None:
+    assert "Ray takes to them this package\n" in one.output.read_text()
+    (shard,) = one.status()["shards"]
+    assert shard["pid"] in cluster.pids_of_second()
+
+
 def test_a_job_of_somebody_else_gets_to_see_no_secret(cluster: SharedCluster, one: RunningEngine, markers: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.foreign_job", cluster.address, "one"],

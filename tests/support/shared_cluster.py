@@ -58,7 +58,7 @@ class SharedCluster:
         port = self.address.rpartition(":")[2]
         head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray")
         self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": _ROOM, "engine_edge": _ROOM}, *head)
-        self._start(os.environ.get("PYTHONPATH", ""), {"engine_shard": _ROOM}, f"--address={self.address}")
+        self._start(os.fspath(strangers), {"engine_shard": _ROOM}, f"--address={self.address}")
 
     def _start(self, python_path: str, resources: dict[str, int], *options: str) -> None:
         """Start a node. Ray gives it 30 s, which a busy machine exceeds: then it is tried again."""
@@ -83,6 +83,10 @@ class SharedCluster:
     def pids(self) -> list[int]:
         """All processes of Ray on both nodes."""
         return [pid for node in self._nodes for pid in tree(node.pid)]
+
+    def pids_of_second(self) -> list[int]:
+        """Of the node with the stranger's package."""
+        return tree(self._nodes[-1].pid)
 
     def stop(self) -> None:
         """End everything."""
