@@ -1,17 +1,23 @@
-"""What `engine up` decides before it creates the actors, and what it prints while it waits."""
+"""What `engine up` decides before it creates the actors, what it prints while it waits, and what it does when it is not answered."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+from ray.exceptions import ActorUnavailableError
 from redis.asyncio import Redis
 from rich.console import Console
 
+from engine.cli import up
 from engine.cli.up import _Run, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for
+from engine.store.sealed_config import SealedConfig, seal
 from engine.store.slot_map import claim_slot_map
 from tests.support.redis_server import RedisServer
 
@@ -78,3 +84,101 @@ async def test_stored_data_keeps_its_number_of_shards_whatever_the_cores(
 async def test_a_number_that_is_given_is_taken(redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     await claim_slot_map(redis_client, 3)
     assert await chosen(redis_server, monkeypatch, 5) == (5, "")
+
+
+class Controller:
+    """The controller of a running engine, as `engine up` calls it. `status` gives one answer after the other, None for no answer."""
+
+    def __init__(self, config: Config, answers: list[dict[str, Any] | None], done: Callable[[], None]) -> None:
+        self.stopped = False
+        self._config = config
+        self._answers = iter(answers)
+        self._done = done
+        for method in (self.unlock, self.created, self.status, self.stop):
+            setattr(self, method.__name__, SimpleNamespace(remote=method))
+
+    async def unlock(self, key: bytes) -> SealedConfig:
+        return seal(self._config, key)
+
+    async def created(self) -> None:
+        pass
+
+    async def status(self, fresh: bool, proof: bytes) -> dict[str, Any]:
+        assert not fresh
+        for answer in self._answers:
+            if answer is not None:
+                return answer
+            raise ActorUnavailableError("no route to the head", b"\0" * 16)
+        self._done()
+        raise ActorUnavailableError("no route to the head", b"\0" * 16)
+
+    async def stop(self, proof: bytes) -> None:
+        self.stopped = True
+
+
+WHOLE = _status([READY], [READY | {"node": "10.0.0.1", "port": 8000}])
+for _rows in WHOLE.values():
+    for _row in _rows:
+        _row |= {"restarts": 0, "node": "10.0.0.1"}
+WHOLE |= {"ready": True, "controller": {"pid": 1, "node": "10.0.0.1"}, "redis": {"restarts": 0, "url": "redis://10.0.0.9"}}
+
+
+async def _up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, answers: list[dict[str, Any] | None], *, told: bool
+) -> tuple[Controller, str]:
+    """`engine up` that joins a cluster with an engine, up to the last answer; then it is told to stop, or it fails."""
+    monkeypatch.setattr(up, "_WATCH_S", 0.001)
+    monkeypatch.setattr(up, "_SLOW_POLL_S", 0.001)
+    config = Config(address="auto", redis_url="redis://10.0.0.9:6379/0", host="0.0.0.0", port=8000, data_dir=str(tmp_path))
+    printed = io.StringIO()
+    run = _Run(config, Console(file=printed, width=200))
+
+    def end() -> None:
+        if not told:
+            raise RuntimeError("a defect")
+        run._stop.set()
+
+    controller = Controller(config, answers, end)
+    actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _config: controller))
+    monkeypatch.setattr("engine.actors.controller.remote_class", lambda _class: actor)
+    monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
+    monkeypatch.setattr(run._cluster, "start", lambda: None)
+
+    async def no_redis() -> None:
+        pass
+
+    async def engine_key() -> bytes:
+        return bytes(32)
+
+    monkeypatch.setattr(run, "_start_redis", no_redis)
+    monkeypatch.setattr(run, "_engine_key", engine_key)
+    monkeypatch.setattr(run, "_handle_signals", lambda: None)
+    if told:
+        assert await run.run() == 0
+    else:
+        with pytest.raises(RuntimeError, match="a defect"):
+            await run.run()
+    return controller, printed.getvalue()
+
+
+async def test_a_start_waits_for_a_controller_that_does_not_answer_and_a_signal_stops_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    controller, printed = await _up(monkeypatch, tmp_path, [None, None, WHOLE], told=True)
+    assert "waiting for the controller" in printed
+    assert "ready in" in printed
+    assert controller.stopped
+
+
+async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_answers_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    _, printed = await _up(monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
+    assert printed.count("the controller does not answer") == 2, "once for the two that are missing, once at the end"
+    assert printed.count("the controller answers again") == 1
+
+
+async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    controller, printed = await _up(monkeypatch, tmp_path, [WHOLE], told=False)
+    assert not controller.stopped
+    assert "the actors run on in the cluster" in printed
