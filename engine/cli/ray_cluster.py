@@ -56,6 +56,11 @@ HEAD_SETTINGS: Final = {
 }
 """Environment of the head node of a cluster: the time until actors of a lost node start elsewhere. `deploy/node` sets them."""
 
+NODE_SETTINGS: Final = {
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",  # 60 by default: every process of a cluster ends when its head is away for so long
+}
+"""Environment of all nodes of a cluster, and of `engine up` in it: messages flow without the head."""
+
 LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
 """A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""
 
@@ -148,6 +153,8 @@ class RayCluster:
                 log.warning("Ray did not start within 30 s; trying again")
 
     def _join(self) -> dict[str, Any]:
+        for name, value in NODE_SETTINGS.items():
+            os.environ.setdefault(name, value)
         if _auth_token_exists():
             # `ray start` protects a cluster with this token unless told otherwise, but `ray.init` would not present it.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
