@@ -285,9 +285,9 @@ class _Run:
         from engine.actors.controller import CONTROLLER, Controller, actor_options, remote_class
 
         self._key = await self._engine_key()
-        self._lives_on = bool(self._config.address)
         options = actor_options(self._config, CONTROLLER, {})
         await self._refuse_used_port()
+        self._lives_on = bool(self._config.address)
         sealed = seal(self._config, self._key)
         controller: Any = remote_class(Controller).options(**options).remote(sealed, engine=self._name())
         try:

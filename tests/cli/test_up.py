@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,12 +125,14 @@ WHOLE |= {"ready": True, "controller": {"pid": 1, "node": "10.0.0.1"}, "redis": 
 
 
 async def _up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, answers: list[dict[str, Any] | None], *, told: bool
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[dict[str, Any] | None], *, told: bool
 ) -> tuple[Controller, str]:
     """`engine up` that joins a cluster with an engine, up to the last answer; then it is told to stop, or it fails."""
     monkeypatch.setattr(up, "_WATCH_S", 0.001)
     monkeypatch.setattr(up, "_SLOW_POLL_S", 0.001)
-    config = Config(address="auto", redis_url="redis://10.0.0.9:6379/0", host="0.0.0.0", port=8000, data_dir=str(tmp_path))
+    config = Config(
+        address="auto", redis_url=redis_server.url, redis_durability="reported", host="0.0.0.0", port=8000, data_dir=str(tmp_path), shards=1
+    )
     printed = io.StringIO()
     run = _Run(config, Console(file=printed, width=200))
 
@@ -139,19 +142,19 @@ async def _up(
         run._stop.set()
 
     controller = Controller(config, answers, end)
-    actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _config: controller))
+    actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _config, engine: controller))
     monkeypatch.setattr("engine.actors.controller.remote_class", lambda _class: actor)
     monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
     monkeypatch.setattr(run._cluster, "start", lambda: None)
 
-    async def no_redis() -> None:
+    async def no_other_engines() -> dict[str, Any]:
+        return {}
+
+    async def connected() -> None:
         pass
 
-    async def engine_key() -> bytes:
-        return bytes(32)
-
-    monkeypatch.setattr(run, "_start_redis", no_redis)
-    monkeypatch.setattr(run, "_engine_key", engine_key)
+    monkeypatch.setattr(run._cluster, "other_engines", no_other_engines)
+    monkeypatch.setattr(run, "_start_redis", connected)  # which a server without a TCP port does not pass
     monkeypatch.setattr(run, "_handle_signals", lambda: None)
     if told:
         assert await run.run() == 0
@@ -162,23 +165,25 @@ async def _up(
 
 
 async def test_a_start_waits_for_a_controller_that_does_not_answer_and_a_signal_stops_the_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    controller, printed = await _up(monkeypatch, tmp_path, [None, None, WHOLE], told=True)
+    controller, printed = await _up(redis_server, monkeypatch, tmp_path, [None, None, WHOLE], told=True)
     assert "waiting for the controller" in printed
     assert "ready in" in printed
     assert controller.stopped
 
 
 async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_answers_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _, printed = await _up(monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
+    _, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
     assert printed.count("the controller does not answer") == 2, "once for the two that are missing, once at the end"
     assert printed.count("the controller answers again") == 1
 
 
-async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    controller, printed = await _up(monkeypatch, tmp_path, [WHOLE], told=False)
+async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=False)
     assert not controller.stopped
     assert "the actors run on in the cluster" in printed

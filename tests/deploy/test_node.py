@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.ray_cluster import HEAD_SETTINGS, LOCAL_SETTINGS
+from engine.cli.ray_cluster import HEAD_SETTINGS, LOCAL_SETTINGS, NODE_SETTINGS
 
 NODE = Path(__file__).parents[2] / "deploy" / "node"
 ROLE = ("RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart", "RAY_kill_worker_timeout_milliseconds")
@@ -47,6 +47,7 @@ def home(tmp_path: Path) -> Path:
 def test_a_node_has_the_settings_that_make_a_lost_actor_come_back_soon(tmp_path: Path) -> None:
     found = environment(tmp_path, "env")
     assert {name: found[name] for name in HEAD_SETTINGS} == HEAD_SETTINGS
+    assert {name: found[name] for name in NODE_SETTINGS} == NODE_SETTINGS
     assert {name: found[name] for name in ROLE} == {name: LOCAL_SETTINGS[name] for name in ROLE}
 
 
