@@ -4,7 +4,7 @@
 
 Start, also after a crash: bind the port (edges of one machine share it), read the slot map and which tokens are revoked, open the
 links, serve. Nothing else is recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends,
-and Ray starts the next incarnation.
+and Ray starts the next incarnation. One that runs on beside its successor ends (`engine.actors.incarnation`).
 
 Two ends on purpose. `drain`, when the engine stops: everything is closed at once, with a hint when to come back. `hand_over`, while
 other edges serve:
@@ -36,6 +36,7 @@ from starlette.applications import Starlette
 from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.carrier import find_actor
 from engine.actors.edge_links import EdgeLinks
+from engine.actors.incarnation import Incarnation
 from engine.api.counters import CounterSignals
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
@@ -174,6 +175,8 @@ class Edge(Process):
         listener = self._listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
         self._redis = connect(self._config)
+        incarnation = Incarnation(self._credentials.name, self._redis)
+        await self._retry_storage(incarnation.begin)
         self._links = EdgeLinks(self._config, self._credentials, self._redis)
         self._gateway = self._make_gateway(await self._retry_storage(lambda: require_slot_map(self._redis)))
         authenticator = Authenticator(self._config, self._gateway.revoked)
@@ -187,6 +190,7 @@ class Edge(Process):
             for task in (
                 *self._links.tasks(self._gateway),
                 self._gateway.run(),
+                incarnation.watch(self._config.health_ms),
                 self._signals.run(),
                 authenticator.run(),
                 revocations.run(),

@@ -40,6 +40,7 @@ class EdgeLinks:
         self._credentials = credentials
         self._client = client
         self._context = context
+        self._name = f"{credentials.name}/{context.session_name()}"  # of this process
         self._slots_wanted = asyncio.Event()
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
         self._shards: list[LinkCaller] = []
@@ -90,7 +91,7 @@ class EdgeLinks:
     ) -> LinkCaller:
         link = self.links[peer] = LinkCaller(
             self._context.peer(peer, self._credentials),
-            self._credentials.name,
+            self._name,
             decoder,
             self._config,
             on_records=on_records,

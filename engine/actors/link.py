@@ -110,7 +110,8 @@ class LinkCaller:
 
     Args:
         peer: the actor.
-        name: of the calling actor, such as `edge-0`; session ids start with it.
+        name: of the calling actor, such as `edge-0`; session ids start with it. Behind a slash it may name the process, so that an older
+            process of the actor keeps its sessions beside those of a newer one; else a new session ends the older process's.
         decoder: of the callee's records.
         on_records: called with the callee's records, in order.
         on_reset: called when a session begins, also the first: announce all state in `send` calls.
@@ -308,7 +309,8 @@ class LinkServer:
 
     Args:
         decoder: of the callers' records.
-        on_open: a session began. A new session of the same caller comes after `on_close` of its old one.
+        on_open: a session began. A new session of the same caller comes after `on_close` of its old one; ids of one caller differ in
+            what follows the last slash.
         on_records: called with the records of a session, in order.
         on_close: a session ended: the caller timed out, was replaced, or could not keep up.
         pacing_ms: overrides the setting `link_pacing_ms`.
@@ -401,9 +403,9 @@ class LinkServer:
             self._queue(session, records)
 
     def _open(self, session: str, now_ms: float, call_ms: float) -> _Session:
-        caller = session.partition("/")[0]
+        caller = session.rpartition("/")[0]
         for other, state in list(self._sessions.items()):
-            if other.partition("/")[0] == caller:
+            if other.rpartition("/")[0] == caller:
                 self._close(state)
         limits = link_limits(self._config, len(self._sessions) + 1, self._pacing_ms, call_ms)
         state = _Session(Callee(session, limits, now_ms), self._pump)

@@ -8,6 +8,7 @@ from engine.store.keys import CONTROLLER_FIELD, epoch_key, meta_key
 from engine.store.lua import Script
 
 _TAKE = Script("epoch_take")
+_CLAIM = Script("epoch_claim")
 
 
 async def take_epoch(client: redis.Redis) -> int:
@@ -19,10 +20,16 @@ async def take_epoch(client: redis.Redis) -> int:
     return int(epoch)
 
 
+async def claim_name(client: redis.Redis, name: str, epoch: int) -> int:
+    """Make this the epoch of the newest process of `name`, unless there is a newer one; returns the newest. Raises StorageUnavailable."""
+    _, newest = await _CLAIM.run(client, [meta_key()], [name, epoch])
+    return int(newest)
+
+
 async def take_control(client: redis.Redis) -> int:
-    """Make the caller the one controller that may replace actors; returns its epoch. Raises StorageUnavailable or RedisError."""
+    """Make the caller the one controller that may replace actors; returns its epoch. Raises StorageUnavailable."""
     epoch = await take_epoch(client)
-    await client.hset(meta_key(), CONTROLLER_FIELD, epoch)
+    await claim_name(client, CONTROLLER_FIELD, epoch)
     return epoch
 
 

@@ -62,6 +62,29 @@ def test_requests_sent_together_arrive_in_order_behind_what_was_sent_before() ->
     assert arrived == list(range(252))
 
 
+def test_two_processes_of_an_edge_keep_their_sessions_and_a_process_has_one() -> None:
+    loop = SimLoop()
+    closed: list[str] = []
+
+    async def call() -> None:
+        server = LinkServer(
+            wire.to_shard,
+            Config(),
+            on_open=lambda _session: None,
+            on_records=lambda _session, _records: None,
+            on_close=closed.append,
+            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
+        )
+        for session in ("edge-0/old/1", "edge-1/old/1", "edge-0/new/1", "edge-0/old/2", "shard-0/1", "shard-0/2"):
+            await server.exchange(session, 0, wire.encode([]))
+        assert server.sessions() == ["edge-1/old/1", "edge-0/new/1", "edge-0/old/2", "shard-0/2"]
+
+    called = loop.create_task(call())
+    loop.run(lambda: not called.done(), lambda: None)
+    called.result()
+    assert closed == ["edge-0/old/1", "shard-0/1"]
+
+
 def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> None:
     loop = SimLoop()
     closed: list[tuple[str, float]] = []

@@ -18,6 +18,7 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
     windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`
+    owners, controllers and links: `tests.sim.ownership`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again; a refusal is confirmed when the
         dead letters have it
@@ -47,7 +48,7 @@ from engine.core.journal.journal_records import (
 from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
-from engine.store.keys import offline_key, page_key
+from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
 from tests.sim.known import Message, Receiving, Timer, User, Violation
@@ -56,6 +57,8 @@ from tests.sim.loop import Process
 from tests.sim.redis import MiniRedis, Stream
 from tests.sim.windowbook import Broken
 
+_META: Final = meta_key().encode()
+_SHARD_EPOCH: Final = re.compile(rb"\{shard-(\d+)\}epoch")
 _KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
 
 
@@ -78,6 +81,8 @@ class Books:
         self.seen: Counter[str] = Counter()  # what really happened, for the coverage table
         self.broadcasts = BroadcastBook(config.broadcasts_max)
         self.is_split: Callable[[], bool] = lambda: False
+        self.on_owner: Callable[[str, Process], None] = lambda _name, _process: None
+        self.on_control: Callable[[int], None] = lambda _epoch: None
         self.latest_ms = 0  # the furthest the wall clock ever was
         self.set_back_ms = 0  # and how far when it was last found to be behind
         self._places: dict[bytes, tuple[str, int, str, str]] = {}
@@ -139,11 +144,7 @@ class Books:
     def _written(self, how: str, key: bytes, detail: Any) -> None:
         whose, number, what, rest = self._place(key)
         if not whose:
-            if key == LOG_KEY:
-                self._log(how, detail)
-            elif how == "xadd" and what.startswith("dead:"):
-                letter = dict(zip(detail[1][::2], detail[1][1::2], strict=True))
-                self.user(f"{what.removeprefix('dead:')}:{letter[b'user'].decode()}").dead.add(letter[b"id"].decode())
+            self._written_of_nobody(how, key, what, detail)
             return
         if what == "epoch":
             self._took_over(key, int(detail))
@@ -164,11 +165,29 @@ class Books:
         elif what in {"timer", "due"}:
             self._check_holder(b"{t%d}epoch" % number, "timers", whose, number)
 
+    def _written_of_nobody(self, how: str, key: bytes, what: str, detail: Any) -> None:
+        """What belongs to no shard, slot or partition."""
+        if key == LOG_KEY:
+            self._log(how, detail)
+        elif key == _META and how == "hset":
+            name, writer = detail[0].decode(), self._writer()
+            if name == CONTROLLER_FIELD:
+                self.on_control(int(detail[1]))
+            elif writer is not None and name == writer.name:
+                self.on_owner(name, writer)
+        elif how == "xadd" and what.startswith("dead:"):
+            letter = dict(zip(detail[1][::2], detail[1][1::2], strict=True))
+            self.user(f"{what.removeprefix('dead:')}:{letter[b'user'].decode()}").dead.add(letter[b"id"].decode())
+
     def _took_over(self, key: bytes, epoch: int) -> None:
         before = self.holders.get(key)
         if before is not None and epoch < before[1]:
             raise Violation(f"[4] {key.decode()} went back from epoch {before[1]} to {epoch}")
-        self.holders[key] = (self._writer(), epoch)
+        writer = self._writer()
+        self.holders[key] = writer, epoch
+        shard = _SHARD_EPOCH.fullmatch(key)
+        if shard is not None and writer is not None:
+            self.on_owner(f"shard-{int(shard[1])}", writer)
 
     def _check_holder(self, epoch_key: bytes, what: str, whose: str, number: int) -> None:
         holder = self.holders.get(epoch_key)

@@ -1,13 +1,16 @@
 """Users' devices: they connect over all transports, acknowledge well or badly, vanish, and come back with all kinds of cursors.
 
 A wire between a device and an edge keeps order and loses nothing until it breaks, as TCP does. When it breaks silently, each end
-goes on sending into nothing until its own heartbeat notices. The edge's ends are the real WebSocketSession, EventStream and Poll.
+goes on sending into nothing until its own heartbeat notices. While the two are cut off from each other, what is sent waits.
+The edge's ends are the real WebSocketSession, EventStream and Poll.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -23,6 +26,7 @@ from engine.transports.sse import EventStream
 from engine.transports.websocket_protocol import WebSocketSession
 from tests.sim.books import Books
 from tests.sim.cluster import DATA_EPOCH, Cluster
+from tests.sim.cuts import OUTSIDE, Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.known import Receiving
 from tests.sim.loop import Process, SimLoop
@@ -43,11 +47,14 @@ decode: Final = msgspec.json.decode
 class Wire:
     """Both directions between a device and its end at an edge, each in order."""
 
-    def __init__(self, loop: SimLoop, rng: Random, process: Process) -> None:
+    def __init__(self, loop: SimLoop, rng: Random, process: Process, place: Place, cuts: Cuts) -> None:
         self._loop = loop
         self._rng = rng
         self._process = process
+        self._place = place
+        self._cuts = cuts
         self._last = [0.0, 0.0]
+        self._held: tuple[deque[Callable[[], None]], ...] = (deque(), deque())  # what waits for the end of a cut
         self.whole = True  # False: whatever is sent vanishes
 
     def _at(self, way: int) -> float:
@@ -56,16 +63,40 @@ class Wire:
 
     def to_client(self, act: Callable[..., None], *args: Any) -> None:
         if self.whole and self._process.alive:
-            self._loop.call_at(self._at(0), self._arrive, act, args, context=self._loop.outside)
+            self._loop.call_at(self._at(0), self._arrive, 0, partial(act, *args), context=self._loop.outside)
 
     def to_edge(self, act: Callable[..., None], *args: Any) -> None:
         """Runs as the edge's code: not while it is frozen, not when it is dead."""
         if self.whole and self._process.alive:
-            self._loop.call_at(self._at(1), self._arrive, act, args, context=self._process.context)
+            self._loop.call_at(self._at(1), self._arrive, 1, partial(act, *args), context=self._process.context)
 
-    def _arrive(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self.whole:
-            act(*args)
+    def _arrive(self, way: int, act: Callable[[], None]) -> None:
+        if not self.whole:
+            return
+        held = self._held[way]
+        if held or self._wait_s(way) > 0:
+            held.append(act)
+            if len(held) == 1:
+                self._send_again(way)
+        else:
+            act()
+
+    def _wait_s(self, way: int) -> float:
+        ends = (self._place, self._process.place) if way else (self._process.place, self._place)
+        return self._cuts.open_at(*ends) - self._loop.time()
+
+    def _send_again(self, way: int) -> None:
+        context = self._process.context if way else self._loop.outside
+        wait_s = max(self._wait_s(way), 0.0) + 0.1 * self._rng.random()
+        self._loop.call_later(wait_s, self._sent_again, way, context=context)
+
+    def _sent_again(self, way: int) -> None:
+        if self._wait_s(way) > 0:
+            self._send_again(way)
+            return
+        held = self._held[way]
+        while held and self.whole:
+            held.popleft()()
 
 
 class Socket(WebSocketSession):
@@ -104,7 +135,7 @@ class Link:
         self.process = process
         self.kind = kind
         self.cursor = cursor
-        self.wire = Wire(device.loop, device.rng, process)
+        self.wire = Wire(device.loop, device.rng, process, device.place, device.cluster.cuts)
         self.over = False
         self.peer: Any = None
         self.gateway: Any = None
@@ -256,6 +287,7 @@ class Device:
         self.book = books.user(key)
         self.book.devices += 1
         self.name = f"{key}/d{number}"
+        self.place = Place(self.name, OUTSIDE)
         self.rng = Random(f"{seed}:{self.name}")
         self.links = 0
         self.link: Link | None = None
@@ -353,7 +385,7 @@ class Device:
 
     def edge_died(self, process: Process) -> None:
         link = self.link
-        if link is not None and link.process is process:
+        if link is not None and link.process is process and self.cluster.reaches(process.place, self.place):
             self._later(0.001 + 0.02 * self.rng.random(), link.closed, 1006)
 
     # -- Receiving. ---------------------------------------------------------------------------------------------------

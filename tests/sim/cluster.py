@@ -1,7 +1,10 @@
-"""The engine's actors on simulated processes: the real Shard, Scheduler, Gateway and links, started, killed, frozen and replaced.
+"""The engine's actors on simulated processes: the real Shard, Scheduler, Gateway, Controller, links; started, killed, frozen, replaced.
 
 As Ray does it: an actor keeps its name over all incarnations; a dead one is started again after a while; what others hold is a
 handle to the name.
+
+A world has one host, or several. On one host links are Ray calls, nobody watches over the actors but Ray, and what can be cut are pairs of
+actors. On several there is a controller, links take the carrier that the engine chooses, and whatever is on a host can be cut off.
 """
 
 from __future__ import annotations
@@ -9,17 +12,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from engine.actors.actor_process import Process as ActorProcess
 from engine.actors.actor_process import ProcessContext
-from engine.actors.carrier import NOWHERE, RayPeer
+from engine.actors.carrier import NOWHERE, ActorPeer, RayPeer
+from engine.actors.controller import Controller, RayActors
 from engine.actors.edge_links import EdgeLinks
+from engine.actors.incarnation import Incarnation
+from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
-from engine.actors.socket_carrier import Address
+from engine.actors.socket_carrier import Address, CallerConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.routing import SlotMap, slot_of
@@ -28,12 +36,15 @@ from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
+from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, meta_key, slots_key
 from engine.store.slot_map import require_slot_map
+from tests.sim.control_service import ControlService
+from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
-from tests.sim.network import Network
+from tests.sim.network import Handle, Network
 from tests.sim.redis import MiniRedis
+from tests.sim.sockets import Sockets
 from tests.sim.storage import Client, Storage
 
 DATA_EPOCH = "e1"
@@ -46,9 +57,74 @@ MADE_PREFIX = "made-"
 START_MS = 1_800_000_000_000
 
 
-async def _nowhere(_config: Config, _credentials: LinkCredentials, _served: Any) -> Address:
-    """There are no sockets here."""
-    return NOWHERE
+_TCP_RETRY_S: Final = 0.6
+"""Instead of the engine's half minute, which no world lasts."""
+
+
+class Layout(Struct, frozen=True):
+    """Which hosts there are, and who is where."""
+
+    hosts: tuple[str, ...] = ("a",)
+    redis: str = "a"
+    ray: str = "a"
+    sockets: bool = False  # links may use them
+
+    @property
+    def has_controller(self) -> bool:
+        return len(self.hosts) > 1
+
+
+def layout_of(seed: int) -> Layout:
+    """Half of the worlds have several hosts."""
+    rng = Random(f"{seed}:hosts")
+    if rng.random() < 0.5:
+        return Layout()
+    hosts = rng.choice((("a", "b"), ("a", "b", "c")))
+    return Layout(hosts, rng.choice((*hosts, "storage")), rng.choice((*hosts, "head")), rng.random() < 0.8)
+
+
+class Neighbour(ActorPeer):
+    """Another actor, as a link sees it: the engine's choice of carriers, over this world's sockets and calls."""
+
+    tcp_retry_s = _TCP_RETRY_S
+
+    def __init__(self, cluster: Cluster, process: Process, name: str, credentials: LinkCredentials) -> None:
+        super().__init__(name, credentials)
+        self._cluster = cluster
+        self._process = process
+
+    async def _find(self) -> Handle:
+        await self._cluster.control.lookup(self._process)
+        return self._cluster.network.handle(self._name)
+
+    def _here(self) -> str:
+        return self._process.place.host
+
+    async def _connect_here(self) -> CallerConnection:
+        return await self._cluster.sockets.connect(self._process, self._address.path)
+
+    async def _connect(self) -> CallerConnection:
+        return await self._cluster.sockets.connect(self._process, self._address.port)
+
+
+class Actors(RayActors):
+    """What the controller asks of Ray's control service, in this world."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        self._cluster = cluster
+        self._process = process
+
+    def names(self, _namespace: str) -> set[str]:
+        return set(self._cluster.names)
+
+    def create(self, _config: Config, role: str, index: int) -> Handle:
+        """They exist: the world began with them."""
+        return self._cluster.network.handle(f"{role}-{index}")
+
+    def kill(self, handle: Handle, *, restart: bool) -> None:
+        assert restart, "this engine is not stopped"
+        self._cluster.on_kill(self._process, handle.name)
+        self._cluster.control.kill(self._process, handle.name)
 
 
 class EdgeActor(ActorProcess):
@@ -61,9 +137,12 @@ class EdgeActor(ActorProcess):
         self._incarnation = incarnation
         self._new_id = new_id
         self.gateway: Gateway | None = None
+        self.links: dict[str, LinkCaller] = {}
 
     async def _run(self) -> None:
         client = self._context.connect(self._config)
+        incarnation = Incarnation(self._credentials.name, client)
+        await self._retry_storage(incarnation.begin)
         links = EdgeLinks(self._config, self._credentials, client, self._context)
         context = self._context
         self.gateway = Gateway(
@@ -80,25 +159,41 @@ class EdgeActor(ActorProcess):
             EdgeMetrics(f"edge-{self._index}"),
         )
         async with asyncio.TaskGroup() as tasks:
-            for task in (*links.tasks(self.gateway), self.gateway.run()):
+            for task in (*links.tasks(self.gateway), self.gateway.run(), incarnation.watch(self._config.health_ms)):
                 tasks.create_task(task)
+            self.links = links.links
+            self._ready.set()
+
+    async def stats(self) -> dict[str, Any]:
+        """As far as the controller looks at it."""
+        return self._vitals()
 
 
 class Cluster:
     """Every process of the engine, and its Redis."""
 
-    def __init__(self, loop: SimLoop, faults: Faults, config: Config, users: list[str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: SimLoop, faults: Faults, config: Config, users: list[str], layout: Layout, tell: Callable[[str], None]
+    ) -> None:
         self.loop = loop
+        self.layout = layout
         self.config = config
         self.clock_offset_ms = 0
         self.server = MiniRedis(self.wall_ms)
-        self.storage = Storage(loop, faults, self.server, config.redis_timeout_ms / 1000)
-        self.network = Network(loop, faults)
+        self.cuts = cuts = Cuts(loop.time)
+        self.storage = Storage(loop, faults, self.server, config.redis_timeout_ms / 1000, cuts, Place(REDIS, layout.redis))
+        self.network = Network(loop, faults, cuts, Place(RAY, layout.ray))
+        self.sockets = Sockets(loop, cuts, faults)
         self.processes: list[Process] = []
+        self.actors: dict[Process, Any] = {}
+        rng = faults.rng("cut-host")
+        self.control = ControlService(loop, cuts, rng, layout.hosts, layout.ray, self.processes, self.newest, self._start, self.kill)
         self.on_recovered: Callable[[Process, Any], None] = lambda _process, _actor: None
         self.on_failure: Callable[[str], None] = lambda _why: None
         self.on_fenced: Callable[[str], None] = lambda _why: None
         self.on_end: Callable[[Process], None] = lambda _process: None
+        self.on_kill: Callable[[Process, str], None] = lambda _controller, _name: None
+        self.on_start: Callable[[str, str], Any] = self.start
         self._tell = tell
         self._incarnations: dict[str, int] = {}
         self._sessions = 0
@@ -108,12 +203,14 @@ class Cluster:
             owners[slot_of(user)] = number % config.shards
         self.slot_map = SlotMap(1, tuple(owners))
         self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
-        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH)
+        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH, IDS_SINCE_FIELD, 0)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
             *(f"scheduler-{index}" for index in range(config.schedulers)),
             *(f"edge-{index}" for index in range(config.edges)),
         ]
+        places = Random(f"{layout}{users}")
+        self._hosts = {name: places.choice(layout.hosts) for name in (*self.names, CONTROLLER)}
 
     def wall_ms(self) -> int:
         return START_MS + self.clock_offset_ms + int(self.loop.time() * 1000)
@@ -122,25 +219,46 @@ class Cluster:
         return (START_MS + self.clock_offset_ms) * 1_000_000 + int(self.loop.time() * 1_000_000_000)
 
     # -- Processes. ---------------------------------------------------------------------------------------------------
-    def start(self, name: str) -> Process:
-        """A new incarnation, which takes the name over."""
+    def _start(self, name: str, host: str) -> None:
+        self.on_start(name, host)
+
+    def start(self, name: str, host: str = "") -> Process:
+        """A new incarnation, which takes the name over; where the last one was unless a host is named."""
+        self._hosts[name] = host = host or self._hosts[name]
         self._incarnations[name] = number = self._incarnations.get(name, 0) + 1
-        process = Process(name, number)
+        process = Process(name, number, host)
         self.processes.append(process)
+
+        async def listen(_config: Config, _credentials: LinkCredentials, served: ServedBy) -> Address:
+            return self.sockets.listen(process, served) if self.layout.sockets else NOWHERE
+
+        def peer(name: str, credentials: LinkCredentials) -> ActorPeer | RayPeer:
+            if self.layout.has_controller:
+                return Neighbour(self, process, name, credentials)
+            return RayPeer(self.network.handle(name))
+
+        def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
+            return {"role": role, "index": index, "pid": self.processes.index(process), "started_ms": started_ms, "cpu_s": 0.0}
+
         context = ProcessContext(
             wall_ns=self.wall_ns,
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
             connect=lambda _config: Client(self.storage),  # type: ignore[arg-type,return-value]
-            peer=lambda peer, _credentials: RayPeer(self.network.handle(peer)),
-            listen=_nowhere,
+            peer=peer,
+            listen=listen,
+            vitals=vitals,
             tune_memory=lambda: self.on_recovered(process, actor),
             end_process=lambda: self.ended(process),
         )
         role, _, index = name.partition("-")
-        actor: Any = process.context.run(self._make, role, int(index), number, context)
+        if role == CONTROLLER:
+            actor: Any = process.context.run(Controller, self.config, context, Actors(self, process))
+        else:
+            actor = process.context.run(self._make, role, int(index), number, context)
+        self.actors[process] = actor
         self.network.routes[name] = (process, actor)
-        self._tell(f"START {process}")
+        self._tell(f"START {process} on {host}")
         return process
 
     def _make(self, role: str, index: int, number: int, context: ProcessContext) -> Any:
@@ -164,12 +282,13 @@ class Cluster:
         if process.alive:
             self._tell(f"END {process}")
             self.loop.kill(process)
+            self.sockets.died(process)
             self.on_end(process)
 
     def ended(self, process: Process) -> None:
         """The process ends itself."""
         assert PROCESS.get() is process
-        causes = _leaves(sys.exc_info()[1])
+        causes = _leaves(sys.exc_info()[1] or _failure(self.actors[process]))
         self._tell(f"{process} ends itself: {causes!r}")
         if all(isinstance(cause, Fenced | ClockSetBack) for cause in causes):
             self.on_fenced(type(causes[0]).__name__)
@@ -184,6 +303,10 @@ class Cluster:
     def actor(self, name: str) -> Any:
         return self.network.routes[name][1]
 
+    def reaches(self, sender: Place, receiver: Place) -> bool:
+        """Does what the one sends to the other get through?"""
+        return not self.cuts.is_cut(sender, receiver)
+
     def edges(self) -> list[tuple[Process, EdgeActor]]:
         """The edges a client can reach now."""
         routes = (self.network.routes[f"edge-{index}"] for index in range(self.config.edges))
@@ -191,13 +314,19 @@ class Cluster:
 
     def is_split(self) -> bool:
         """Are two incarnations of an actor alive?"""
-        alive = [process.name for process in self.processes if process.alive]
+        alive = [process.name for process in self.processes if process.alive and process.name != CONTROLLER]
         return len(set(alive)) < len(alive)
 
     def end(self) -> None:
         """End every process, so that no task is left behind."""
         for process in self.processes:
             self.kill(process)
+
+
+def _failure(controller: Controller) -> BaseException | None:
+    """Of the task that ended it."""
+    tasks = [task for task in (controller._round, controller._watching) if task is not None and task.done() and not task.cancelled()]
+    return next((error for task in tasks if (error := task.exception()) is not None), None)
 
 
 def _leaves(error: BaseException | None) -> list[BaseException | None]:

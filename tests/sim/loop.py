@@ -23,6 +23,8 @@ from contextvars import Context, ContextVar, copy_context
 from math import ceil
 from typing import Any, Final
 
+from tests.sim.cuts import Place
+
 RUNNING: Final = "running"
 FROZEN: Final = "frozen"
 DYING: Final = "dying"
@@ -38,10 +40,12 @@ _BURY_ROUNDS: Final = 60
 class Process:
     """One incarnation of one actor. `context` is where its callbacks are made."""
 
-    def __init__(self, name: str, incarnation: int) -> None:
+    def __init__(self, name: str, incarnation: int, host: str) -> None:
         self.name = name
+        self.place = Place(name, host)
         self.incarnation = incarnation
         self.state = RUNNING
+        self.thawed_at = 0.0  # when it last went on
         self.backlog: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.context = copy_context()
@@ -135,6 +139,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def thaw(self, process: Process) -> None:
         if process.state is FROZEN:
             process.state = RUNNING
+            process.thawed_at = self.time()
             self._ready.extend(process.backlog)
             process.backlog.clear()
 

@@ -5,18 +5,25 @@ A mutation patches a function or a script for the time of a `with`. A mutation's
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from itertools import count
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
+from engine.actors import controller
+from engine.actors.carrier import ActorPeer
+from engine.actors.incarnation import Incarnation
+from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.shard import Shard
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
+from engine.core.controller.health import HealthWatch
 from engine.core.journal import journal_records
 from engine.core.journal.journal_records import Handled, Profiled, Spill
 from engine.core.mailbox import aggregation_window, conflation
@@ -39,12 +46,14 @@ from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import link
+from engine.core.wire.link import Caller
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
 from engine.store import journal, pages, timer_store
 from engine.store.journal import Journal
+from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
 
 MUTATIONS: Final[dict[str, Callable[[], Any]]] = {}
@@ -567,3 +576,105 @@ def a_refusal_is_confirmed_before_the_dead_letters_have_it() -> Any:
         self.confirm_nacks((session, record.conn), record.ids)
 
     return patched(Connections, "nack", nack)
+
+
+# -- Partitions. -------------------------------------------------------------------------------------------------------
+@mutation
+def a_controller_that_is_cut_off_replaces_the_others() -> Any:
+    return patched(HealthWatch, "excuse", lambda self, now_ms: None)
+
+
+@mutation
+def a_controller_that_was_replaced_goes_on() -> Any:
+    async def nobody_s(_client: Any) -> int:
+        return 0
+
+    return patched(controller, "controller_epoch", nobody_s)
+
+
+@mutation
+def a_shard_without_writes_does_not_notice_its_successor() -> Any:
+    async def check(self: LossDetector, client: Any) -> str:
+        return "e1"
+
+    return patched(LossDetector, "check", check)
+
+
+@mutation
+def an_edge_does_not_notice_its_successor() -> Any:
+    async def watch(self: Incarnation, period_ms: int) -> None:
+        await asyncio.sleep(1 << 30)
+
+    return patched(Incarnation, "watch", watch)
+
+
+@mutation
+def a_link_waits_for_its_port_instead_of_calling_through_ray() -> Any:
+    original = ActorPeer._over_tcp
+
+    async def over_tcp(self: ActorPeer) -> Any:
+        connection = await original(self)
+        if connection is None and self._address.port:
+            raise ConnectionError("the port is not reached")
+        return connection
+
+    return patched(ActorPeer, "_over_tcp", over_tcp)
+
+
+@mutation
+def a_link_that_fell_back_to_ray_stays_there() -> Any:
+    async def improved(self: ActorPeer) -> bool:
+        return False
+
+    return patched(ActorPeer, "improved", improved)
+
+
+@mutation
+def a_session_whose_lease_has_ended_goes_on_when_it_is_heard_again() -> Any:
+    request = LinkServer.request
+
+    def resumed(self: LinkServer, session: str, seq: int, *rest: Any) -> None:
+        if seq and session not in self._sessions and session in getattr(self, "ended", ()):
+            self._open(session, self._clock_ms(), 1.0).callee._requests.next = seq
+        request(self, session, seq, *rest)
+
+    close = LinkServer._close
+
+    def remembered(self: LinkServer, state: Any) -> None:
+        self.ended = {state.callee.session, *getattr(self, "ended", ())}  # type: ignore[attr-defined]
+        close(self, state)
+
+    return both(patched(LinkServer, "request", resumed), patched(LinkServer, "_close", remembered))
+
+
+@mutation
+def what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session() -> Any:
+    call, reply, end, pump = Caller.call, Caller.reply, LinkCaller._end, LinkCaller._pump
+    under_way: dict[str, dict[int, bytes]] = {}
+
+    def calling(self: Caller, now_ms: float) -> Any:
+        made = call(self, now_ms)
+        if made is not None:
+            under_way.setdefault(self.session, {})[made[0]] = made[1]
+        return made
+
+    def replied(self: Caller, seq: int, data: bytes, now_ms: float) -> list[bytes]:
+        under_way.get(self.session, {}).pop(seq, None)
+        return reply(self, seq, data, now_ms)
+
+    def ended(self: LinkCaller, caller: Caller) -> None:
+        self.lost = list(under_way.pop(caller.session, {}).values())  # type: ignore[attr-defined]
+        end(self, caller)
+
+    def pumped(self: LinkCaller) -> None:
+        if self._caller is not None and self.__dict__.get("lost"):
+            for batch in self.__dict__.pop("lost"):
+                self._caller.push_all(msgspec.msgpack.decode(batch), 0.0)
+        pump(self)
+
+    return both(
+        patched(Caller, "call", calling),
+        patched(Caller, "reply", replied),
+        patched(LinkCaller, "_end", ended),
+        patched(LinkCaller, "_pump", pumped),
+    )

@@ -6,16 +6,19 @@ What may become of a call:
     fails           RayActorError, because the callee is dead, died meanwhile, or the connection broke; it may have run
     hangs           the request, or only its reply, vanishes, and nobody says so (a partition; half open when one way still works)
 
-A route leads to the newest incarnation of an actor. In a split, some callers still reach the old one.
+A route leads to the newest incarnation of an actor. In a split, some callers still reach the old one; so does who is cut off from Ray's
+control service, which would say that there is a newer one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
+from tests.sim.cuts import CALLS, Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
 
@@ -23,15 +26,18 @@ _HOP_S = 0.0003
 
 
 class Network:
-    """Who can reach whom. `routes` is kept by the cluster."""
+    """Routes and calls. `routes` is kept by the cluster; `control` is the place of Ray's control service."""
 
-    def __init__(self, loop: SimLoop, faults: Faults) -> None:
+    def __init__(self, loop: SimLoop, faults: Faults, cuts: Cuts, control: Place) -> None:
         self.loop = loop
         self.routes: dict[str, tuple[Process, Any]] = {}  # actor name -> newest incarnation and its actor
         self._old_routes: dict[tuple[str, str], tuple[float, tuple[Process, Any]]] = {}  # (caller, callee) -> until, who
-        self._blocked: dict[tuple[str, str], float] = {}  # (from, to) -> until
+        self._known: dict[tuple[Process, str], tuple[Process, Any]] = {}  # caller, callee -> the route that it was told of last
+        self._cuts = cuts
+        self._control = control
         self._faults = faults
         self._rng = faults.rng("call-lost")
+        self._cut_rng = faults.rng("partition")
         self._slow_until = 0.0
         self.broken: list[str] = []  # calls that raised in the callee
 
@@ -39,9 +45,6 @@ class Network:
         return Handle(self, name)
 
     # -- Faults that last. --------------------------------------------------------------------------------------------
-    def block(self, sender: str, receiver: str, seconds: float) -> None:
-        self._blocked[sender, receiver] = self.loop.time() + seconds
-
     def slow(self, seconds: float) -> None:
         self._slow_until = self.loop.time() + seconds
 
@@ -49,13 +52,13 @@ class Network:
         """This caller goes on talking to the present incarnation."""
         self._old_routes[caller, callee] = (self.loop.time() + seconds, self.routes[callee])
 
+    def kept_until(self, caller: str, callee: str) -> float:
+        """Until when it goes on so."""
+        return self._old_routes.get((caller, callee), (0.0, None))[0]
+
     def heal(self) -> None:
-        self._blocked.clear()
         self._old_routes.clear()
         self._slow_until = 0.0
-
-    def _is_blocked(self, sender: str, receiver: str) -> bool:
-        return bool(self._blocked) and self._blocked.get((sender, receiver), 0.0) > self.loop.time()
 
     def _hop_s(self) -> float:
         hop_s = _HOP_S * (0.2 + 2 * self._rng.random())
@@ -63,14 +66,20 @@ class Network:
             hop_s += self._rng.random() ** 2 * 0.05
         return hop_s
 
-    def _find(self, caller: str, callee: str) -> tuple[Process, Any] | None:
-        old = self._old_routes.get((caller, callee))
+    def _find(self, caller: Process, callee: str) -> tuple[Process, Any] | None:
+        old = self._old_routes.get((caller.name, callee))
         if old is not None and old[0] > self.loop.time() and old[1][0].alive:
             return old[1]
-        return self.routes.get(callee)
+        known = self._known.get((caller, callee))
+        if known is not None and self._cuts.is_cut(self._control, caller.place):
+            return known
+        found = self.routes.get(callee)
+        if found is not None and found is not known:
+            self._known[caller, callee] = found
+        return found
 
     # -- Calls. -------------------------------------------------------------------------------------------------------
-    def call(self, callee: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def call(self, callee: str, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         caller = PROCESS.get()
         assert caller is not None, "only actors call actors"
         future = self.loop.create_future()
@@ -80,30 +89,38 @@ class Network:
         if lost and self._rng.random() < 0.5:
             self._fail(future, _HOP_S)
             return future
-        self.loop.call_later(self._hop_s(), self._arrive, caller, callee, args, lost, future, context=self.loop.outside)
+        self.loop.call_later(self._hop_s(), self._arrive, caller, callee, method, args, lost, future, context=self.loop.outside)
         return future
 
     def _fail(self, future: asyncio.Future[Any], delay_s: float) -> None:
-        self.loop.call_later(delay_s, self._set_error, future, context=self.loop.outside)
+        self.loop.call_later(delay_s, self._set_error, future, RayActorError(), context=self.loop.outside)
 
-    def _set_error(self, future: asyncio.Future[Any]) -> None:
+    def _set_error(self, future: asyncio.Future[Any], error: RayActorError) -> None:
         if not future.done():
-            future.set_exception(RayActorError())
+            future.set_exception(error)
 
-    def _arrive(self, caller: Process, callee: str, args: tuple[Any, ...], lost: bool, future: asyncio.Future[Any]) -> None:
-        if self._is_blocked(caller.name, callee):
+    def _arrive(self, caller: Process, callee: str, method: str, args: tuple[Any, ...], lost: bool, future: asyncio.Future[Any]) -> None:
+        found = self._find(caller, callee)
+        if found is not None and self._cuts.is_cut(caller.place, found[0].place, CALLS):
+            wait_s = self._cuts.open_at(caller.place, found[0].place, CALLS) - self.loop.time()
+            self._into_a_cut(future, wait_s, self._arrive, caller, callee, method, args, lost, future)
             return
-        found = self._find(caller.name, callee)
         if found is None or not found[0].alive:
             self._fail(future, self._hop_s())
             return
         process, actor = found
-        task = process.context.run(self.loop.create_task, actor.exchange(*args))
-        task.add_done_callback(lambda done: self._done(done, caller, process, callee, lost, future), context=self.loop.outside)
+        task = process.context.run(self.loop.create_task, getattr(actor, method)(*args))
+        task.add_done_callback(lambda done: self._done(done, caller, process, lost, future), context=self.loop.outside)
 
-    def _done(
-        self, task: asyncio.Task[Any], caller: Process, process: Process, callee: str, lost: bool, future: asyncio.Future[Any]
-    ) -> None:
+    def _into_a_cut(self, future: asyncio.Future[Any], wait_s: float, arrive: Callable[..., None], *args: Any) -> None:
+        """It vanishes, or Ray says so after a while, or it arrives when the cut is over and Ray has connected again."""
+        way = self._cut_rng.random()
+        if way < 0.3:
+            self.loop.call_later(0.2, self._set_error, future, ActorUnavailableError("cut", None), context=self.loop.outside)
+        elif way < 0.7:
+            self.loop.call_later(wait_s + 0.3 * self._cut_rng.random(), arrive, *args, context=self.loop.outside)
+
+    def _done(self, task: asyncio.Task[Any], caller: Process, process: Process, lost: bool, future: asyncio.Future[Any]) -> None:
         if task.cancelled() or not process.alive:  # it was killed
             self._fail(future, self._hop_s())
             return
@@ -112,21 +129,34 @@ class Network:
             self._fail(future, self._hop_s())
         elif lost:
             self._fail(future, self._hop_s())
-        elif not (self._is_blocked(callee, caller.name) or self._faults.strikes("call-hangs", 0.002)):
+        elif self._cuts.is_cut(process.place, caller.place, CALLS):
+            wait_s = self._cuts.open_at(process.place, caller.place, CALLS) - self.loop.time()
+            self._into_a_cut(future, wait_s, self._answer, future, task.result())
+        elif not self._faults.strikes("call-hangs", 0.002):
             self.loop.call_later(self._hop_s(), self._answer, future, task.result(), context=self.loop.outside)
 
-    def _answer(self, future: asyncio.Future[Any], reply: bytes) -> None:
+    def _answer(self, future: asyncio.Future[Any], reply: Any) -> None:
         if not future.done():
             future.set_result(reply)
 
 
 class Handle:
-    """What Ray's actor handle is to a link: `exchange.remote(...)` can be awaited."""
+    """What Ray's actor handle is to a caller: `exchange.remote(...)` can be awaited."""
 
     def __init__(self, network: Network, name: str) -> None:
+        self.name = name
+        self.exchange = Method(network, name, "exchange")
+        self.address = Method(network, name, "address")
+        self.stats = Method(network, name, "stats")
+
+
+class Method:
+    """A remote method of an actor."""
+
+    def __init__(self, network: Network, actor: str, name: str) -> None:
         self._network = network
+        self._actor = actor
         self._name = name
-        self.exchange = self
 
     def remote(self, *args: Any) -> asyncio.Future[Any]:
-        return self._network.call(self._name, args)
+        return self._network.call(self._actor, self._name, args)

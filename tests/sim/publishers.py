@@ -25,6 +25,7 @@ from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 from tests.sim.books import Books
 from tests.sim.cluster import Cluster
+from tests.sim.cuts import OUTSIDE, Place
 from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
 from tests.sim.wishbook import COLLECTOR, SLEEPER
@@ -83,7 +84,8 @@ class Publisher:
         self._loop = cluster.loop
         self._books = books
         self._keys = keys
-        self._name = f"p{number}"
+        self.name = f"p{number}"
+        self._place = Place(self.name, OUTSIDE)
         self._rng = Random(f"{seed}:publisher {number}")
         self._manners = manners
         self._tell = tell
@@ -149,7 +151,7 @@ class Publisher:
         at_once = topic is None and "delay" not in fields and "window" not in fields.get("collapse", {})
         if self._manners.categories and at_once and rng.random() < 0.5:
             fields["category"] = rng.choice(("few", "few", "once"))
-        item = Item(key, f"{self._name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.wishes)
+        item = Item(key, f"{self.name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.wishes)
         self.open[item] = None
         if named and topic is None:
             self._past.append(item)
@@ -182,7 +184,7 @@ class Publisher:
         """One item's result; returns after how many seconds to try again, None when it is settled."""
         books, key = self._books, item.key
         self._tell(
-            key, f"{self._name} is told that {result.id} is {result.status}{f' as {result.seq}' if result.seq else ''} {result.reason}"
+            key, f"{self.name} is told that {result.id} is {result.status}{f' as {result.seq}' if result.seq else ''} {result.reason}"
         )
         if item.topic is not None:
             return self._answered_broadcast(item.topic, item, result)
@@ -245,20 +247,20 @@ class Publisher:
         self._loop.create_task(ask(*args))
 
     async def _cancel(self, item: Item, gateway: Any) -> None:
-        self._tell(item.key, f"{self._name} cancels {item.sid}")
+        self._tell(item.key, f"{self.name} cancels {item.sid}")
         self._books.cancelling(item.sid)
         try:
             answer = await gateway.shard_client.cancel("t", item.sid)
         except EngineError:
             return
-        self._tell(item.key, f"{self._name} is told {answer.status} about cancelling {item.sid}")
+        self._tell(item.key, f"{self.name} is told {answer.status} about cancelling {item.sid}")
         if answer.status == OK:
             self._loop.call_soon(self._books.cancelled, item.sid, context=self._loop.outside)
         elif answer.status == NOT_FOUND and self._books.timers[item.sid].cancels == 1:
             self._loop.call_soon(self._books.fail, f"{item.sid} is not found", item.key, context=self._loop.outside)
 
     async def _move(self, item: Item, gateway: Any, due_ms: int) -> None:
-        self._tell(item.key, f"{self._name} moves {item.sid} to {due_ms}")
+        self._tell(item.key, f"{self.name} moves {item.sid} to {due_ms}")
         self._books.moving(item.sid, due_ms)
         try:
             answer = await gateway.shard_client.reschedule("t", item.sid, due_ms)
@@ -280,7 +282,7 @@ class Publisher:
     async def _set_profile(self, key: str, wishes: Profile, gateway: Any) -> None:
         with contextlib.suppress(EngineError):
             answer = await gateway.shard_client.set_profile(key, wishes)
-            self._tell(key, f"{self._name} is told {answer.status} about the profile of {key}")
+            self._tell(key, f"{self.name} is told {answer.status} about the profile of {key}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)
 
@@ -295,10 +297,10 @@ class Publisher:
 
     async def _change(self, key: str, gateway: Any, change: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
         add, remove = change
-        self._tell(key, f"{self._name} subscribes {key} to {add}, not to {remove}")
+        self._tell(key, f"{self.name} subscribes {key} to {add}, not to {remove}")
         with contextlib.suppress(EngineError):
             answer = await gateway.shard_client.subscribe(key, add, remove)
-            self._tell(key, f"{self._name} is told that {key} is subscribed to {answer.topics}")
+            self._tell(key, f"{self.name} is told that {key} is subscribed to {answer.topics}")
 
     async def _contradict(self, item: Item, gateway: Any) -> None:
         """Another payload under an id that was accepted must be refused."""
@@ -338,7 +340,11 @@ class Attempt:
     def arrive(self, edge: Any) -> None:
         """At the edge, as the edge's code."""
         publisher = self._publisher
-        publisher._loop.create_task(self._run(edge.gateway))
+        wait_s = publisher._cluster.cuts.open_at(publisher._place, self._process.place) - publisher._loop.time()
+        if wait_s > 0:  # the kernel sends it again; its publisher may have given up by then
+            publisher._loop.call_later(wait_s + 0.1 * publisher._rng.random(), self.arrive, edge, context=self._process.context)
+        else:
+            publisher._loop.create_task(self._run(edge.gateway))
 
     async def _run(self, gateway: Any) -> None:
         publisher, item = self._publisher, self._item
@@ -348,7 +354,7 @@ class Attempt:
         self._asked = drafts[0].envelope.id
         publisher._books.asked(item.key, drafts[0].envelope.id)
         publisher._tell(
-            item.key, f"{publisher._name} publishes {drafts[0].envelope.id}{' delayed' if drafts[0].due_ms else ''} at {self._process}"
+            item.key, f"{publisher.name} publishes {drafts[0].envelope.id}{' delayed' if drafts[0].due_ms else ''} at {self._process}"
         )
         problem: Problem | None = None
         try:
@@ -361,7 +367,8 @@ class Attempt:
         loop = publisher._loop
         if not self._process.alive:
             return
-        loop.call_later(_WIRE_S * (0.3 + publisher._rng.random()), self._answered, results, problem, context=loop.outside)
+        wait_s = max(publisher._cluster.cuts.open_at(self._process.place, publisher._place) - loop.time(), 0.0)
+        loop.call_later(wait_s + _WIRE_S * (0.3 + publisher._rng.random()), self._answered, results, problem, context=loop.outside)
 
     def _answered(self, results: list[ItemResult], problem: Problem | None) -> None:
         if self._over:

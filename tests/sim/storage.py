@@ -6,6 +6,8 @@ One round trip is one request with one or several commands and one reply. What m
     refused         storage is down: nothing is applied, the client knows at once; replies that were on their way are lost
     cut             the connection breaks: none, some or all of the commands were applied, and the client cannot know which
     stuck           the client gives up after its timeout; the commands apply later all the same
+    cut off         one direction or both do not get through: what was sent is lost, or sent again by the kernel when the cut is over, also
+                    that of a client that has given up or died; a reply comes late
 
 Between any two commands storage may forget its scripts.
 """
@@ -20,6 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from tests.sim.cuts import Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.redis import MiniRedis, Status
@@ -30,7 +33,7 @@ _HOP_S = 0.0001  # one way, and half of the typical time a command waits
 class Storage:
     """The one Redis of a world. `writer` is the process whose commands are being applied."""
 
-    def __init__(self, loop: SimLoop, faults: Faults, server: MiniRedis, timeout_s: float) -> None:
+    def __init__(self, loop: SimLoop, faults: Faults, server: MiniRedis, timeout_s: float, cuts: Cuts, place: Place) -> None:
         self.loop = loop
         self.server = server
         self.writer: Process | None = None
@@ -38,6 +41,10 @@ class Storage:
         self._timeout_s = timeout_s
         self._slow_until = self._refuses_until = self._stuck_until = 0.0
         self._rng = faults.rng("storage-cut")
+        self._cuts = cuts
+        self._place = place
+        self._cut_rng = faults.rng("partition")
+        self.failed_at: dict[Process, float] = {}  # when a process last got no answer
         self.on_broken: Callable[[BaseException], None] = lambda _error: None
 
     # -- Faults that last. --------------------------------------------------------------------------------------------
@@ -53,6 +60,10 @@ class Storage:
     def heal(self) -> None:
         self._slow_until = self._refuses_until = 0.0
         self._stuck_until = min(self._stuck_until, self.loop.time() + self._timeout_s)
+
+    def undisturbed_at(self, place: Place) -> float:
+        """Since when its commands reach storage as they should, and the replies come back."""
+        return max(self._slow_until, self._refuses_until, self._stuck_until, self._cuts.both_open_at(place, self._place))
 
     # -- Round trips. -------------------------------------------------------------------------------------------------
     def round_trip(self, commands: Sequence[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
@@ -71,7 +82,7 @@ class Storage:
             back_s += rng.random() ** 3 * self._timeout_s
         outside = loop.outside
         if now < self._refuses_until:
-            loop.call_later(go_s, self._fail, future, RedisConnectionError("refused"), context=outside)
+            loop.call_later(go_s, self._fail, future, RedisConnectionError("refused"), process, context=outside)
             return future
         applied = len(commands)
         cut = self._faults.strikes("storage-cut", 0.004)
@@ -79,12 +90,22 @@ class Storage:
             applied = rng.choice((0, rng.randrange(applied + 1), applied))
         if now < self._stuck_until:
             go_s += self._stuck_until - now
-        loop.call_later(go_s, self._apply, process, commands, applied, cut, back_s, future, context=outside)
-        loop.call_later(self._timeout_s, self._fail, future, RedisTimeoutError("no answer in time"), context=outside)
+        loop.call_later(go_s, self._arrive, process, commands, applied, cut, back_s, future, context=outside)
+        loop.call_later(self._timeout_s, self._fail, future, RedisTimeoutError("no answer in time"), process, context=outside)
         return future
 
-    def _fail(self, future: asyncio.Future[list[Any]], error: Exception) -> None:
+    def _arrive(self, process: Process | None, commands: Sequence[tuple[Any, ...]], *rest: Any) -> None:
+        wait_s = self._cuts.open_at(process.place, self._place) - self.loop.time() if process is not None else 0.0
+        if wait_s <= 0:
+            self._apply(process, commands, *rest)
+        elif self._cut_rng.random() < 0.5:
+            wait_s += 0.2 * self._cut_rng.random()
+            self.loop.call_later(wait_s, self._arrive, process, commands, *rest, context=self.loop.outside)
+
+    def _fail(self, future: asyncio.Future[list[Any]], error: Exception, process: Process | None) -> None:
         if not future.done():
+            if process is not None:
+                self.failed_at[process] = self.loop.time()
             future.set_exception(error)
 
     def _apply(
@@ -113,14 +134,17 @@ class Storage:
             self.writer = None
         if future.done():
             return
+        if process is not None:
+            back_s += max(self._cuts.open_at(self._place, process.place) - self.loop.time(), 0.0)
         if cut:
-            self.loop.call_later(back_s, self._fail, future, RedisConnectionError("connection lost"), context=self.loop.outside)
+            lost = RedisConnectionError("connection lost")
+            self.loop.call_later(back_s, self._fail, future, lost, process, context=self.loop.outside)
         else:
-            self.loop.call_later(back_s, self._answer, future, replies, context=self.loop.outside)
+            self.loop.call_later(back_s, self._answer, future, replies, process, context=self.loop.outside)
 
-    def _answer(self, future: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+    def _answer(self, future: asyncio.Future[list[Any]], replies: list[Any], process: Process | None) -> None:
         if self.loop.time() < self._refuses_until:
-            self._fail(future, RedisConnectionError("connection lost"))
+            self._fail(future, RedisConnectionError("connection lost"), process)
         if not future.done():
             future.set_result(replies)
 
@@ -155,6 +179,17 @@ class Client:
 
     async def hget(self, key: str, field: str) -> Any:
         return await self.execute_command("HGET", key, field)
+
+    async def hsetnx(self, key: str, field: str, value: Any) -> Any:
+        return await self.execute_command("HSETNX", key, field, value)
+
+    async def hexists(self, key: str, field: str) -> Any:
+        return await self.execute_command("HEXISTS", key, field)
+
+    async def info(self) -> dict[str, Any]:
+        """What the controller shows of it."""
+        await self.execute_command("TIME")
+        return {"run_id": "1", "redis_version": "7.0.0", "process_id": 1, "uptime_in_seconds": 1, "used_memory": 1}
 
     async def hscan(self, key: str, cursor: int, *, count: int) -> Any:
         return await self.execute_command("HSCAN", key, cursor, "COUNT", count)

@@ -24,10 +24,12 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from tests.sim.books import Books
 from tests.sim.clients import Device
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import Cluster, layout_of
+from tests.sim.cuts import CALLS, CONTROLLER, OUTSIDE, RAY, REDIS, TCP
 from tests.sim.faults import CLASSES, Faults
 from tests.sim.known import Violation
 from tests.sim.loop import Process, SimLoop
+from tests.sim.ownership import ProcessBook
 from tests.sim.publishers import Manners, Publisher
 from tests.sim.taps import ShardTap
 from tests.sim.tenantbook import check_tenants
@@ -50,6 +52,15 @@ EPISODES: Final = {
 
 LATER_EPISODES: Final = {"crash-again": 0.15, "crash-node": 0.1}
 """The same; which of them a world has is drawn apart, so that the others' worlds stay what they were."""
+
+HOST_EPISODES: Final = {"partition": 1.0, "cut-host": 0.4, "crash-controller": 0.2}
+"""Of worlds with several hosts, in place of the above."""
+
+_CUT_S: Final = (0.05, 0.2, 0.5, 0.9, 1.5, 4.0)
+"""Below, around and far above the leases of links, the timeouts of storage, of the controller and of Ray."""
+
+_QUIET_INTERVALS_S: Final = (0.1, 0.2, 0.4)
+"""Between publishes where cuts are to last: a world ends after so many steps."""
 
 QUIET_S: Final = 60.0
 """How long a healed world may take until nothing is left over."""
@@ -152,12 +163,23 @@ class World:
         self._pace = {name: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name, rate in EPISODES.items()}
         later = Random(f"{options.seed}:later")
         self._pace |= {name: rate * later.choice((0.0, 0.0, 1.0, 3.0)) for name, rate in LATER_EPISODES.items()}
+        layout = layout_of(options.seed)
+        if layout.has_controller:
+            self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
+            config = replace(config, link_timeout_ms=later.choice((300, 600)), health_ms=150, health_timeout_ms=later.choice((400, 800)))
+        self._has_hosts = layout.has_controller
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
-        self.cluster = Cluster(self.loop, self.faults, config, users, lambda what: self.tell("", what))
+        self.cluster = Cluster(self.loop, self.faults, config, users, layout, lambda what: self.tell("", what))
         self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
+        self._actors = (*self.cluster.names, *((CONTROLLER,) if layout.has_controller else ()))
         self.books.is_split = self.cluster.is_split
+        self.process_book = ProcessBook(self.cluster)
+        self.books.on_owner = self.process_book.owned
+        self.books.on_control = self.process_book.controlled
+        self.cluster.on_kill = self._kill_asked
         self.cluster.on_recovered = self._recovered
         self.cluster.on_end = self._ended
+        self.cluster.on_start = self._start
         self.cluster.on_fenced = lambda why: self.books.seen.update(("fenced" if why == "Fenced" else "clock set back",))
         self.cluster.on_failure = lambda why: self.fail(Violation(why))
         self.cluster.storage.on_broken = self._broken
@@ -170,7 +192,7 @@ class World:
             for number in range(rng.choice((1, 1, 2, 3)))
         ]
         manners = Manners(
-            interval_s=rng.choice((0.02, 0.05, 0.15)),
+            interval_s=rng.choice(_QUIET_INTERVALS_S if layout.has_controller else (0.02, 0.05, 0.15)),
             delays=rng.random() < 0.7,
             windows=rng.random() < 0.4,
             conflation=rng.random() < 0.3,
@@ -198,6 +220,14 @@ class World:
     def _broken(self, error: BaseException) -> None:
         self.fail(error if isinstance(error, Violation) else Violation(f"storage: {error!r}"))
 
+    def _kill_asked(self, controller: Process, name: str) -> None:
+        self.tell("", f"{controller} asks for the end of {name}")
+        self.books.seen["replaced"] += 1
+        try:
+            self.process_book.kills(controller, name)
+        except Violation as violation:
+            self.fail(violation)
+
     def _recovered(self, process: Process, actor: Any) -> None:
         if process.name.startswith("shard"):
             self._taps.append(ShardTap(self.books, process, actor, self.fail))
@@ -210,16 +240,19 @@ class World:
             device.edge_died(process)
         if self.cluster.newest(process.name) is process:
             delay_s = 0.05 if self._healed else self.faults.rng("crash-shard").choice((0.02, 0.1, 0.4))
-            self._later(delay_s, self._restart, process)
+            self._later(delay_s, self.cluster.control.restart, process)
 
     def _restart(self, process: Process) -> None:
-        name = process.name
-        if self.cluster.newest(name) is process:
-            self.cluster.start(name)
-            if self._doomed[name] and not self._healed:
-                self._doomed[name] -= 1
-                rng = self.faults.rng("crash-again")
-                self._later(rng.choice((0.002, 0.01, 0.1)) * rng.random(), self._die_young, name)
+        """Beside one that is alive, or instead of it: Ray was wrong about it."""
+        if self.cluster.newest(process.name) is process:
+            self._start(process.name, self.faults.rng("zombie").choice(self.cluster.layout.hosts) if self._has_hosts else "")
+
+    def _start(self, name: str, host: str) -> None:
+        self.cluster.start(name, host)
+        if self._doomed[name] and not self._healed:
+            self._doomed[name] -= 1
+            rng = self.faults.rng("crash-again")
+            self._later(rng.choice((0.002, 0.01, 0.1)) * rng.random(), self._die_young, name)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         self.loop.call_later(delay_s, act, *args, context=self.loop.outside)
@@ -244,7 +277,7 @@ class World:
             self._do_crash(self.faults.rng(name), name.removeprefix("crash-"))
 
     def _victim(self, rng: Random, *roles: str) -> Process | None:
-        name = rng.choice([name for name in self.cluster.names if name.partition("-")[0] in roles])
+        name = rng.choice([name for name in self._actors if name.partition("-")[0] in roles])
         process = self.cluster.newest(name)
         return process if process.alive else None
 
@@ -271,12 +304,15 @@ class World:
     def _do_crash_node(self, rng: Random) -> None:
         """What one actor repeats to another after its death is gone when both died."""
         names = rng.sample(self.cluster.names, rng.randint(2, len(self.cluster.names)))
+        if self._has_hosts:
+            host = rng.choice(self.cluster.layout.hosts)
+            names = [process.name for process in map(self.cluster.newest, self._actors) if process.place.host == host]
         self.faults.happens("crash-node", f"{names} are killed")
         for name in names:
             self.cluster.kill(self.cluster.newest(name))
 
     def _do_stall(self, rng: Random) -> None:
-        process = self._victim(rng, "shard", "scheduler", "edge")
+        process = self._victim(rng, "shard", "scheduler", "edge", CONTROLLER)
         if process is not None and process.state == "running":
             seconds = rng.choice((0.05, 0.3, 1.5))
             self.faults.happens("stall", f"{process} stops for {seconds} s")
@@ -343,12 +379,40 @@ class World:
         self._storage_fault("call-slow", self.cluster.network.slow, rng.choice((0.1, 0.5)))
 
     def _do_partition(self, rng: Random) -> None:
+        if self._has_hosts:
+            for _ in range(rng.choice((1, 1, 2, 4))):
+                self._cut_pair(rng)
+            return
         one, other = rng.sample(self.cluster.names, 2)
-        seconds, both = rng.choice((0.1, 0.6, 1.2)), rng.random() < 0.5
-        self.faults.happens("partition", f"{one} does not reach {other}{', nor the other way' if both else ''} for {seconds} s")
-        self.cluster.network.block(one, other, seconds)
-        if both:
-            self.cluster.network.block(other, one, seconds)
+        self._cut(rng, "partition", one, [other], rng.choice((0.1, 0.6, 1.2)))
+
+    def _cut_pair(self, rng: Random) -> None:
+        """Any two parties, of which one is an actor."""
+        one = rng.choice(self._actors)
+        clients = rng.choice((*(device.name for device in self.devices), *(publisher.name for publisher in self.publishers)))
+        other = rng.choice([name for name in (*self._actors, *self._actors, REDIS, REDIS, RAY, clients) if name != one])
+        self._cut(rng, "partition", one, [other], rng.choice(_CUT_S), rng.choice(("", "", TCP, CALLS)) if other in self._actors else "")
+        for process in map(self.cluster.newest, self._actors):
+            self.cluster.control.cut_off(process.place.host)
+
+    def _do_cut_host(self, rng: Random) -> None:
+        if self._has_hosts:
+            layout = self.cluster.layout
+            every = sorted({*layout.hosts, layout.redis, layout.ray})
+            one = rng.choice(every)
+            others = [host for host in (*every, *(() if rng.random() < 0.5 else (OUTSIDE,))) if host != one]
+            self._cut(rng, "cut-host", one, others, rng.choice(_CUT_S))
+            for host in layout.hosts:
+                self.cluster.control.cut_off(host)
+
+    def _cut(self, rng: Random, fault: str, one: str, others: list[str], seconds: float, carrier: str = "") -> None:
+        way = rng.choice(("both", "to", "from", "both"))
+        what = {"both": "and they reach each other", "to": "reaches", "from": "is reached by"}[way]
+        self.faults.happens(fault, f"{one} no longer {what} {others} for {seconds} s{f' by {carrier}' if carrier else ''}")
+        if way != "from":
+            self.cluster.cuts.cut([one], others, seconds, carrier)
+        if way != "to":
+            self.cluster.cuts.cut(others, [one], seconds, carrier)
 
     def _do_clock_step(self, rng: Random) -> None:
         step_ms = rng.choice((-3_600_000, -1000, 1000, 3_600_000))
@@ -362,7 +426,7 @@ class World:
         """Both parts; the outcome says what broke first, if anything."""
         loop = self.loop
         logging.disable(logging.CRITICAL)
-        for name in self.cluster.names:
+        for name in self._actors:
             self._later(0.0, self.cluster.start, name)
         for name in self._pace:
             self._plan(name)
@@ -409,6 +473,10 @@ class World:
         """The limits, the figures of tenants, and that every number of a mailbox in memory is in some state: one in none is lost."""
         config = self._config
         check_tenants(self.cluster.server, self.books.users)
+        try:
+            self.process_book.look()
+        except Violation as violation:
+            self.fail(violation)
         for index in range(config.shards):
             core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
             if core is None:
@@ -437,6 +505,7 @@ class World:
         self._healed = self.faults.healed = True
         self.cluster.storage.heal()
         self.cluster.network.heal()
+        self.cluster.cuts.heal()
         for process in self.cluster.processes:
             self.loop.thaw(process)
         for publisher in self.publishers:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
-from engine.store.epoch import controller_epoch, take_control, take_epoch
+from engine.store.epoch import claim_name, controller_epoch, take_control, take_epoch
 from engine.store.keys import epoch_key
 
 
@@ -41,6 +41,14 @@ async def test_the_controller_that_took_control_last_has_it(redis_client: Redis)
     assert await controller_epoch(redis_client) == first
     second = await take_control(redis_client)
     assert await controller_epoch(redis_client) == second > first
+
+
+async def test_a_late_copy_of_an_older_claim_has_no_effect(redis_client: Redis) -> None:
+    older, newer = await take_epoch(redis_client), await take_epoch(redis_client)
+    assert await claim_name(redis_client, "edge-0", newer) == newer
+    assert await claim_name(redis_client, "edge-0", older) == newer
+    assert await claim_name(redis_client, "edge-1", older) == older
+    assert await claim_name(redis_client, "edge-0", newer) == newer
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

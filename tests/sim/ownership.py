@@ -1,0 +1,125 @@
+"""The book of processes: one owner each, one controller, and links that come back.
+
+    owner        a shard or an edge that another process has taken over from ends when it reaches storage
+    controller   it ends nobody while storage does not answer it, since it may be the one that is cut off; one that another has replaced
+                 ends nobody, and ends itself when it reaches storage
+    links        two actors that can reach each other by calls have a link, whatever else is cut; by a socket, when they can have one
+
+Each holds from some time after the last disturbance; times are those of the loop, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from engine.actors.link import LinkCaller
+from tests.sim.cluster import Cluster
+from tests.sim.cuts import CALLS, CONTROLLER, TCP
+from tests.sim.known import Violation
+from tests.sim.loop import RUNNING, Process
+
+_LINK_S: Final = 3.0
+"""Two leases, two attempts to open a session, and a call in between that hangs."""
+
+_OWNER_S: Final = 1.0
+"""Beyond two of its looks at storage: storage that is slow, a process that is."""
+
+
+class ProcessBook:
+    """See the module's text. `ready_at` is filled at each look."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._config = cluster.config
+        self._ready_at: dict[Process, float] = {}
+        self._taken_at: dict[str, float] = {}  # by name: when the newest took its epoch
+        self._owners: dict[str, Process] = {}
+        self.control: tuple[int, float] = 0, 0.0  # the epoch of the controller that took control last, and when
+
+    # -- What is written. ---------------------------------------------------------------------------------------------
+    def owned(self, name: str, process: Process) -> None:
+        """A process took the epoch of an actor."""
+        self._owners[name] = process
+        self._taken_at[name] = self._cluster.loop.time()
+
+    def controlled(self, epoch: int) -> None:
+        """A controller took control."""
+        self.control = epoch, self._cluster.loop.time()
+
+    # -- What the controller does. ------------------------------------------------------------------------------------
+    def kills(self, controller: Process, name: str) -> None:
+        """A controller asks for the end of an actor's process."""
+        now_s = self._cluster.loop.time()
+        failed_s = now_s - self._cluster.storage.failed_at.get(controller, float("-inf"))
+        if failed_s < self._config.health_timeout_ms / 1000:
+            raise Violation(f"[health] {controller} ends {name}, and storage did not answer it {1000 * failed_s:.0f} ms ago")
+        epoch, taken_at = self.control
+        round_s = (self._config.health_timeout_ms / 4 + 2 * self._config.redis_timeout_ms) / 1000
+        if self._cluster.actors[controller]._epoch != epoch and now_s - max(taken_at, controller.thawed_at) > round_s:
+            raise Violation(f"[health] {controller} ends {name}, {now_s - taken_at:.2f} s after another took control")
+
+    # -- What must be so after a while. -------------------------------------------------------------------------------
+    def look(self) -> None:
+        """Raises Violation."""
+        cluster, now_s = self._cluster, self._cluster.loop.time()
+        for process in cluster.processes:
+            if process.state is not RUNNING:
+                continue
+            actor = cluster.actors[process]
+            if process.name == CONTROLLER:
+                self._look_at_controller(process, actor, now_s)
+            elif actor._ready.is_set():
+                self._ready_at.setdefault(process, now_s)
+                if not process.name.startswith("scheduler"):  # one without timers does not look
+                    self._look_at_owner(process, now_s)
+        for caller, name, link in self._links():
+            self._look_at_link(caller, name, link, now_s)
+
+    def _reached_storage_at(self, process: Process) -> float:
+        """Since when nothing has kept it from storage, for all we know."""
+        storage = self._cluster.storage
+        return max(storage.failed_at.get(process, 0.0), storage.undisturbed_at(process.place), process.thawed_at)
+
+    def _look_at_controller(self, process: Process, controller: Any, now_s: float) -> None:
+        epoch, taken_at = self.control
+        since_s = now_s - max(taken_at, self._reached_storage_at(process))
+        if controller._epoch not in (0, epoch) and since_s > (2 * self._config.health_ms + self._config.health_timeout_ms) / 1000:
+            raise Violation(f"[health] {process} goes on, {since_s:.2f} s after another took control")
+
+    def _look_at_owner(self, process: Process, now_s: float) -> None:
+        owner = self._owners.get(process.name)
+        if owner is None or owner is process:
+            return
+        since_s = now_s - max(self._taken_at[process.name], self._reached_storage_at(process))
+        period_ms = self._config.checkpoint_ms if process.name.startswith("shard") else self._config.health_ms
+        if since_s > 2 * period_ms / 1000 + _OWNER_S:
+            raise Violation(f"[4] {process} goes on, {since_s:.2f} s after {owner} took its epoch")
+
+    def _links(self) -> Iterator[tuple[Process, str, LinkCaller]]:
+        cluster = self._cluster
+        for caller in map(cluster.newest, cluster.names):
+            if caller in self._ready_at and caller.state is RUNNING:
+                actor = cluster.actors[caller]
+                if caller.name.startswith("edge"):
+                    for name, link in actor.links.items():
+                        yield caller, name, link
+                elif caller.name.startswith("shard"):
+                    for scheduler, link in actor._callers.items():
+                        yield caller, f"scheduler-{scheduler}", link
+
+    def _look_at_link(self, caller: Process, name: str, link: LinkCaller, now_s: float) -> None:
+        cluster = self._cluster
+        callee = cluster.newest(name)
+        if callee.state is not RUNNING or callee not in self._ready_at:
+            return
+        ready_at = max(self._ready_at[caller], self._ready_at[callee], caller.thawed_at, callee.thawed_at)
+        control, route_at = cluster.control.place, cluster.network.kept_until(caller.name, name)
+        called_at = max(ready_at, route_at, cluster.cuts.both_open_at(caller.place, callee.place, CALLS))
+        if now_s - max(called_at, cluster.cuts.both_open_at(caller.place, control)) < _LINK_S:
+            return
+        if not link.open:
+            raise Violation(f"[link] {caller} has no link to {callee}, and could call it for {now_s - called_at:.2f} s")
+        socket_at = max(called_at, cluster.cuts.both_open_at(caller.place, callee.place, TCP))
+        if link.carrier == "ray" and cluster.layout.sockets and now_s - socket_at > _LINK_S:
+            raise Violation(f"[link] {caller} calls {callee} through Ray, and could connect for {now_s - socket_at:.2f} s")
