@@ -23,7 +23,7 @@ _SILENCE_S: Final = 0.7
 _LOOK_S: Final = 0.1
 _HOP_S: Final = 0.001
 
-_ENDS_WITHIN_S: Final = (0.02, 0.1, 1.0, None)
+_ENDS_WITHIN_S: Final = (0.02, 0.5, None, None)
 """Until a host that was given up has ended its processes. None: they live on beside their successors, as where nothing reaps them."""
 
 

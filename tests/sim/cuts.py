@@ -50,8 +50,9 @@ class Cuts:
         until = self._until
         if not until:
             return 0.0
-        whole = max(until.get((sender.name, receiver.name, ""), 0.0), until.get((sender.host, receiver.host, ""), 0.0))
-        return max(whole, until.get((sender.name, receiver.name, carrier), 0.0)) if carrier else whole
+        by_name, by_host = (sender.name, receiver.name), (sender.host, receiver.host)
+        whole = max(until.get((*by_name, ""), 0.0), until.get((*by_host, ""), 0.0))
+        return max(whole, until.get((*by_name, carrier), 0.0), until.get((*by_host, carrier), 0.0)) if carrier else whole
 
     def is_cut(self, sender: Place, receiver: Place, carrier: str = "") -> bool:
         return bool(self._until) and self.open_at(sender, receiver, carrier) > self._now_s()

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from engine.actors import controller
 from engine.actors.carrier import ActorPeer
 from engine.actors.incarnation import Incarnation
-from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -630,21 +630,17 @@ def a_link_that_fell_back_to_ray_stays_there() -> Any:
 
 
 @mutation
-def a_session_whose_lease_has_ended_goes_on_when_it_is_heard_again() -> Any:
-    request = LinkServer.request
+def an_edge_trusts_a_session_that_its_shard_has_ended() -> Any:
+    original = Caller.reply
 
-    def resumed(self: LinkServer, session: str, seq: int, *rest: Any) -> None:
-        if seq and session not in self._sessions and session in getattr(self, "ended", ()):
-            self._open(session, self._clock_ms(), 1.0).callee._requests.next = seq
-        request(self, session, seq, *rest)
+    def reply(self: Caller, seq: int, data: bytes, now_ms: float) -> list[bytes]:
+        batches = original(self, seq, data, now_ms)
+        if self.over and self.session.startswith("edge") and self._replies.next:
+            self.over = False
+            self._inflight.pop(seq, None)
+        return batches
 
-    close = LinkServer._close
-
-    def remembered(self: LinkServer, state: Any) -> None:
-        self.ended = {state.callee.session, *getattr(self, "ended", ())}  # type: ignore[attr-defined]
-        close(self, state)
-
-    return both(patched(LinkServer, "request", resumed), patched(LinkServer, "_close", remembered))
+    return patched(Caller, "reply", reply)
 
 
 @mutation

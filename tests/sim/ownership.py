@@ -19,10 +19,10 @@ from tests.sim.cuts import CALLS, CONTROLLER, TCP
 from tests.sim.known import Violation
 from tests.sim.loop import RUNNING, Process
 
-_LINK_S: Final = 3.0
-"""Two leases, two attempts to open a session, and a call in between that hangs."""
+_OPENING_S: Final = 0.7
+"""The longest pause between two attempts, and a connection that fails."""
 
-_OWNER_S: Final = 1.0
+_OWNER_S: Final = 0.7
 """Beyond two of its looks at storage: storage that is slow, a process that is."""
 
 
@@ -32,6 +32,9 @@ class ProcessBook:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._config = cluster.config
+        lease_s = (cluster.config.link_timeout_ms + cluster.config.link_park_ms) / 1000
+        self._link_s = 3 * lease_s + _OPENING_S  # a session that ends, an opening that fails, a call that hangs
+        self._open_at: dict[tuple[Process, str], tuple[float, float]] = {}  # when a link was last seen open, and by a socket
         self._ready_at: dict[Process, float] = {}
         self._taken_at: dict[str, float] = {}  # by name: when the newest took its epoch
         self._owners: dict[str, Process] = {}
@@ -84,7 +87,8 @@ class ProcessBook:
     def _look_at_controller(self, process: Process, controller: Any, now_s: float) -> None:
         epoch, taken_at = self.control
         since_s = now_s - max(taken_at, self._reached_storage_at(process))
-        if controller._epoch not in (0, epoch) and since_s > (2 * self._config.health_ms + self._config.health_timeout_ms) / 1000:
+        round_ms = self._config.health_timeout_ms / 4 + 2 * self._config.redis_timeout_ms
+        if controller._epoch not in (0, epoch) and since_s > (self._config.health_ms + 2 * round_ms) / 1000:
             raise Violation(f"[health] {process} goes on, {since_s:.2f} s after another took control")
 
     def _look_at_owner(self, process: Process, now_s: float) -> None:
@@ -115,11 +119,14 @@ class ProcessBook:
             return
         ready_at = max(self._ready_at[caller], self._ready_at[callee], caller.thawed_at, callee.thawed_at)
         control, route_at = cluster.control.place, cluster.network.kept_until(caller.name, name)
-        called_at = max(ready_at, route_at, cluster.cuts.both_open_at(caller.place, callee.place, CALLS))
-        if now_s - max(called_at, cluster.cuts.both_open_at(caller.place, control)) < _LINK_S:
-            return
-        if not link.open:
-            raise Violation(f"[link] {caller} has no link to {callee}, and could call it for {now_s - called_at:.2f} s")
-        socket_at = max(called_at, cluster.cuts.both_open_at(caller.place, callee.place, TCP))
-        if link.carrier == "ray" and cluster.layout.sockets and now_s - socket_at > _LINK_S:
-            raise Violation(f"[link] {caller} calls {callee} through Ray, and could connect for {now_s - socket_at:.2f} s")
+        open_at, connected_at = self._open_at.get((caller, name), (0.0, 0.0))
+        if link.open:
+            open_at, connected_at = now_s, connected_at if link.carrier == "ray" else now_s
+            self._open_at[caller, name] = open_at, connected_at
+        could_at = max(ready_at, route_at, cluster.cuts.both_open_at(caller.place, control))
+        could_at = max(could_at, cluster.cuts.both_open_at(caller.place, callee.place, CALLS))
+        if now_s - max(could_at, open_at) > self._link_s:
+            raise Violation(f"[link] {caller} has no link to {callee} since {open_at:.2f} s, and could call it since {could_at:.2f} s")
+        could_at = max(could_at, cluster.cuts.both_open_at(caller.place, callee.place, TCP))
+        if cluster.layout.sockets and now_s - max(could_at, connected_at) > self._link_s:
+            raise Violation(f"[link] {caller} has not connected to {callee} since {connected_at:.2f} s, and could since {could_at:.2f} s")

@@ -59,7 +59,10 @@ HOST_EPISODES: Final = {"partition": 1.0, "cut-host": 0.4, "crash-controller": 0
 _CUT_S: Final = (0.05, 0.2, 0.5, 0.9, 1.5, 4.0)
 """Below, around and far above the leases of links, the timeouts of storage, of the controller and of Ray."""
 
-_QUIET_INTERVALS_S: Final = (0.1, 0.2, 0.4)
+_FIREWALL_S: Final = (0.0, 0.0, 0.6, 100.0)
+"""From the beginning on: no connections between hosts, only calls."""
+
+_QUIET_INTERVALS_S: Final = (0.15, 0.3, 0.6)
 """Between publishes where cuts are to last: a world ends after so many steps."""
 
 QUIET_S: Final = 60.0
@@ -166,7 +169,7 @@ class World:
         layout = layout_of(options.seed)
         if layout.has_controller:
             self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
-            config = replace(config, link_timeout_ms=later.choice((300, 600)), health_ms=150, health_timeout_ms=later.choice((400, 800)))
+            config = replace(config, link_timeout_ms=300, health_ms=250, health_timeout_ms=later.choice((500, 800)))
         self._has_hosts = layout.has_controller
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
         self.cluster = Cluster(self.loop, self.faults, config, users, layout, lambda what: self.tell("", what))
@@ -343,7 +346,7 @@ class World:
                     self._later(0.15 * self.faults.rng("split").random(), publisher.cancel_next)
 
     def _do_split(self, rng: Random) -> None:
-        process = self._victim(rng, "shard", "scheduler")
+        process = self._victim(rng, "shard", "scheduler", *(("edge", CONTROLLER) if self._has_hosts else ()))
         if process is not None and process.state == "running":
             callers = [name for name in self.cluster.names if rng.random() < 0.5]
             self.faults.happens("split", f"{process} is replaced and runs on; {callers} still reach it")
@@ -414,6 +417,12 @@ class World:
         if way != "to":
             self.cluster.cuts.cut(others, [one], seconds, carrier)
 
+    def _set_up_firewall(self, seconds: float) -> None:
+        if seconds and self.faults.strikes("partition", 1.0):
+            hosts = self.cluster.layout.hosts
+            self.faults.happens("partition", f"no connections between {hosts} for {seconds} s")
+            self.cluster.cuts.cut(hosts, hosts, seconds, TCP)
+
     def _do_clock_step(self, rng: Random) -> None:
         step_ms = rng.choice((-3_600_000, -1000, 1000, 3_600_000))
         self.faults.happens("clock-step", f"the wall clock is set by {step_ms} ms")
@@ -430,6 +439,8 @@ class World:
             self._later(0.0, self.cluster.start, name)
         for name in self._pace:
             self._plan(name)
+        if self._has_hosts:
+            self._later(0.001, self._set_up_firewall, self.faults.rng("partition").choice(_FIREWALL_S))
         try:
             loop.run(lambda: self.violation is None and loop.steps < self.options.steps, self._after_step)
             if self.violation is None and loop.steps < self.options.stop_after:
