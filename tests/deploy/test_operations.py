@@ -1,0 +1,94 @@
+"""docs/OPERATIONS.md: commands, names and numbers in it are the engine's, and its restore brings back what a backup has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from redis.asyncio import Redis
+from typer.main import get_command
+
+from engine.cli.app import app
+from engine.config import FIELDS, Config
+from engine.gateway import metrics
+from engine.store.keys import EPOCH_FIELD, link_key_key, meta_key
+from engine.store.redis_client import claim_data_epoch
+from engine.store.server_program import find_server
+from tests.support.redis_server import RedisServer
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "OPERATIONS.md").read_text()
+README = (ROOT / "README.md").read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+OF_OTHERS = {"max_workers"}  # of Ray
+
+
+def test_every_command_of_the_engine_exists_with_its_options() -> None:
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    found = re.findall(r"(?:^|`|deploy/node )engine ([a-z]+)((?: [a-z0-9-]+| --[a-z-]+)*)", TEXT + README, re.MULTILINE)
+    assert {name for name, _ in found} >= {"up", "down", "status", "drain", "scale", "erase", "revoke"}
+    for name, words in found:
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", words)) <= known, name
+
+
+def test_every_alert_says_what_to_do() -> None:
+    alerts = {rule["alert"] for group in yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"] for rule in group["rules"]}
+    assert set(re.findall(r"`(Engine[A-Z]\w+)`", TEXT)) == alerts
+
+
+def test_settings_and_figures_that_it_names_exist() -> None:
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT))
+    figures = {name for name in named if name.startswith("engine_")}
+    assert named - figures - OF_OTHERS <= FIELDS.keys()
+    told = Path(metrics.__file__).read_text()
+    assert all(f'"{name}"' in told for name in figures)
+
+
+def test_its_ports_are_the_engines() -> None:
+    assert f"| {Config().port} (`port`)" in TEXT
+    assert f"| {Config().link_ports} (`link_ports`)" in TEXT
+
+
+@pytest.mark.parametrize("file", sorted(set(re.findall(r"\]\(([^):]+)\)", TEXT))))
+def test_what_it_refers_to_is_there(file: str) -> None:
+    assert (ROOT / "docs" / file).exists()
+
+
+@pytest.fixture
+def restored() -> Iterator[RedisServer]:
+    """A Redis on what the commands of the document made of a backup, in which a key and a data epoch are."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "new").mkdir()
+        server = RedisServer(find_server(), folder)
+        server.options = [*server.options, "--dbfilename", "backup.rdb"]
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            client.set("a message", "its text")
+            client.hset(meta_key(), EPOCH_FIELD, "old")
+            client.save()  # what `redis-cli --rdb` gets
+        server.kill()
+        (script,) = re.findall(r"```\n +(mkdir .*?)```", TEXT, re.DOTALL)
+        script = script.replace("/var/lib/redis", f"{folder}/new").replace("~", str(folder))
+        subprocess.run(["sh", "-ec", script], check=True)
+        again = RedisServer(find_server(), folder / "new")
+        again.start()
+        yield again
+        again.kill()
+
+
+async def test_a_restored_redis_has_everything_and_makes_old_cursors_those_of_another_time(restored: RedisServer) -> None:
+    assert f"redis-cli hdel {meta_key()} {EPOCH_FIELD}`" in TEXT
+    assert f"redis-cli del {link_key_key()}`" in TEXT
+    async with Redis.from_url(restored.url, decode_responses=True) as client:
+        assert await client.get("a message") == "its text"
+        assert await claim_data_epoch(client, 1_800_000_000) == "old"
+        assert await client.execute_command("hdel", meta_key(), EPOCH_FIELD) == 1
+        assert await claim_data_epoch(client, 1_800_000_000) not in ("", "old")
