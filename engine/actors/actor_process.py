@@ -181,7 +181,8 @@ class Process:
     async def _serve(self) -> None:
         try:
             self._config = await self._lock.config()
-            self._credentials = LinkCredentials(self._config, f"{self.role}-{self._index}", self._context.connect, self._lock.proof)
+            prove = self._lock.proof if self._lock.key else None
+            self._credentials = LinkCredentials(self._config, f"{self.role}-{self._index}", self._context.connect, prove)
             await self._run()
         except asyncio.CancelledError:
             raise

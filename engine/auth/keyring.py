@@ -33,6 +33,7 @@ from jwt.exceptions import PyJWTError
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.http.problems import unauthorized, unavailable
+from engine.store.redis_client import display_url
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +134,13 @@ class Keyring:
             text = await asyncio.to_thread(_download, self._url, self._config.jwks_timeout_ms / 1000)
             listed = read_jwks(text)
         except (OSError, ValueError) as error:
-            log.warning("the keys at %s could not be read: %s", self._url, error)
+            log.warning("the keys at %s could not be read: %s", display_url(self._url), error)
             return
         self._fetched_s = time.monotonic()
         if {name: _fingerprint(key) for name, key in listed.items()} != {name: _fingerprint(key) for name, key in self._listed.items()}:
             self._listed = listed
             self.version += 1
-            log.info("%d keys read from %s", len(listed), self._url)
+            log.info("%d keys read from %s", len(listed), display_url(self._url))
 
 
 def weaknesses(config: Config) -> list[str]:

@@ -2,7 +2,8 @@
 
 It is in Redis, which every actor needs to start in any case: an actor, a controller or a head node that starts again finds the key of
 those that live. It is in nothing that Ray keeps or hands out: no argument, no result, no configuration. Whoever can read it in Redis can
-read and write all messages anyway, so it needs no better protection than Redis: its password, which Ray does keep as part of the URL.
+read and write all messages anyway, so it needs no better protection than Redis has: its password, which Ray has encrypted, with a key that
+is derived from this one (`engine.store.sealed_config`).
 
 The first actor that asks makes it. When Redis has lost it, or an operator deleted it (`DEL engine:link-key`, which is how it is rotated),
 the next to ask makes another; running links are not concerned, and an actor whose proof is rejected reads it again.
@@ -28,8 +29,10 @@ async def claim_link_key(client: redis.Redis) -> bytes:
         StorageUnavailable: no reply, or what is stored is no key.
     """
     try:
-        await client.set(link_key_key(), secrets.token_bytes(KEY_BYTES), nx=True)
         key: Any = await client.get(link_key_key())
+        if key is None:  # only then: a Redis that is full has a key
+            await client.set(link_key_key(), secrets.token_bytes(KEY_BYTES), nx=True)
+            key = await client.get(link_key_key())
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"link key: {error}") from error
     if key is None or len(key) != KEY_BYTES:

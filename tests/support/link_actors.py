@@ -48,9 +48,11 @@ class KeyStore:
             raise ConnectionRefusedError
         self.values.setdefault(key, value)
 
-    async def get(self, key: str) -> bytes:
-        self.reads += 1
-        return self.values[key]
+    async def get(self, key: str) -> bytes | None:
+        if self.away:
+            raise ConnectionRefusedError
+        self.reads += key in self.values
+        return self.values.get(key)
 
     async def aclose(self) -> None:
         """Connections are opened for one read."""
