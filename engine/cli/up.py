@@ -379,7 +379,7 @@ class _Run:
         if config.address and config.host == "127.0.0.1":
             show("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
         link = url
-        if config.jwt_secret:
+        if config.jwt_secret and not config.address:  # what a job of a cluster prints, every other job may read
             token = mint(
                 config.jwt_secret, "demo", ("connect", "publish", "operator"), _DEMO_TOKEN_TTL_S,
                 now_s=time.time(), issuer=config.jwt_issuer, audience=config.jwt_audience,

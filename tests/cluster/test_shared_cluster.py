@@ -75,6 +75,13 @@ def test_no_log_no_command_line_and_no_environment_of_ray_has_a_secret(
         assert not any(marker in shown for marker in markers), process
 
 
+def test_what_an_engine_on_a_cluster_prints_has_no_token(one: RunningEngine) -> None:
+    """The output of a submitted job is for everyone who may ask Ray for it."""
+    output = one.output.read_text()
+    assert f"open {one.url}\n" in output
+    assert "token=" not in output
+
+
 def test_what_is_kept_for_actors_that_start_again_is_for_the_engine_s_user_alone(cluster: SharedCluster, one: RunningEngine) -> None:
     kept = [path for path in (cluster.folder / "ray").rglob("key") if path.is_file()]
     assert kept
