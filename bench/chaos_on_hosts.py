@@ -5,7 +5,8 @@
 
 Every scenario has hosts of its own (tests/support/hosts.py), with Ray's settings of `deploy/`, and the engine's defaults. 120 messages a
 second go to 14 users, half of them through the edge on b, half through the one on c; beside them a publisher that does not repeat, whose
-every answer is compared with what is delivered. Where a host is lost, its clients go to the other edge, as a load balancer lets them.
+every answer is compared with what is delivered, and 20 messages that become due one a second. Where a host is lost, its clients go to the
+other edge, as a load balancer lets them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ CONTROL_AWAY_S: Final = 90.0
 """How long Ray has no control service: longer than its processes wait for it by default (60 s)."""
 
 _SHARDS: Final = 2
+_DELAYED: Final = 20  # messages that become due during the fault
 _EACH: Final = {"online": 6, "away": 1, "rate": 60}
 
 
@@ -234,6 +236,7 @@ async def _strike(engine: EngineOnHosts, scenario: Scenario, steady_s: float) ->
     ):
         both = at_b, at_c
         await asyncio.sleep(steady_s)
+        await engine.at(c).publish(*_delayed())
         began_s = time.monotonic()
         async with once.going_on(engine.at(b), engine.at(c)):
             figures = await scenario.fault(Cluster(engine, a, b, c, engine.storage, at_b, at_c)) or {}
@@ -243,14 +246,18 @@ async def _strike(engine: EngineOnHosts, scenario: Scenario, steady_s: float) ->
         await asyncio.sleep(steady_s)
         end_s = time.monotonic()
         books = [await traffic.finish(BACK_S) for traffic in both]
+        undelivered = await _undelivered(engine.at(c))
         false = await once.false_answers(engine.at(c), BACK_S)
         whole_s = await whole
         silences = [traffic.silence_s(began_s, end_s) for traffic in both]
+    sums = _sums(books)
     return {
         "bench": "chaos",
         "case": {"scenario": scenario.name, "hosts": 4},
         "what": scenario.what,
-        **_sums(books),
+        **sums,
+        "accepted": sums["accepted"] + _DELAYED,
+        "lost": sums["lost"] + undelivered,
         "wrong": [*(sentence for book in books for sentence in book["wrong"]), *false],
         "once": {
             "accepted": sum(map(len, once.accepted.values())),
@@ -266,6 +273,21 @@ async def _strike(engine: EngineOnHosts, scenario: Scenario, steady_s: float) ->
         "silence_c_s": silences[1],
         **figures,
     }
+
+
+def _delayed() -> list[dict[str, Any]]:
+    """Messages that are due one after the other from 2 s on."""
+    return [{"user": "later", "type": "test.message", "id": f"later-{n}", "delay": 2 + n} for n in range(_DELAYED)]
+
+
+async def _undelivered(engine: RunningEngine) -> int:
+    """How many of them do not come."""
+    missing = {item["id"] for item in _delayed()}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BACK_S), engine.connect("later") as socket:
+            while missing:
+                missing -= {message["id"] for message in (await engine.receive(socket, "messages", BACK_S))["messages"]}
+    return len(missing)
 
 
 async def _whole_after_s(engine: RunningEngine, wanted: bool) -> float | None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 import re
 import secrets
-import signal
 import socket
 import subprocess
 import time
@@ -27,7 +25,6 @@ import yaml
 
 from engine.store.server_program import find_server
 from tests.support.hosts import CHECKOUT, Host
-from tests.support.process_tree import role_of
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 
 PORT: Final = 8000  # of the edges, on every host
@@ -68,7 +65,7 @@ class EngineOnHosts(RunningEngine):
         self.workers = tuple(workers or hosts)
         self._room = room
         self._offers = offers
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}  # what starts Ray, and starts it again, by host
+        self._redis: tuple[subprocess.Popen[bytes], ...] = ()
         self._password = secrets.token_hex(16)
         self._ray_token = secrets.token_hex(32)
         head = hosts[0]
@@ -93,10 +90,11 @@ class EngineOnHosts(RunningEngine):
 
     def start_redis(self) -> None:
         """Start Redis, with what it had stored."""
-        self.storage.start(
+        redis = self.storage.start(
             f"exec {find_server()} --bind {self.storage.address} --port {_REDIS_PORT} --requirepass {self._password} "
             f"--appendonly yes --appendfsync always --maxmemory-policy noeviction --dir {self.storage.home}"
         )
+        self._redis = (redis,)
         _wait_for_port(self.storage, _REDIS_PORT)
 
     def join(self, host: Host) -> None:
@@ -121,7 +119,7 @@ class EngineOnHosts(RunningEngine):
         given["RAY_OVERRIDE_RESOURCES"] = json.dumps(self._offers[self.hosts.index(host)] if self._offers else resources)
         before = _starts(host)
         # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
-        self._nodes[host.name] = host.start(f"while true; do {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
+        host.start(f"while true; do {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
 
         def joined() -> None:
             deadline = time.monotonic() + START_TIMEOUT_S
@@ -133,11 +131,7 @@ class EngineOnHosts(RunningEngine):
 
     def kill_ray(self, host: Host) -> None:
         """kill -9 of all that Ray runs on this host, the engine's actors among it, and of what would start it again: `start_node` does."""
-        os.killpg(self._nodes[host.name].pid, signal.SIGKILL)
-        for pid in host.pids():
-            if role_of(pid) not in ("others", "redis"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        host.kill_processes(*self._redis if host is self.storage else ())
 
     def roots(self) -> list[int]:
         """Processes of which all others on its hosts descend, those of `start` apart."""

@@ -241,6 +241,13 @@ class Host:
         """Processes of which all others on it descend, those that were started on it among them."""
         return [self._pid(), *(process.pid for process in self._started if process.poll() is None)]
 
+    def kill_processes(self, *kept: subprocess.Popen[bytes]) -> None:
+        """kill -9 of all processes on it, but for those of these commands."""
+        spared = {self._pid(), *(pid for process in kept for pid in tree(process.pid))}
+        for pid in self.pids():
+            if pid not in spared:
+                _signal(pid, signal.SIGKILL)
+
     def output(self) -> str:
         """What its commands have printed."""
         return (self.folder / "output.txt").read_text(errors="replace")
