@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 import ray
 import yaml
+from ray.scripts.scripts import start
 
 from engine.cli.ray_cluster import LOCAL_RESOURCES
 from engine.cli.settings import load
@@ -121,6 +122,22 @@ def test_rays_settings_are_those_of_nodes_on_machines() -> None:
         assert (
             "secret" not in environment(container).values()
         )  # the operator gives the token; the engine's secrets are not for Ray's workers
+
+
+def test_the_parameters_of_ray_start_exist() -> None:
+    known = {option for parameter in start.params for option in parameter.opts}
+    for group in (CLUSTER["headGroupSpec"], *GROUPS):
+        assert {f"--{name}" for name in group["rayStartParams"]} <= known
+
+
+def test_probes_ask_ports_that_something_listens_on() -> None:
+    for group in (CLUSTER["headGroupSpec"], *GROUPS):
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["livenessProbe"]["tcpSocket"]["port"] == int(group["rayStartParams"]["node-manager-port"])
+    for group in GROUPS:
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "edge"}
+        assert {"name": "edge", "containerPort": Config().port} in container["ports"]
 
 
 def test_services_disruption_budgets_and_policies_select_pods_that_exist() -> None:
