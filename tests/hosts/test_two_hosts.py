@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 LATE_S = 60
 """Far beyond what Ray's health checks take (15 s): this machine may be doing anything else."""
 
-CUT_S = 4.0
-"""Of a cable: longer than a link's lease (3 s), so sessions end; shorter than what it takes Ray to give a node up."""
+FAULT_S = 4.0
+"""Longer than a link's lease (3 s), so sessions end; shorter than what it takes Ray to give a node up."""
 
 SOME = {"online": 6, "away": 1, "rate": 60}
 
@@ -132,18 +132,24 @@ def b_not_reaching_a(a: Host, b: Host) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def b_hung(a: Host, b: Host) -> Iterator[None]:
+    with b.hung():
+        yield
+
+
 def assert_whole(books: dict[str, Any]) -> None:
     print(books)
     assert books["accepted"] > 0
     assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
 
 
-@pytest.mark.parametrize("cut", [cable_of_b_pulled, b_not_reaching_a])
-async def test_a_cut_for_seconds_loses_nothing_and_every_answer_given_meanwhile_is_true(
-    cluster: EngineOnHosts, cut: Callable[[Host, Host], AbstractContextManager[None]]
+@pytest.mark.parametrize("fault", [cable_of_b_pulled, b_not_reaching_a, b_hung])
+async def test_a_fault_of_seconds_loses_nothing_and_every_answer_given_meanwhile_is_true(
+    cluster: EngineOnHosts, fault: Callable[[Host, Host], AbstractContextManager[None]]
 ) -> None:
     a, b = cluster.hosts
-    name = cut.__name__
+    name = fault.__name__
     users = [user_of(shard, name) for shard in (0, 1)]
     attempts = SingleAttempts(users)
     async with AsyncExitStack() as stack:
@@ -151,8 +157,8 @@ async def test_a_cut_for_seconds_loses_nothing_and_every_answer_given_meanwhile_
             await stack.enter_async_context(Traffic(cluster.at(host).url, cluster.token, f"{name}-{host.name}", **SOME)) for host in (a, b)
         ]
         async with attempts.going_on(cluster.at(a), cluster.at(b)):
-            with cut(a, b):
-                await asyncio.sleep(CUT_S)
+            with fault(a, b):
+                await asyncio.sleep(FAULT_S)
             back_at_s = time.monotonic()
         print(name, "back after", [round(await traffic.flowing(back_at_s, LATE_S), 1) for traffic in traffics])
         for traffic in traffics:

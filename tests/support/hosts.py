@@ -235,7 +235,7 @@ class Host:
 
     def pids(self) -> list[int]:
         """All processes on it, as this process's namespace numbers them."""
-        return [*tree(self._pid()), *(pid for process in self._started for pid in tree(process.pid))]
+        return [pid for root in self.roots() for pid in tree(root)]
 
     def roots(self) -> list[int]:
         """Processes of which all others on it descend, those that were started on it among them."""
