@@ -296,7 +296,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
-    link_calls_share: float = 0.35  # of a core that an actor's calls may take; pacing grows with the peers to keep it
+    link_calls_share: float = 0.35  # of a core that the exchanges of an actor's links may take before their intervals grow
+    link_ray_pacing_max_ms: float = 50.0  # so far, where they are Ray calls: an answer takes two of them; 22 busy links keep the share then
     link_park_ms: Positive = 1000  # a parked call is answered after this at the latest: the liveness lease
     link_timeout_ms: Positive = 3000  # without a reply, or a request, for this long the session ends
     breaker_error_ratio: float = 0.5  # of requests to a shard that fail; then those that need it get 503 at once
@@ -430,5 +431,5 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield not given or not missing, f"{', '.join(missing)}: needed with {', '.join(given)}; links use TLS with all three, or none"
     yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
     yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
-    pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms)
+    pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms, config.link_ray_pacing_max_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"

@@ -41,7 +41,7 @@ from engine.errors import ConfigError, StorageUnavailable
 log = logging.getLogger(__name__)
 
 RAY_CALL_MS: Final = 0.8
-"""CPU time of one exchange at one end by Ray call, ms, measured; with `link_calls_share` it sets the pacing for many peers."""
+"""CPU time of one exchange at one end by Ray call, ms, measured; a link's pacing keeps to `link_calls_share` by it."""
 
 RETRY_S: Final = 30.0
 """Between two attempts on a TCP port that could not be used: each costs a connection, and when it works, a session."""

@@ -17,6 +17,7 @@ from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.wire import records as wire
+from engine.core.wire.pacing import CallBudget
 from engine.errors import StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.store.slot_map import require_slot_map
@@ -42,6 +43,7 @@ class EdgeLinks:
         self._context = context
         self._name = f"{credentials.name}/{context.session_name()}"  # of this process
         self._slots_wanted = asyncio.Event()
+        self._budget = CallBudget(config.link_calls_share)
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
         self._shards: list[LinkCaller] = []
         self._schedulers: list[LinkCaller] = []
@@ -77,18 +79,16 @@ class EdgeLinks:
         for shard in range(config.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
             on_open = partial(gateway.shard_answers, shard)
-            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.shards, config.link_pacing_ms, on_open)
+            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.link_pacing_ms, on_open)
             self._shards.append(link)
         for scheduler in range(config.schedulers):
             on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
             name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
-            link = self._link(name, wire.scheduler_to_edge, on_records, on_reset, config.schedulers, pacing_ms)
+            link = self._link(name, wire.scheduler_to_edge, on_records, on_reset, pacing_ms)
             self._schedulers.append(link)
         return [self._follow_slots(gateway), *(link.run() for link in self.links.values())]
 
-    def _link(
-        self, peer: str, decoder: Any, on_records: Any, on_reset: Any, peers: int, pacing_ms: float, on_open: Any = lambda: None
-    ) -> LinkCaller:
+    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, pacing_ms: float, on_open: Any = lambda: None) -> LinkCaller:
         link = self.links[peer] = LinkCaller(
             self._context.peer(peer, self._credentials),
             self._name,
@@ -97,7 +97,7 @@ class EdgeLinks:
             on_records=on_records,
             on_reset=on_reset,
             on_open=on_open,
-            peers=peers,
+            budget=self._budget,
             pacing_ms=pacing_ms,
             context=self._context,
         )

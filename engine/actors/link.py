@@ -23,6 +23,7 @@ from engine.actors.actor_process import REAL, ProcessContext
 from engine.actors.carrier import RAY_CALL_MS, Peer
 from engine.config import Config
 from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.core.wire.pacing import CallBudget
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 
@@ -40,20 +41,17 @@ _REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
 """Delays between attempts to open a session: a peer restarts in a second or two, and each attempt costs a call."""
 
 
-def link_limits(config: Config, peers: int = 1, pacing_ms: float | None = None, call_ms: float = RAY_CALL_MS) -> LinkLimits:
-    """The limits of one of `peers` links of an actor; pacing grows so that all of them together use at most `link_calls_share` of a CPU.
-
-    Args:
-        call_ms: CPU time of one exchange.
-    """
-    floor_ms = peers * call_ms / config.link_calls_share
+def link_limits(config: Config, pacing_ms: float | None = None, call_ms: float = RAY_CALL_MS) -> LinkLimits:
+    """The limits of a link whose exchanges take `call_ms` of CPU, the same for any number of peers."""
     return LinkLimits(
-        pacing_ms=max(config.link_pacing_ms if pacing_ms is None else pacing_ms, floor_ms),
+        pacing_ms=config.link_pacing_ms if pacing_ms is None else pacing_ms,
         pacing_max_ms=_PACING_MAX_MS,
         pacing_records=_PACING_RECORDS,
-        lazy_pacing_ms=max(config.link_ack_pacing_ms, floor_ms),
+        lazy_pacing_ms=config.link_ack_pacing_ms,
         park_ms=config.link_park_ms,
         timeout_ms=config.link_timeout_ms,
+        call_ms=call_ms,
+        budget_pacing_max_ms=config.link_ray_pacing_max_ms if call_ms >= RAY_CALL_MS else _PACING_MAX_MS,
         inflight_max=_INFLIGHT_MAX,
         batch_bytes_max=_BATCH_BYTES_MAX,
         queue_bytes_max=_QUEUE_BYTES_MAX,
@@ -116,7 +114,7 @@ class LinkCaller:
         on_records: called with the callee's records, in order.
         on_reset: called when a session begins, also the first: announce all state in `send` calls.
         on_open: called when the callee has answered for the first time in a session, before the records of that answer.
-        peers: number of such links of the calling actor.
+        budget: of the calling actor, for all its links; the link's own when left out.
         pacing_ms: overrides the setting `link_pacing_ms`.
         context: supplies the clock and session names.
     """
@@ -131,7 +129,7 @@ class LinkCaller:
         on_records: Callable[[list[Any]], None],
         on_reset: Callable[[], None],
         on_open: Callable[[], None] = lambda: None,
-        peers: int = 1,
+        budget: CallBudget | None = None,
         pacing_ms: float | None = None,
         context: ProcessContext = REAL,
     ) -> None:
@@ -143,7 +141,8 @@ class LinkCaller:
         self._on_records = on_records
         self._on_reset = on_reset
         self._on_open = on_open
-        self._limits = partial(link_limits, config, peers, pacing_ms)
+        self._limits = partial(link_limits, config, pacing_ms)
+        self._budget = budget or CallBudget(config.link_calls_share)
         self._open_s = (config.link_timeout_ms + config.link_park_ms) / 1000
         self._caller: Caller | None = None
         self._calls: set[asyncio.Future[bytes]] = set()
@@ -216,7 +215,8 @@ class LinkCaller:
                 except (RayError, OSError, TimeoutError) as error:
                     log.warning("link %s: cannot be opened: %r", self._name, error)
                 else:
-                    self._caller = Caller(f"{self._name}/{self._session_name()}", self._limits(call_ms), self._clock_ms())
+                    session = f"{self._name}/{self._session_name()}"
+                    self._caller = Caller(session, self._limits(call_ms), self._clock_ms(), self._budget)
                     self.sessions += 1
                     self._on_reset()
                     self._pump()
@@ -315,6 +315,9 @@ class LinkServer:
         on_close: a session ended: the caller timed out, was replaced, or could not keep up.
         pacing_ms: overrides the setting `link_pacing_ms`.
         context: the clock.
+
+    Attributes:
+        budget: of this actor; the links that it calls share it.
     """
 
     def __init__(
@@ -336,6 +339,7 @@ class LinkServer:
         self._on_records = on_records
         self._on_close = on_close
         self._sessions: dict[str, _Session] = {}
+        self.budget = CallBudget(config.link_calls_share)
 
     def sessions(self) -> list[str]:
         """Ids of the open sessions."""
@@ -407,8 +411,8 @@ class LinkServer:
         for other, state in list(self._sessions.items()):
             if other.rpartition("/")[0] == caller:
                 self._close(state)
-        limits = link_limits(self._config, len(self._sessions) + 1, self._pacing_ms, call_ms)
-        state = _Session(Callee(session, limits, now_ms), self._pump)
+        limits = link_limits(self._config, self._pacing_ms, call_ms)
+        state = _Session(Callee(session, limits, now_ms, self.budget), self._pump)
         self._sessions[session] = state
         self._on_open(session)
         return state

@@ -318,7 +318,7 @@ class Shard(Server):
             self._config,
             on_records=self._on_scheduler_records,
             on_reset=on_reset,
-            peers=schedulers,
+            budget=self._links.budget,
             pacing_ms=self._config.link_timer_pacing_ms,
             context=self._context,
         )

@@ -120,11 +120,13 @@ async def test_an_actor_that_does_not_serve_any_more_takes_nothing_in(connected:
         await until(lambda: edge.link.open)
 
 
-async def test_a_direct_exchange_is_paced_as_the_cheap_thing_it_is(connected: tuple[LinkActor, LinkEdge]) -> None:
+async def test_an_exchange_over_a_socket_is_charged_as_the_cheap_thing_it_is(connected: tuple[LinkActor, LinkEdge]) -> None:
     _, edge = connected
     call_ms = await edge.peer.open()
     assert call_ms == DIRECT_CALL_MS
-    assert link_limits(CONFIG, 24, call_ms=call_ms).pacing_ms < 4 < link_limits(CONFIG, 24, call_ms=RAY_CALL_MS).pacing_ms
+    direct, through_ray = link_limits(CONFIG, call_ms=call_ms), link_limits(CONFIG, call_ms=RAY_CALL_MS)
+    assert direct.pacing_ms == through_ray.pacing_ms == CONFIG.link_pacing_ms
+    assert direct.budget_pacing_max_ms < through_ray.budget_pacing_max_ms == CONFIG.link_ray_pacing_max_ms
     edge.peer.close()
     await asyncio.sleep(0)
 

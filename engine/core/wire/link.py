@@ -20,7 +20,8 @@ Pacing. The first record leaves at once, later ones wait until the pacing interv
 reply with records, has passed. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way for
 `park_ms` after a reply with records: so the result of a request (a commit, a delivery) usually finds a parked call, and needs
 neither an empty reply nor a new call. The last parked call is replied to only after two intervals. The interval grows with the
-size of the last batch: under load it adds little to the latency and halves the calls. Records given to `push_latest` (ACKs)
+size of the last batch: under load it adds little to the latency and halves the calls. It also grows while all links of the actor
+together exceed their share of a core (`engine.core.wire.pacing`). Records given to `push_latest` (ACKs)
 wait for the longer interval `lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
 
 When a session ends, records queued or under way are lost at both ends. The caller announces its state again under the next session,
@@ -35,6 +36,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from engine.core.wire.pacing import CallBudget
 from engine.core.wire.records import encode
 
 RESET: Final = b""
@@ -58,7 +60,8 @@ _EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
 class LinkLimits(Struct, frozen=True):
     """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest.
 
-    `pacing_records` more in a batch double the interval that follows it; it stretches to `pacing_max_ms` at most.
+    `pacing_records` more in a batch double the interval that follows it; it stretches to `pacing_max_ms` at most. An exchange takes
+    `call_ms` of CPU at one end; while the actor's budget is exceeded, intervals grow to `budget_pacing_max_ms` at most.
     """
 
     pacing_ms: float
@@ -67,13 +70,20 @@ class LinkLimits(Struct, frozen=True):
     lazy_pacing_ms: float
     park_ms: float
     timeout_ms: float
+    call_ms: float
+    budget_pacing_max_ms: float
     inflight_max: int
     batch_bytes_max: int
     queue_bytes_max: int
 
-    def interval_ms(self, records: int) -> float:
-        """The pacing interval after a batch of this many records, in milliseconds."""
-        return max(self.pacing_ms, min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms))
+    def interval_ms(self, records: int, factor: float) -> float:
+        """The pacing interval after a batch of this many records, in milliseconds; `factor` is the budget's."""
+        grown_ms = min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms)
+        return max(self.pacing_ms, grown_ms, self.budget_ms(factor))
+
+    def budget_ms(self, factor: float) -> float:
+        """The interval that the budget calls for."""
+        return min(self.pacing_ms * factor, self.budget_pacing_max_ms)
 
 
 class LinkOverflow(Exception):
@@ -154,12 +164,12 @@ class _Outbox:
         self.taken = sum([count for count, _ in runs])
         return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join([data for _, data in runs])
 
-    def due_at(self, last_ms: float, limits: LinkLimits, intervals: int = 1) -> float | None:
+    def due_at(self, last_ms: float, limits: LinkLimits, factor: float, intervals: int = 1) -> float | None:
         """When the next batch may leave, `None` when nothing waits. `last_ms` is when the last one did."""
         if self.eager_since is not None:
-            return max(self.eager_since, last_ms + intervals * limits.interval_ms(self.taken))
+            return max(self.eager_since, last_ms + intervals * limits.interval_ms(self.taken, factor))
         if self.latest_since is not None:
-            return max(self.latest_since, last_ms) + limits.lazy_pacing_ms
+            return max(self.latest_since, last_ms) + max(limits.lazy_pacing_ms, limits.budget_ms(factor))
         return None
 
 
@@ -189,14 +199,19 @@ class _InOrder:
 
 
 class Caller:
-    """The calling end of one session. After each event, make the calls that `call` returns. Times are monotonic milliseconds."""
+    """The calling end of one session. After each event, make the calls that `call` returns. Times are monotonic milliseconds.
 
-    __slots__ = ("_inflight", "_last_ms", "_last_records_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
+    Args:
+        budget: of the actor, shared by its links.
+    """
 
-    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+    __slots__ = ("_budget", "_inflight", "_last_ms", "_last_records_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
         self.over = False
         self._limits = limits
+        self._budget = budget
         self._outbox = _Outbox(limits.queue_bytes_max)
         self._replies = _InOrder()
         self._inflight: dict[int, float] = {}
@@ -228,12 +243,13 @@ class Caller:
         if under_way >= self._wanted(now_ms):
             if self._opening:
                 return None
-            due = self._outbox.due_at(self._last_ms, self._limits)
+            due = self._due_at()
             if due is None or due > now_ms or under_way >= self._limits.inflight_max:
                 return None
         seq, self._next = self._next, self._next + 1
         self._inflight[seq] = now_ms
         self._last_ms = now_ms
+        self._budget.spend(self._limits.call_ms, now_ms)
         return seq, self._outbox.take(self._limits.batch_bytes_max)
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
@@ -245,6 +261,10 @@ class Caller:
         if len(data) > _EMPTY_BYTES:
             self._last_records_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
+
+    def _due_at(self) -> float | None:
+        """When the next call with records is due; None if nothing is queued."""
+        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor)
 
     @property
     def _opening(self) -> bool:
@@ -267,18 +287,23 @@ class Caller:
         deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
         if self._opening or len(self._inflight) >= self._limits.inflight_max:
             return deadline
-        due = self._outbox.due_at(self._last_ms, self._limits)
+        due = self._due_at()
         return deadline if due is None else min(due, deadline)
 
 
 class Callee:
-    """The called end of one session. After each event, send the replies that `reply` returns. Times are monotonic milliseconds."""
+    """The called end of one session. After each event, send the replies that `reply` returns. Times are monotonic milliseconds.
 
-    __slots__ = ("_last_ms", "_last_request_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+    Args:
+        budget: of the actor, shared by its links.
+    """
 
-    def __init__(self, session: str, limits: LinkLimits, now_ms: float) -> None:
+    __slots__ = ("_budget", "_last_ms", "_last_request_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+
+    def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
         self._limits = limits
+        self._budget = budget
         self._outbox = _Outbox(limits.queue_bytes_max)
         self._requests = _InOrder()
         self._parked: dict[int, float] = {}
@@ -317,12 +342,13 @@ class Callee:
         del self._parked[seq]
         if self._outbox:
             self._last_ms = now_ms
+        self._budget.spend(self._limits.call_ms, now_ms)
         number, self._next = self._next, self._next + 1
         return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
 
     def _due_at(self) -> float | None:
         """When the next reply with records is due; None if nothing is queued."""
-        return self._outbox.due_at(self._last_ms, self._limits, 1 if len(self._parked) > 1 else 2)
+        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor, 1 if len(self._parked) > 1 else 2)
 
     @property
     def queued_bytes(self) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.wire.link import RESET, Callee, Caller, LinkLimits, LinkOverflow
+from engine.core.wire.pacing import CallBudget
 from engine.core.wire.records import Ack, AckIds, encode
 
 LIMITS = LinkLimits(
@@ -18,6 +19,8 @@ LIMITS = LinkLimits(
     pacing_max_ms=8,
     pacing_records=64,
     lazy_pacing_ms=20,
+    call_ms=0.05,
+    budget_pacing_max_ms=8,
     park_ms=1000,
     timeout_ms=3000,
     inflight_max=8,
@@ -26,13 +29,18 @@ LIMITS = LinkLimits(
 )
 
 
+def unlimited() -> CallBudget:
+    """A budget that is never exceeded."""
+    return CallBudget(1e9)
+
+
 def decoded(batches: list[bytes]) -> list[Any]:
     return [record for batch in batches for record in msgspec.msgpack.decode(batch, type=list[Ack])]
 
 
 def opened(now_ms: float = 0) -> tuple[Caller, Callee]:
     """A session whose first exchange is over, and one call parked."""
-    caller, callee = Caller("edge-0/x", LIMITS, now_ms), Callee("edge-0/x", LIMITS, now_ms)
+    caller, callee = Caller("edge-0/x", LIMITS, now_ms, unlimited()), Callee("edge-0/x", LIMITS, now_ms, unlimited())
     seq, batch = caller.call(now_ms) or pytest.fail("request 0 leaves at once")
     callee.request(seq, batch, now_ms)
     answered, data = callee.reply(now_ms) or pytest.fail("request 0 is answered at once")
@@ -45,7 +53,7 @@ def opened(now_ms: float = 0) -> tuple[Caller, Callee]:
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
 def test_records_arrive_once_and_in_order_both_ways_whatever_order_calls_take(seed: int, count: int) -> None:
     dice = random.Random(seed)
-    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    caller, callee = Caller("s", LIMITS, 0, unlimited()), Callee("s", LIMITS, 0, unlimited())
     requests: list[tuple[int, bytes]] = []
     replies: list[tuple[int, bytes]] = []
     up: list[Any] = []
@@ -105,7 +113,7 @@ def test_a_lazy_record_that_is_promoted_leaves_before_what_follows() -> None:
 
 
 def test_request_0_is_answered_at_once_so_that_the_session_opens() -> None:
-    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    caller, callee = Caller("s", LIMITS, 0, unlimited()), Callee("s", LIMITS, 0, unlimited())
     call = caller.call(0)
     assert call is not None
     callee.request(*call, 0)
@@ -179,7 +187,7 @@ def test_replies_are_an_interval_apart_and_the_last_parked_call_is_kept_for_two(
 
 @pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 3), (65, 4), (1000, 8)])
 def test_the_interval_grows_with_the_batch_that_left_last(records: int, interval_ms: float) -> None:
-    caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0)
+    caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0, unlimited())
     caller.reply(0, bytes(8) + encode([]), 0) if caller.call(0) else pytest.fail("request 0 leaves at once")
     for n in range(records):
         caller.push(Ack(1, n), 10)
@@ -197,7 +205,7 @@ def test_an_empty_reply_does_not_count_for_the_pacing() -> None:
 
 
 def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
-    caller, callee = Caller("s", LIMITS, 0), Callee("s", LIMITS, 0)
+    caller, callee = Caller("s", LIMITS, 0, unlimited()), Callee("s", LIMITS, 0, unlimited())
     caller.push(Ack(1, 1), 0)
     call = caller.call(0)
     assert call is not None
@@ -208,14 +216,14 @@ def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
 
 
 def test_nothing_follows_request_0_before_its_reply() -> None:
-    caller = Caller("s", LIMITS, 0)
+    caller = Caller("s", LIMITS, 0, unlimited())
     assert caller.call(0) is not None
     caller.push(Ack(1, 1), 0)
     assert caller.call(100) is None
 
 
 def test_a_reset_ends_the_session() -> None:
-    caller = Caller("s", LIMITS, 0)
+    caller = Caller("s", LIMITS, 0, unlimited())
     assert caller.call(0) is not None
     assert caller.reply(0, RESET, 1) == []
     assert caller.over
@@ -223,7 +231,7 @@ def test_a_reset_ends_the_session() -> None:
 
 
 def test_a_call_without_an_answer_ends_the_session() -> None:
-    caller = Caller("s", LIMITS, 0)
+    caller = Caller("s", LIMITS, 0, unlimited())
     assert caller.call(0) is not None
     assert caller.check(4000)
     assert not caller.check(4001)
@@ -252,7 +260,7 @@ def test_a_batch_has_a_size_and_an_oversized_record_still_goes() -> None:
 @given(counts=st.lists(st.integers(1, 40), max_size=6), many=st.sampled_from([1, 15, 16, 99, 100, 101, 250]))
 def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: list[int], many: int) -> None:
     limits = msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20)
-    caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
+    caller, callee = Caller("s", limits, 0, unlimited()), Callee("s", limits, 0, unlimited())
     callee.request(*(caller.call(0) or pytest.fail("request 0 leaves at once")), 0)
     sent = 0
     for count in [*counts, many]:
@@ -266,7 +274,7 @@ def test_records_pushed_together_arrive_like_records_pushed_one_by_one(counts: l
 
 def test_large_records_pushed_together_leave_in_batches_of_the_allowed_size() -> None:
     limits = msgspec.structs.replace(LIMITS, batch_bytes_max=8 << 20, queue_bytes_max=256 << 20)
-    caller, callee = Caller("s", limits, 0), Callee("s", limits, 0)
+    caller, callee = Caller("s", limits, 0, unlimited()), Callee("s", limits, 0, unlimited())
     callee.request(*(caller.call(0) or pytest.fail("request 0 leaves at once")), 0)
     caller.reply(*(callee.reply(0) or pytest.fail("request 0 is answered at once")), 0)
     caller.push_all([AckIds(1, ["x" * (64 << 10)])] * 250, 1)
