@@ -6,8 +6,9 @@ and containers with the engine in them start actors soonest, need no package ind
 
 Otherwise the actors get a runtime environment of Ray: this process's package (`py_modules`; Ray takes it to every node that runs one of
 them, also to nodes that join later), and the dependencies that some node lacks or has in versions that are not allowed (`pip`, in the
-versions that this process has, from the index that pip on the node is set to). A job that was submitted with a runtime environment of its
-own has its package on the nodes already, because what looks on a node has the environment of the job too.
+versions that this process has, from the index that pip on the node is set to; then every node needs `virtualenv`, a part of `ray[default]`,
+and the first start takes a minute). A job that was submitted with a runtime environment of its own has its package on the nodes already,
+because what looks on a node has the environment of the job too.
 """
 
 from __future__ import annotations
@@ -37,13 +38,22 @@ class NodePackages(Struct, frozen=True):
 
 
 def requirements() -> list[Requirement]:
-    """The engine's dependencies, without Ray, which is the node's own; none when this package is not installed as a distribution."""
+    """The engine's dependencies, without Ray, which is the node's own; none when this package is not installed as a distribution.
+
+    What an extra of a dependency brings (`redis[hiredis]`) is among them, since a node may have the one without the other.
+    """
+    direct = [one for one in _requirements_of(DISTRIBUTION, "") if one.name != "ray"]
+    return direct + [more for one in direct for extra in sorted(one.extras) for more in _requirements_of(one.name, extra)]
+
+
+def _requirements_of(distribution: str, extra: str) -> list[Requirement]:
+    """What a distribution needs, for "", or what one of its extras adds to that."""
     try:
-        texts = importlib.metadata.requires(DISTRIBUTION) or []
+        found = [Requirement(text) for text in importlib.metadata.requires(distribution) or []]
     except importlib.metadata.PackageNotFoundError:
         return []
-    found = [Requirement(text) for text in texts]
-    return [one for one in found if one.name != "ray" and (one.marker is None or one.marker.evaluate({"extra": ""}))]
+    wanted = [one for one in found if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return [one for one in wanted if not extra or (one.marker is not None and not one.marker.evaluate({"extra": ""}))]
 
 
 def look_here(names: Sequence[str]) -> tuple[str, dict[str, str]]:

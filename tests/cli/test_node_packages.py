@@ -65,4 +65,5 @@ def test_dependencies_that_a_node_lacks_or_has_too_old_or_too_new_are_installed_
 def test_the_dependencies_are_those_of_the_project_without_ray_and_without_those_of_its_tests() -> None:
     names = {one.name for one in requirements()}
     assert {"msgspec", "redis", "uvloop", "starlette"} <= names
+    assert {"hiredis", "cryptography"} <= names, "of the extras that the engine asks for"
     assert not {"ray", "pytest", "Django"} & names

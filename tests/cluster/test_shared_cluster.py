@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -125,3 +126,13 @@ def test_an_engine_that_would_be_in_the_way_of_another_is_refused_and_the_other_
     assert "Traceback" not in str(ended.value)
     status = one.status_when(lambda status: bool(status["ready"]))
     assert {row["pid"] for kind in ("edges", "shards") for row in status[kind]} | {status["controller"]["pid"]} == before
+
+
+def test_actors_that_start_where_no_key_is_left_are_handed_it(cluster: SharedCluster, one: RunningEngine) -> None:
+    before = one.status_when(lambda status: bool(status["ready"]))
+    for path in (cluster.folder / "ray").rglob("key"):
+        path.unlink(missing_ok=True)
+    ended = {before["controller"]["pid"], before["shards"][0]["pid"]}
+    for pid in ended:
+        os.kill(pid, signal.SIGKILL)
+    one.status_when(lambda status: status["ready"] and not ended & {status["controller"]["pid"], status["shards"][0]["pid"]})
