@@ -6,8 +6,9 @@ One event loop, so calls of the core never overlap:
     slots    reads the slot map periodically, and at once when a shard opens a link
     links    a server for edges and shards
 
-Start, also after a crash: take a new epoch, which fences older incarnations, read the slot map, then serve. Timers due soon are read
-ahead from then on, oldest first. An incarnation that is fenced ends its process.
+Start, also after a crash: take a new epoch, which fences older incarnations, read the slot map, count what an older version has stored for
+its tenants (once, some seconds per million timers), then serve. Timers due soon are read ahead from then on, oldest first. An incarnation
+that is fenced ends its process.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class Scheduler(Server):
         self._store = TimerStore(self._client, config, partitions_of(self._index, config.schedulers))
         slots = await self._retry_storage(lambda: require_slot_map(self._client))
         await self._retry_storage(self._store.take_over)
+        await self._retry_storage(self._store.count)
         self._core = SchedulerCore(config, self._index, slots, self._now_ms(), self._store.claimed)
         self._links = LinkServer(
             wire.to_scheduler,

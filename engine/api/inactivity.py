@@ -24,9 +24,9 @@ from msgspec import Struct
 
 from engine.core.model.routing import mailbox_key, timer_id
 from engine.core.rules.rules import Notification, Rules
-from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED
+from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED, USERS_FULL, USERS_FULL_RETRY_MS
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, too_many_requests, unavailable, whole_seconds
 from engine.publish.drafts import Draft
 from engine.publish.results import ItemResult, blank_result, timer_of
 
@@ -125,6 +125,8 @@ def split(notifications: Sequence[Notification], drafts: Sequence[Draft]) -> tup
 
 
 def _refused(status: int, detail: str) -> Problem:
+    if detail == USERS_FULL:
+        return over_quota("tenant_users_max", detail, whole_seconds(USERS_FULL_RETRY_MS))
     if status == OVERLOADED:
         return too_many_requests(detail or "a limit is reached", RETRY_AFTER_S)
     return unavailable(detail or "durable storage did not answer", RETRY_AFTER_S)

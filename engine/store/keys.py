@@ -195,6 +195,16 @@ def timer_young_key(partition: int) -> str:
     return f"{{t{partition}}}young"
 
 
+def timer_counted_key(partition: int) -> str:
+    """String: there once all timers of the partition are counted for their tenants."""
+    return f"{{t{partition}}}counted"
+
+
+def timer_unpaged_key(partition: int) -> str:
+    """Set: mailbox keys of users who have timers and no page, and are counted as users of their tenants for these."""
+    return f"{{t{partition}}}unpaged"
+
+
 def timer_epoch_key(partition: int) -> str:
     """String: epoch of the scheduler that owns the partition; writes with an older one are rejected."""
     return f"{{t{partition}}}epoch"

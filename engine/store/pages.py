@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from engine.core.journal.journal_records import MailboxPage, Spill
 from engine.core.journal.salvage import page_with, read_page, salvage_page
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import partition_of_slot, slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import (
     floor_key,
@@ -23,6 +23,8 @@ from engine.store.keys import (
     slot_mark_key,
     subscribers_prefix,
     tenants_key,
+    timer_unpaged_key,
+    timer_user_prefix,
     topics_key,
     windows_key,
 )
@@ -235,4 +237,6 @@ def _keys_of(slot: int) -> list[str]:
     """The keys of a script run beside its streams."""
     of_tenants = [tenants_key(figure) for figure in ("users", "stored_bytes", "topics")]
     of_slot = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)]
-    return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, subscribers_prefix()]
+    partition = partition_of_slot(slot)
+    of_timers = [timer_user_prefix(partition), timer_unpaged_key(partition)]
+    return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, subscribers_prefix(), *of_timers]

@@ -12,15 +12,16 @@ from typing import Any, Final, Literal
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from engine.core.model.routing import partition_of_slot
 from engine.errors import StorageUnavailable
-from engine.store.keys import COUNTED, held_key, offline_prefix, page_key, subscribers_prefix, tenants_key
+from engine.store.keys import COUNTED, held_key, offline_prefix, page_key, subscribers_prefix, tenants_key, timer_unpaged_key
 from engine.store.lua import Script
 
 Figure = Literal["users", "stored_bytes", "topics", "signal_names"]
 
 FIGURES: Final[tuple[Figure, ...]] = ("users", "stored_bytes", "topics", "signal_names")
-"""`users`: who have a page; `stored_bytes`: of their pages and offline streams; `topics`: different ones that users are subscribed to;
-`signal_names`: names of counter signals."""
+"""`users`: who have a page or timers; `stored_bytes`: of their pages, offline streams and timers; `topics`: different ones that users are
+subscribed to; `signal_names`: names of counter signals."""
 
 _COUNT = Script("slot_count")
 
@@ -79,6 +80,7 @@ class TenantUsage:
             if counted:
                 continue
             keys = [page_key(slot), held_key(slot), tenants_key("users"), tenants_key("stored_bytes")]
+            keys.append(timer_unpaged_key(partition_of_slot(slot)))
             calls.append((keys, [offline_prefix(slot)]))
             pages += count
             if pages >= _PAGES:

@@ -3,7 +3,8 @@
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
 timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
 tombstones of fired and cancelled timers, the epoch that fences older schedulers, the claim horizon and its exceptions
-(`engine.core.scheduler.claim_horizon`). The due time in the sorted set is authoritative: moving a timer does not rewrite its record.
+(`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative: moving a timer
+does not rewrite its record.
 
 A turn is one script run per partition, all partitions in one round trip. A turn may be repeated: a scheduled id is stored once, a
 cancelled one stays cancelled, removing an absent timer changes nothing.
@@ -13,13 +14,20 @@ script may access both on a Redis Cluster. Therefore two steps: store the id, wi
 A crash in between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects
 this and stores the timer under the scheduled id in the key, so a publish that is repeated until it is answered is stored exactly once.
 For this the tombstones must outlive the ids (checked in `engine.config`).
+
+Timers count for their tenants (`engine.store.tenant_usage`) from the turn that stores them to the turn that removes them: cancelled, fired
+or erased. A fired timer is removed when the shard's journal has the message, which counts with its page at the next checkpoint: for these
+seconds it counts nowhere, and never twice. A user is counted once, for a page or else for timers: first by the turn that stores a timer
+for a user without a page; then by the checkpoint that writes the page; by the turns again when the page is deleted before the last timer.
+Timers in quarantine count on: they are still stored, and whose they are may not be readable.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import redis.asyncio as redis
@@ -29,6 +37,7 @@ from engine.config import Config
 from engine.core.commit.group import NEVER, idempotency_value
 from engine.core.journal.stored_formats import decode_timer, encode_timer
 from engine.core.model.constants import AT_MAX_MS
+from engine.core.model.routing import slot_of, split_key, topic_of
 from engine.core.scheduler.scheduler_events import ReadTimers, Request, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
     ALREADY_FIRED,
@@ -42,6 +51,8 @@ from engine.core.wire.records import (
     SUPPRESSED,
     UNAVAILABLE,
     UNREADABLE,
+    USERS_FULL,
+    USERS_FULL_RETRY_MS,
     Cancel,
     CancelAll,
     Inspect,
@@ -55,14 +66,18 @@ from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
+    page_key,
+    tenants_key,
     timer_cancelled_key,
     timer_claimed_key,
     timer_collapse_key,
+    timer_counted_key,
     timer_due_key,
     timer_epoch_key,
     timer_fired_key,
     timer_key,
     timer_quarantine_key,
+    timer_unpaged_key,
     timer_user_prefix,
     timer_young_key,
 )
@@ -77,6 +92,9 @@ _TURN = Script("fenced/timers_turn")
 _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("idempotency_release")
 
+_COUNT = Script("fenced/timers_count")
+
+_TENANTS_KEYS: Final = (tenants_key("users"), tenants_key("stored_bytes"))
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
 
 
@@ -91,6 +109,14 @@ def _storage(what: str) -> Iterator[None]:
 _TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"
 _TOO_MANY_RETRY_MS: Final = 60_000
 """Storage does not know when one of them fires. A minute is short against a night of quiet hours, and cuts retries."""
+
+
+TIMER_BYTES: Final = 256
+"""What a timer takes in Redis beside its record, as it is counted: 230 to 310 bytes for its scheduled id in two or three indexes. Fixed for
+the life of a cluster: what is subtracted when a timer goes must be what was added when it came."""
+
+_COUNTED_TIMERS: Final = 200
+"""Timers of an older version that are read, or users that are counted, in one round trip."""
 
 
 class _TurnEntry:
@@ -163,6 +189,48 @@ class TimerStore:
         await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
         return done
 
+    async def count(self) -> None:
+        """Count for their tenants the timers that an older version has stored. Once, after `take_over` and before anything else: nobody
+        changes them meanwhile. Idempotent.
+
+        Raises:
+            Fenced, DataLost, StorageUnavailable: as `apply`; repeat it after the last.
+        """
+        with _storage("counted timers"):
+            pipeline = self._client.pipeline(transaction=False)
+            for partition in self._partitions:
+                pipeline.get(timer_counted_key(partition))
+            counted = await pipeline.execute()
+        for partition in (partition for partition, done in zip(self._partitions, counted, strict=True) if done is None):
+            users, held = await self._stored(partition)
+            words = [word for key in users for word in (key, page_key(slot_of(key)))]
+            for at in range(0, len(words), 2 * _COUNTED_TIMERS):
+                await self._count(partition, words[at : at + 2 * _COUNTED_TIMERS])
+            await self._count(partition, [], held)
+
+    async def _stored(self, partition: int) -> tuple[set[str], Counter[str]]:
+        """The mailbox keys of users who have timers, and the bytes of each tenant's timers."""
+        users: set[str] = set()
+        held: Counter[str] = Counter()
+        first = 0
+        with _storage("timers to count"):
+            while sids := await self._client.zrange(timer_due_key(partition), first, first + _COUNTED_TIMERS - 1):
+                records: list[Any] = await self._client.hmget(timer_key(partition), cast("list[bytes]", sids))
+                for packed in records:
+                    with suppress(*UNREADABLE):  # goes to the quarantine when it is due
+                        if packed is not None:
+                            key = decode_timer(packed).key
+                            held[split_key(key)[0]] += len(packed) + TIMER_BYTES
+                            if topic_of(key) is None:
+                                users.add(key)
+                first += len(sids)
+        return users, held
+
+    async def _count(self, partition: int, users: Sequence[str], held: Counter[str] | None = None) -> None:
+        keys = [timer_epoch_key(partition), timer_unpaged_key(partition), timer_counted_key(partition), *_TENANTS_KEYS]
+        args = [self.epoch, len(users), *users, *(word for pair in (held or {}).items() for word in pair)]
+        await _COUNT.run(self._client, keys, args)
+
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
     async def _take_ids(self, entries: Sequence[_TurnEntry]) -> None:
         """Store the callers' ids, and answer or redirect the requests whose id another publish has stored."""
@@ -207,21 +275,8 @@ class TimerStore:
 
     # -- The script. ---------------------------------------------------------------------------------------------------
     def _call(self, part: StoreWork, entries: Sequence[_TurnEntry], now_ms: int) -> tuple[list[str], list[Any]]:
-        keys = [
-            timer_epoch_key(part.partition),
-            timer_due_key(part.partition),
-            timer_key(part.partition),
-            timer_fired_key(part.partition),
-            timer_cancelled_key(part.partition),
-            timer_user_prefix(part.partition),
-            timer_collapse_key(part.partition),
-            timer_claimed_key(part.partition),
-            timer_young_key(part.partition),
-        ]
         open_entries = [entry for entry in entries if entry.answer is None]
-        forget_at_ms = now_ms + self._config.fired_tombstone_s * 1000
-        args: list[Any] = [self.epoch, now_ms, part.claimed_ms, forget_at_ms, self._config.timers_per_user_max]
-        args += [part.claim_ms, len(part.fired), len(part.moved), len(open_entries)]
+        args = [*self._head(part, now_ms), len(open_entries)]
         for pair in part.fired.items():
             args += pair
         for sid, move in part.moved.items():
@@ -230,7 +285,14 @@ class TimerStore:
             args += _request_args(entry, self._config)
         if part.page is not None:
             args += [*part.page.after, part.page.until_ms, part.page.limit, part.page.bytes_max]
-        return keys, args
+        return _keys_of(part.partition), args
+
+    def _head(self, part: StoreWork, now_ms: int) -> list[Any]:
+        """The arguments before the number of requests."""
+        config = self._config
+        forget_at_ms = now_ms + config.fired_tombstone_s * 1000
+        limits = (config.timers_per_user_max, config.tenant_users_max, TIMER_BYTES)
+        return [self.epoch, now_ms, part.claimed_ms, forget_at_ms, *limits, part.claim_ms, len(part.fired), len(part.moved)]
 
     def _done(self, part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
         _, stored, replies, page, more, moved, claimed_ms, young = reply
@@ -251,6 +313,23 @@ class TimerStore:
             keys = [key_of(partition) for key_of in of_partition]
             calls.append((keys, [self.epoch, *unreadable]))
         await _QUARANTINE.run_many(self._client, calls)
+
+
+def _keys_of(partition: int) -> list[str]:
+    """The keys of a turn."""
+    return [
+        timer_epoch_key(partition),
+        timer_due_key(partition),
+        timer_key(partition),
+        timer_fired_key(partition),
+        timer_cancelled_key(partition),
+        timer_user_prefix(partition),
+        timer_collapse_key(partition),
+        timer_claimed_key(partition),
+        timer_young_key(partition),
+        timer_unpaged_key(partition),
+        *_TENANTS_KEYS,
+    ]
 
 
 def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
@@ -275,7 +354,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
     if isinstance(request, Schedule):
         timer = entry.timer
         assert timer is not None
-        return ("S", timer.sid, timer.key, timer.due_ms, encode_timer(timer), timer.envelope.collapse)
+        return ("S", timer.sid, timer.key, timer.due_ms, encode_timer(timer), timer.envelope.collapse, page_key(slot_of(timer.key)))
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
     if isinstance(request, CancelAll):
@@ -308,6 +387,8 @@ def _settle_schedule(entry: _TurnEntry, request: Schedule, timer: Timer, reply: 
         entry.settle(status, [timer], detail)
     elif word == b"limit":
         entry.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
+    elif word == b"users":
+        entry.settle(OVERLOADED, detail=USERS_FULL, retry_ms=USERS_FULL_RETRY_MS)
     elif word == b"present":
         entry.settle(status, _read_all([timer.sid.encode(), *reply[1:]], quarantined), detail)
     else:  # fired or cancelled since: a duplicate of the first

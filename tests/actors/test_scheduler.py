@@ -24,7 +24,9 @@ from engine.core.model.routing import spread, timer_id
 from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.store.keys import slots_key, timer_key
+from tests.support.edge_world import edge_world
 from tests.support.redis_server import RedisServer, start_redis
+from tests.support.tenant_recount import counted, recount
 from tests.support.waiting import until
 
 KEY = "default:ann"
@@ -49,12 +51,14 @@ class Peer:
         self.link = LinkCaller(RayPeer(Handle(scheduler)), name, decoder, config, on_records=self._on_records, on_reset=lambda: None)
         self.task = asyncio.create_task(self.link.run())
         self.confirms = True
+        self.pass_on: Callable[[list[Any]], object] = lambda _records: None
 
     def _on_records(self, records: list[Any]) -> None:
         for record in records:
             self.records.append((now_ms(), record))
             if isinstance(record, Fire) and self.confirms:
                 self.link.send(FireDone([timer.sid for timer in record.timers]))
+        self.pass_on(records)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [record for _, record in self.records if type(record) is kind]
@@ -228,3 +232,55 @@ async def test_an_idle_scheduler_hardly_wakes(redis_server: RedisServer, redis_c
         began = time.monotonic()
         await until(lambda: time.monotonic() - began > 2)
         assert wakes <= 10
+
+
+async def test_over_http_delayed_messages_use_a_tenant_s_quotas_up_and_cancelling_or_erasing_gives_room_again(
+    redis_server: RedisServer, redis_client: Redis
+) -> None:
+    quotas = {"tenant_stored_bytes_max": 4000, "tenant_users_max": 2}
+    async with (
+        world(redis_server, **quotas) as engine,
+        edge_world(storage=redis_client, **quotas) as http,
+        http.http(tenant="small") as small,
+        http.http(tenant="other") as other,
+    ):
+        edge, _ = await engine.connect()
+        edge.pass_on = lambda records: http.gateway.from_scheduler(0, records)
+        http.scheduler.take = edge.link.send  # type: ignore[method-assign]
+
+        async def publish(tenant: Any, user: str, size: int) -> tuple[int, str, list[Any]]:
+            item = {"user": user, "type": "test.event", "delay": 3600, "data": "x" * size}
+            await http.gateway.tenant_quotas.read()  # as each second
+            answer = await tenant.post("/v1/notifications", json=item)
+            found = answer.json()
+            assert answer.status_code == 202 or int(answer.headers.get("retry-after", 0)) >= 1, answer.text
+            return answer.status_code, found.get("quota", ""), found["results"] if answer.status_code == 202 else []
+
+        status, _, results = await publish(small, "u1", 2000)
+        assert (status, (await publish(small, "u2", 10))[0]) == (202, 202)
+        assert (await publish(small, "u3", 10))[:2] == (429, "tenant_users_max")
+        assert (await publish(small, "u2", 1000))[0] == 202
+        assert (await publish(small, "u2", 10))[:2] == (429, "tenant_stored_bytes_max")
+        assert (await publish(other, "u3", 10))[0] == 202
+        assert (await counted(redis_client, "small"))["stored_bytes"] >= 4000
+        assert await counted(redis_client, "small") == await recount(redis_client, "small")
+        assert (await small.get("/v1/status")).json()["users"] == 2
+        assert (await small.delete(f"/v1/scheduled/{results[0]['scheduled_id']}")).status_code == 200
+        assert (await publish(small, "u3", 10))[0] == 202
+        for user in ("u2", "u3"):
+            assert (await small.delete(f"/v1/users/{user}")).status_code == 204
+        assert not any((await counted(redis_client, "small")).values())
+
+
+async def test_timers_of_an_older_version_are_counted_before_the_scheduler_serves(redis_server: RedisServer, redis_client: Redis) -> None:
+    async with world(redis_server) as engine:
+        edge, _ = await engine.connect()
+        await engine.schedule(edge, "a", now_ms() + 60_000)
+        figures = await counted(redis_client, "default")
+        assert figures == await recount(redis_client, "default")
+        await engine.end()
+        await redis_client.delete(*await redis_client.keys("{t*}counted"), *await redis_client.keys("{t*}unpaged"))
+        await redis_client.delete(*await redis_client.keys("{tenants}*"))
+        engine.begin()
+        await engine.connect()
+        assert await counted(redis_client, "default") == figures

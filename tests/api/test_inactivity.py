@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,17 @@ async def test_an_event_is_refused_when_every_timer_that_should_follow_is_gone_a
         assert "Retry-After" in refused.headers
         asked = [record.timer.sid for record in world.scheduler.received]
         assert len(set(asked)) == len(asked) == 3, "a new timer at each try"
+
+
+async def test_an_event_whose_timer_would_make_one_user_too_many_is_refused_by_the_quota_s_name(
+    inactivity_rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge_world(rules_path=str(inactivity_rules)) as world, world.http("shop") as client:
+        full = partial(wire.TimerAnswer, status=wire.OVERLOADED, detail=wire.USERS_FULL)
+        monkeypatch.setattr(world.scheduler, "_answer", lambda record: full(record.ref))
+        refused = await client.post("/v1/events", json={"type": "page1", "user": "u1"})
+        assert (refused.status_code, refused.json()["quota"]) == (429, "tenant_users_max")
+        assert int(refused.headers["Retry-After"]) >= 1
 
 
 @pytest.mark.parametrize(("status", "code"), [(wire.OVERLOADED, 429), (wire.UNAVAILABLE, 503)])

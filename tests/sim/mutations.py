@@ -106,6 +106,23 @@ def timers_take_writes_of_an_old_epoch() -> Any:
     return rewritten(timer_store._TURN, (b"if epoch ~= ARGV[1] then", b"if false then"))
 
 
+# -- What tenants have in storage. -------------------------------------------------------------------------------------
+@mutation
+def a_repeated_turn_counts_its_timers_again() -> Any:
+    present = b"    note_young(sid, present_due or 0)\n"
+    return rewritten(timer_store._TURN, (present, present + b"    more_bytes['t'] = (more_bytes['t'] or 0) + #packed\n"))
+
+
+@mutation
+def timers_that_fired_still_count() -> Any:
+    return rewritten(timer_store._TURN, (b"          more_bytes[tenant] = (more_bytes[tenant] or 0) - #packed - timer_bytes\n", b""))
+
+
+@mutation
+def a_user_with_timers_is_counted_again_with_the_page() -> Any:
+    return rewritten(pages._CHECKPOINT, (b"count_user(name, 1 - redis.call('SREM', unpaged_key, name))", b"count_user(name, 1)"))
+
+
 # -- The order of commit, answer and delivery (invariants 1 and 2). ----------------------------------------------------
 @mutation
 def publishers_are_answered_before_the_commit() -> Any:

@@ -265,6 +265,10 @@ class MiniRedis:
         """In order, where a real server has none."""
         return sorted(self._get(key, set) or ())
 
+    def cmd_smismember(self, key: bytes, *members: bytes) -> list[int]:
+        value = self._get(key, set) or ()
+        return [int(member in value) for member in members]
+
     def cmd_hstrlen(self, key: bytes, field: bytes) -> int:
         return len(self.cmd_hget(key, field) or b"")
 

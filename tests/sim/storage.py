@@ -221,6 +221,9 @@ class Client:
     async def srem(self, key: str, *members: str) -> Any:
         return await self.execute_command("SREM", key, *members)
 
+    async def zrange(self, key: str, start: int, end: int) -> Any:
+        return await self.execute_command("ZRANGE", key, start, end)
+
     async def zadd(self, key: str, scores: Mapping[Any, float], *, nx: bool = False) -> Any:
         pairs = [part for member, score in scores.items() for part in (score, member)]
         return await self.execute_command("ZADD", key, *(("NX",) if nx else ()), *pairs)

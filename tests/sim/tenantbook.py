@@ -1,18 +1,30 @@
-"""What tenants have in storage is counted exactly: the figures are those of the pages that are there, after every script and any crash."""
+"""What tenants have in storage is counted exactly: the figures are those of the pages and timers that are there, after every script and
+any crash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.core.journal.stored_formats import decode_page
-from engine.core.model.routing import slot_of, split_key
-from engine.store.keys import COUNTED, held_key, page_key, subscribers_prefix, tenants_key, topics_key
+from engine.core.journal.stored_formats import decode_page, decode_timer
+from engine.core.model.routing import TIMER_PARTITIONS, partition_of, slot_of, split_key, topic_of
+from engine.store.keys import (
+    COUNTED,
+    held_key,
+    page_key,
+    subscribers_prefix,
+    tenants_key,
+    timer_counted_key,
+    timer_key,
+    timer_unpaged_key,
+    topics_key,
+)
+from engine.store.timer_store import TIMER_BYTES
 from tests.sim.known import Violation
 from tests.sim.redis import MiniRedis
 
 
 def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = False) -> None:
-    """Compare the figures with what these users have, all that there are. `counted`: every slot of theirs must be.
+    """Compare the figures with what these users have, all that there are. `counted`: every slot of theirs, and every partition, must be.
 
     Raises:
         Violation: a figure is wrong.
@@ -37,6 +49,10 @@ def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = Fal
             continue
         users[tenant] = users.get(tenant, 0) + (page is not None)
         stored[tenant] = stored.get(tenant, 0) + len(page or b"") + int(server.cmd_hget(held, name) or 0)
+    for key, timer_bytes in _check_partitions(server, counted=counted).items():
+        tenant = split_key(key)[0]
+        stored[tenant] = stored.get(tenant, 0) + timer_bytes
+        users[tenant] = users.get(tenant, 0) + _check_unpaged(server, key)
     for tenant, of_tenant in subscribers.items():
         hash_key = (subscribers_prefix() + tenant).encode()
         names = server.cmd_hkeys(hash_key)
@@ -52,3 +68,32 @@ def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = Fal
             score = server.cmd_zscore(tenants_key(figure).encode(), tenant.encode())
             if int(score or 0) != amount:
                 raise Violation(f"{tenant} has {amount} {figure} in storage, and {score!r} are counted")
+
+
+def _check_partitions(server: MiniRedis, *, counted: bool) -> dict[str, int]:
+    """The bytes of each mailbox key's timers. Raises Violation when users without timers are counted for some."""
+    found: dict[str, int] = {}
+    for partition in range(TIMER_PARTITIONS):
+        if counted and not server.cmd_exists(timer_counted_key(partition).encode()):
+            raise Violation(f"timer partition {partition} was never counted")
+        there: dict[str, int] = {}
+        for packed in server.cmd_hscan(timer_key(partition).encode(), b"0")[1][1::2]:
+            key = decode_timer(packed).key
+            there[key] = there.get(key, 0) + len(packed) + TIMER_BYTES
+        unpaged = {key.decode() for key in server.cmd_smembers(timer_unpaged_key(partition).encode())}
+        if unpaged - there.keys():
+            raise Violation(f"{unpaged} are counted for timers, and there are only those of {there.keys()}")
+        found |= there
+    return found
+
+
+def _check_unpaged(server: MiniRedis, key: str) -> bool:
+    """Whether the user of these timers is counted for them. Raises Violation when there is a page that counts too, or none."""
+    name, slot = key.encode(), slot_of(key)
+    unpaged = name in server.cmd_smembers(timer_unpaged_key(partition_of(key)).encode())
+    has_page = bool(server.cmd_hexists(page_key(slot).encode(), name))
+    if unpaged and has_page and server.cmd_hexists(held_key(slot).encode(), COUNTED.encode()):
+        raise Violation(f"{key} is counted twice, for a page and for timers", key)
+    if not unpaged and not has_page and topic_of(key) is None:
+        raise Violation(f"{key} has timers, and is not counted as a user", key)
+    return unpaged

@@ -119,8 +119,21 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
-        partition = ("te", "due", "timer", "fired", "cancelled", "user:", "collapse", "claimed", "young")
-        head = ("EVAL", turn, 9, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, NOW_MS + 2000)
+        partition = (
+            "te",
+            "due",
+            "timer",
+            "fired",
+            "cancelled",
+            "user:",
+            "collapse",
+            "claimed",
+            "young",
+            "unpaged",
+            "users",
+            "bytes",
+        )
+        head = ("EVAL", turn, 12, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, 2, 256, NOW_MS + 2000)
         return (*head, done, 0, len(requests), *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
@@ -132,10 +145,14 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("EVAL", append, 3, "e", "h", "j", 6, 2, b"\x93", 600_000, "7-1"),
         ("XRANGE", "j", "-", "+"),
         ("SET", "te", 7),
-        one_turn(0, [("S", "3-a", "t:u", NOW_MS + 5, packed, ""), ("S", "3-b", "t:u", NOW_MS + 5, other, "")], 10),
+        one_turn(0, [("S", "3-a", "t:u", NOW_MS + 5, packed, "", "page"), ("S", "3-b", "t:u", NOW_MS + 5, other, "", "page")], 10),
         one_turn(0, [("L", "", "t:u", 10, 4096, 0), ("M", "3-b", "t", NOW_MS + 7, 0, 0)]),
+        ("ZSCORE", "users", "t"),
+        ("ZSCORE", "bytes", "t"),
         one_turn(1, [("C", "3-b", "wrong", 0, 0, 0)], 1, fired=("3-a", "")),
         one_turn(0, [("C", "3-b", "t", 0, 0, 0), ("I", "3-a", "t", 0, 0, 0)]),
+        ("ZSCORE", "users", "t"),
+        ("ZSCORE", "bytes", "t"),
         ("ZRANGE", "due", 0, -1, "WITHSCORES"),
         ("ZRANGE", "fired", 0, -1),
         ("HLEN", "timer"),

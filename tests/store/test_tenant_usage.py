@@ -8,17 +8,31 @@ from random import Random
 import pytest
 from redis.asyncio import Redis
 
+from engine.config import Config
 from engine.core.journal.journal_records import removal_of, restore, spill_of
 from engine.core.mailbox.mailbox import Mailbox, Message
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_of, slot_of, timer_id
+from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
+from engine.core.wire.records import OVERLOADED, SCHEDULED, USERS_FULL, Cancel, CancelAll, ListTimers, Reschedule, Schedule, Timer
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
-from engine.store.keys import held_key, offline_key, tenants_key, topics_key
+from engine.store.keys import (
+    held_key,
+    offline_key,
+    tenants_key,
+    timer_counted_key,
+    timer_due_key,
+    timer_key,
+    timer_unpaged_key,
+    timer_user_prefix,
+    topics_key,
+)
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.tenant_usage import TenantUsage
+from engine.store.timer_store import TIMER_BYTES, TimerStore
 from tests.support.mailboxes import mailbox
 from tests.support.recorded_runs import recorded_runs
 from tests.support.tenant_recount import counted, recount
@@ -139,6 +153,187 @@ async def test_what_an_older_version_has_stored_is_counted_once_when_a_shard_beg
     bob = restore("t:bob", (await pages.read(["t:bob"]))["t:bob"], NOW_MS)
     await pages.write([spill_of(bob)], NOW_MS)
     assert await counted(redis_client, "t") == await recount(redis_client, "t")
+
+
+# -- Timers. -----------------------------------------------------------------------------------------------------------
+async def timers_of(client: Redis, **settings: int) -> TimerStore:
+    """Of a scheduler that owns all partitions, which are counted."""
+    store = TimerStore(client, Config(**settings), range(TIMER_PARTITIONS))
+    await store.take_over()
+    await store.count()
+    return store
+
+
+def timer(key: str, unique: str, size: int = 10) -> Timer:
+    return Timer(
+        timer_id(key, f"{key}-{unique}"), key, NOW_MS + 60_000, NOW_MS, 60_000, Envelope(unique, b"12345678", 1, True, b"x" * size)
+    )
+
+
+async def turn(store: TimerStore, key: str, *requests: object, fired: dict[str, str] | None = None, repeat: bool = False) -> list[int]:
+    """The statuses of a turn of this key's partition."""
+    work = StoreWork(partition_of(key), 0, fired or {}, [StoreRequest(request, repeat) for request in requests])  # type: ignore[arg-type]
+    return [answer.status for answer in (await store.apply([work], NOW_MS))[0].answers]
+
+
+async def test_a_delayed_message_counts_from_its_acceptance_until_it_is_moved_no_more_and_cancelled(redis_client: Redis) -> None:
+    store = await timers_of(redis_client)
+    one, other = timer("t:ann", "1"), timer("t:ann", "2", 500)
+    for _ in range(2):  # as after an answer that was lost
+        await turn(store, "t:ann", Schedule(1, False, one), Schedule(2, False, other))
+        figures = await counted(redis_client, "t")
+        assert figures == await recount(redis_client, "t")
+        assert figures["users"] == 1
+        assert figures["stored_bytes"] > 500 + 2 * TIMER_BYTES
+    await turn(store, "t:ann", Reschedule(1, "t", one.sid, NOW_MS + 90_000))
+    assert await counted(redis_client, "t") == figures
+    for _ in range(2):
+        await turn(store, "t:ann", Cancel(1, "t", one.sid), repeat=True)
+        assert await counted(redis_client, "t") == await recount(redis_client, "t")
+    assert (await counted(redis_client, "t"))["users"] == 1
+    await turn(store, "t:ann", CancelAll(1, "t:ann"))
+    assert await redis_client.keys("*tenants*") == []
+    assert await redis_client.keys("*unpaged") == []
+
+
+async def test_a_delayed_message_to_a_topic_or_to_everyone_takes_bytes_and_makes_no_user(redis_client: Redis) -> None:
+    store = await timers_of(redis_client, tenant_users_max=1)
+    for key in (audience_key("t", "team"), audience_key("t", "")):
+        assert await turn(store, key, Schedule(1, False, timer(key, "1"))) == [SCHEDULED]
+    figures = await counted(redis_client, "t")
+    assert (figures, figures["users"]) == (await recount(redis_client, "t"), 0)
+
+
+async def test_a_user_is_counted_once_for_a_page_and_for_timers_whichever_comes_or_goes_first(redis_client: Redis) -> None:
+    (pages, _), store = await stores_of(redis_client), await timers_of(redis_client)
+    box, number = Mailbox("t:ann", NOW_MS), 0
+
+    async def step(what: str) -> None:
+        nonlocal number
+        if what == "page":
+            append(box, 100)
+            await pages.write([spill_of(box)], NOW_MS)
+            box.spilled = box.head
+        elif what == "no page":
+            box.erase()
+            await pages.write([removal_of(box, NOW_MS)], NOW_MS)
+        elif what == "timer":
+            number += 1
+            await turn(store, box.key, Schedule(1, False, timer(box.key, str(number))))
+        elif what == "fires":
+            await turn(store, box.key, fired={timer(box.key, str(number)).sid: box.key})
+        assert await counted(redis_client, "t") == await recount(redis_client, "t"), what
+
+    for way in (
+        ("timer", "page", "fires", "no page"),
+        ("timer", "page", "no page", "fires"),
+        ("page", "timer", "no page", "fires"),
+        ("page", "timer", "fires", "no page"),
+        ("timer", "fires", "page", "no page"),
+    ):
+        for what in way:
+            await step(what)
+        assert not any((await counted(redis_client, "t")).values()), way
+
+
+async def test_a_new_user_of_a_tenant_that_has_as_many_as_it_may_gets_no_timer_and_the_others_do(redis_client: Redis) -> None:
+    (pages, _), store = await stores_of(redis_client), await timers_of(redis_client, tenant_users_max=2)
+    await pages.write([spill_of(mailbox(NOW_MS, 1, key="t:ann"))], NOW_MS)
+    taken = next(key for key in (f"t:u{n}" for n in range(1000)) if partition_of(key) == partition_of("t:ann"))
+    new = next(key for key in (f"t:v{n}" for n in range(1000)) if partition_of(key) == partition_of("t:ann"))
+    work = StoreWork(
+        partition_of(new),
+        0,
+        {},
+        [StoreRequest(Schedule(ref, False, timer(key, "1"))) for ref, key in enumerate((taken, new, "t:ann", taken))],
+    )
+    answers = (await store.apply([work], NOW_MS))[0].answers
+    assert [answer.status for answer in answers] == [SCHEDULED, OVERLOADED, SCHEDULED, SCHEDULED]
+    assert (answers[1].detail, answers[1].retry_ms) == (USERS_FULL, 60_000)
+    assert await turn(store, "u:a:b", Schedule(1, False, timer("u:a:b", "1"))) == [SCHEDULED], "another tenant"
+    await turn(store, taken, CancelAll(1, taken))
+    assert await turn(store, new, Schedule(1, False, timer(new, "1"))) == [SCHEDULED]
+    for tenant in ("t", "u"):
+        assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_figures_are_those_of_the_timers_that_are_there_after_any_history(redis_client: Redis, seed: int) -> None:
+    """Turns that may be repeated, beside checkpoints of the same users, over successors."""
+    (pages, _), store = await stores_of(redis_client), await timers_of(redis_client)
+    rng = Random(seed)
+    boxes = {key: Mailbox(key, NOW_MS) for key in KEYS}
+    known: dict[str, list[str]] = {key: [] for key in (*KEYS, audience_key("t", "x"))}
+    for number in range(60):
+        key = rng.choice(list(known))
+        requests: list[object] = []
+        for n in range(rng.randint(0, 4)):
+            known[key].append(timer(key, f"{number}.{n}").sid)
+            requests.append(Schedule(n, False, timer(key, f"{number}.{n}", rng.choice((1, 3000)))))
+        requests += [Cancel(9, key.partition(":")[0], rng.choice(known[key]))] if known[key] and rng.random() < 0.4 else []
+        requests += [CancelAll(10, key)] if rng.random() < 0.1 else []
+        fired = dict.fromkeys(rng.sample(known[key], rng.randint(0, min(len(known[key]), 6))), rng.choice(("", key)))
+        for _ in range(rng.choice((1, 1, 2))):
+            await turn(store, key, *rng.sample(requests, len(requests)), fired=fired)
+        if key in boxes and rng.random() < 0.5:
+            box = boxes[key]
+            if rng.random() < 0.5:
+                box.erase()
+                await pages.write([removal_of(box, NOW_MS)], NOW_MS)
+            else:
+                append(box, 100)
+                await pages.write([spill_of(box)], NOW_MS)
+                box.spilled = box.head
+        if rng.random() < 0.1:
+            store = await timers_of(redis_client)
+        for tenant in ("t", "u"):
+            assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
+
+
+async def test_timers_that_an_older_version_stored_are_counted_once_at_the_take_over(redis_client: Redis) -> None:
+    (pages, _), store = await stores_of(redis_client), await timers_of(redis_client)
+    keys = (*KEYS, audience_key("t", "x"))
+    for key in keys:
+        await turn(store, key, *(Schedule(n, False, timer(key, str(n), 100 * n)) for n in range(3)))
+    await pages.write([spill_of(mailbox(NOW_MS, 1, key="t:ann"))], NOW_MS)
+    broken = timer_id("t:bob", "broken")
+    await redis_client.hset(timer_key(partition_of("t:bob")), broken, b"\x01?")
+    await redis_client.zadd(timer_due_key(partition_of("t:bob")), {broken: NOW_MS})
+    wanted = {tenant: await counted(redis_client, tenant) for tenant in ("t", "u")}
+    ann = await recount_pages(redis_client, "t")
+    await redis_client.delete(*(of(partition) for of in (timer_counted_key, timer_unpaged_key) for partition in range(TIMER_PARTITIONS)))
+    await redis_client.zadd(tenants_key("users"), {"t": 1})
+    await redis_client.zrem(tenants_key("users"), "u")
+    await redis_client.zadd(tenants_key("stored_bytes"), {"t": ann})
+    await redis_client.zrem(tenants_key("stored_bytes"), "u")
+    for _ in range(2):
+        store = await timers_of(redis_client)
+        assert {tenant: await counted(redis_client, tenant) for tenant in ("t", "u")} == wanted
+    for key in keys:
+        await turn(store, key, CancelAll(1, key))
+    assert not any((await counted(redis_client, "u")).values())
+    assert await counted(redis_client, "t") == {"users": 1, "stored_bytes": ann, "topics": 0, "signal_names": 0}
+
+
+async def recount_pages(client: Redis, tenant: str) -> int:
+    """The bytes of its pages and streams."""
+    timers = 0
+    for name in await client.keys("{t*}timer"):
+        for sid, packed in (await client.hgetall(name)).items():
+            if not sid.endswith(b"broken") and packed.find(f"{tenant}:".encode()) >= 0:
+                timers += len(packed) + TIMER_BYTES
+    return (await counted(client, tenant))["stored_bytes"] - timers
+
+
+async def test_a_user_whose_timer_was_in_quarantine_is_counted_until_the_rest_is_erased(redis_client: Redis) -> None:
+    store = await timers_of(redis_client)
+    key, partition = "t:ann", partition_of("t:ann")
+    lost = timer(key, "lost")
+    await turn(store, key, Schedule(1, False, lost), Schedule(2, False, timer(key, "kept")))
+    await redis_client.hdel(timer_key(partition), lost.sid)
+    await turn(store, key, CancelAll(3, key), ListTimers(4, key, 10))
+    assert await redis_client.exists(timer_user_prefix(partition) + key) == 0
+    assert (await counted(redis_client, "t"))["users"] == 0
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

@@ -6,26 +6,35 @@ from collections import Counter
 
 from redis.asyncio import Redis
 
-from engine.core.journal.stored_formats import decode_page
-from engine.core.model.routing import split_key
+from engine.core.journal.stored_formats import decode_page, decode_timer
+from engine.core.model.routing import split_key, topic_of
 from engine.store.keys import offline_key
 from engine.store.tenant_usage import FIGURES, TenantUsage
+from engine.store.timer_store import TIMER_BYTES
 
 
 async def recount(client: Redis, tenant: str) -> dict[str, int]:
-    """Its figures, from the pages and streams themselves."""
+    """Its figures, from the pages, streams and timers themselves."""
     found: Counter[str] = Counter()
+    users: set[str] = set()
     topics: set[str] = set()
     for pages in await client.keys("{s*}page"):
         for name, page in (await client.hgetall(pages)).items():
             key = name.decode()
             if split_key(key)[0] == tenant:
-                found["users"] += 1
+                users.add(key)
                 found["stored_bytes"] += len(page)
                 topics.update(decode_page(page).topics)
                 if await client.xlen(offline_key(key)):
                     found["stored_bytes"] += await client.memory_usage(offline_key(key), samples=0)
-    return {**dict.fromkeys(FIGURES, 0), **found, "topics": len(topics)}
+    for timers in await client.keys("{t*}timer"):
+        for packed in await client.hvals(timers):
+            key = decode_timer(packed).key
+            if split_key(key)[0] == tenant:
+                found["stored_bytes"] += len(packed) + TIMER_BYTES
+                if topic_of(key) is None:
+                    users.add(key)
+    return {**dict.fromkeys(FIGURES, 0), **found, "users": len(users), "topics": len(topics)}
 
 
 async def counted(client: Redis, tenant: str) -> dict[str, int]:

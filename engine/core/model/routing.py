@@ -58,7 +58,12 @@ def slot_of(key: str) -> int:
 
 def partition_of(key: str) -> int:
     """The timer partition (0..15) of a mailbox key: all timers of a user are in one partition."""
-    return slot_of(key) % TIMER_PARTITIONS
+    return partition_of_slot(slot_of(key))
+
+
+def partition_of_slot(slot: int) -> int:
+    """The timer partition of all mailbox keys of a slot."""
+    return slot % TIMER_PARTITIONS
 
 
 def timer_id(key: str, unique: str) -> str:

@@ -58,6 +58,7 @@ from engine.core.wire.records import (
     OVERLOADED,
     UNAVAILABLE,
     USERS_FULL,
+    USERS_FULL_RETRY_MS,
     Ack,
     AckIds,
     Attach,
@@ -72,9 +73,6 @@ from engine.core.wire.records import (
     Timer,
     Written,
 )
-
-FULL_RETRY_MS: Final = 60_000
-"""When a tenant may have room for new users again: some are erased or forgotten, or the operator has raised the quota."""
 
 POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
@@ -176,7 +174,7 @@ class ShardCore:
         if mailbox is None:
             self.page_wait.add(key, pending.session, pending)
         elif self.full_tenants and not pending.timer and self._is_one_too_many(mailbox):
-            self._answer([Answer(pending, OVERLOADED, 0, USERS_FULL, FULL_RETRY_MS)])
+            self._answer([Answer(pending, OVERLOADED, 0, USERS_FULL, USERS_FULL_RETRY_MS)])
         else:
             mailbox.active_ms = now_ms
             if not pending.timer or self._is_to_be_sent(pending, mailbox, now_ms):
@@ -210,7 +208,7 @@ class ShardCore:
         elif mailbox is None:
             self.page_wait.add(record.key, session, record)
         elif self.full_tenants and isinstance(record, MAKES_USERS) and self._is_one_too_many(mailbox):
-            self.output.to_edges.append((session, Rejected(record.ref, OVERLOADED, USERS_FULL, FULL_RETRY_MS)))
+            self.output.to_edges.append((session, Rejected(record.ref, OVERLOADED, USERS_FULL, USERS_FULL_RETRY_MS)))
         else:
             self.user_requests.ask(mailbox, session, record, now_ms)
 

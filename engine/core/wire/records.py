@@ -37,6 +37,7 @@ CONFLICT: Final = 5  # 409: the same id with another payload
 UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
 OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
 USERS_FULL: Final = "tenant_users_max: the tenant has as many users as it may, and this would be a new one"  # detail of OVERLOADED
+USERS_FULL_RETRY_MS: Final = 60_000  # a tenant has room for new users when some are erased or forgotten, or the operator raises the quota
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
 
 DEFERRED: Final = 8  # from a shard to an edge only: not before `until_ms`. Nothing is stored; the edge schedules it and answers SCHEDULED

@@ -1,4 +1,5 @@
--- Put before every script of the folder `fenced`: reject a writer older than the owner of the keys, and storage that has lost the owner.
+-- Put before every script of the folder `fenced`: reject a writer older than the owner of the keys, and storage that has lost the owner;
+-- and what the scripts share that count for tenants.
 -- KEYS: epoch, ...   ARGV: epoch, ...   Returns {'FENCED', epoch} or {'LOST', 'the epoch', found}, or continues.
 local epoch = redis.call('GET', KEYS[1])
 if epoch ~= ARGV[1] then
@@ -6,4 +7,18 @@ if epoch ~= ARGV[1] then
     return {'FENCED', epoch}
   end
   return {'LOST', 'the epoch', epoch or ''}
+end
+
+-- The tenant of a mailbox key.
+local function tenant_of(key)
+  return string.match(key, '^[^:]*')
+end
+
+-- Add to a figure of tenants what each has more; a tenant that has none is not in it.
+local function add_to(figure_key, more)
+  for tenant, by in pairs(more) do
+    if by ~= 0 and tonumber(redis.call('ZINCRBY', figure_key, string.format('%.0f', by), tenant)) <= 0 then
+      redis.call('ZREM', figure_key, tenant)
+    end
+  end
 end

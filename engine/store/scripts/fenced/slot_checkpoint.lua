@@ -1,6 +1,6 @@
 -- Write dirty mailboxes of one slot: stream entries first, then the page; all or nothing.
 -- KEYS: slot epoch, slot mark, page, windows, looks, floor, held, topics, of all tenants: users, bytes, topics, prefix of the subscribers
---   of a tenant's topics, then streams...
+--   of a tenant's topics, of the timer partition: prefix of the users' indexes, unpaged, then streams...
 -- ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
@@ -9,6 +9,7 @@
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing.
 -- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
+-- A user with a page is counted here; one with timers and no page is in `unpaged`, and counted by `timers_turn.lua`.
 local mark = redis.call('GET', KEYS[2]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
 if last < tonumber(ARGV[3]) then
@@ -17,26 +18,30 @@ elseif last > tonumber(ARGV[2]) then
   return {'OK'} -- a delayed copy: a newer page is stored
 end
 local maxlen, now = ARGV[4], tonumber(ARGV[5])
-local held_key, topics_key, users_key, bytes_key, tenant_topics_key, subscribers_prefix = unpack(KEYS, 7, 12)
+local held_key, topics_key, users_key, bytes_key, tenant_topics_key, subscribers_prefix, timers_prefix, unpaged_key = unpack(KEYS, 7, 14)
 local is_counted = redis.call('HEXISTS', held_key, '') == 1 -- before `slot_count`, which counts the whole slot
 local has_topics = redis.call('EXISTS', topics_key) == 1
 local more_users, more_bytes = {}, {}
 
-local function tenant_of(name)
-  return string.match(name, '^[^:]*')
-end
-
-local function add_to(key, more)
-  for tenant, by in pairs(more) do
-    if by ~= 0 and tonumber(redis.call('ZINCRBY', key, string.format('%.0f', by), tenant)) <= 0 then
-      redis.call('ZREM', key, tenant)
-    end
-  end
-end
-
 local function add_totals()
   add_to(users_key, more_users)
   add_to(bytes_key, more_bytes)
+end
+
+local function count_user(name, by)
+  local tenant = tenant_of(name)
+  more_users[tenant] = (more_users[tenant] or 0) + by
+end
+
+-- A page is written: its user is no longer counted for timers.
+local function count_page(name)
+  count_user(name, 1 - redis.call('SREM', unpaged_key, name))
+end
+
+-- A page is gone: its user is counted for timers, if there are any.
+local function count_no_page(name, was_counted)
+  local has_timers = redis.call('EXISTS', timers_prefix .. name) == 1
+  count_user(name, (has_timers and redis.call('SADD', unpaged_key, name) or 0) - (was_counted and 1 or 0))
 end
 
 -- What the page and the stream of a mailbox had taken, and what they take now. Long streams are sampled.
@@ -51,7 +56,6 @@ local function count_bytes(name, stream, before, after, held, may_hold)
     redis.call('HDEL', held_key, name)
   end
   local tenant = tenant_of(name)
-  more_users[tenant] = (more_users[tenant] or 0) + (after > 0 and 1 or 0) - (before > 0 and 1 or 0)
   more_bytes[tenant] = (more_bytes[tenant] or 0) + after + holds - before - held
 end
 
@@ -92,7 +96,7 @@ end
 
 local at = 6
 local reply = {'OK'}
-for i = 13, #KEYS do
+for i = 15, #KEYS do
   local stream = KEYS[i]
   local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
   local looks, removed_at, topics, count = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7], tonumber(ARGV[at + 8])
@@ -142,6 +146,11 @@ for i = 13, #KEYS do
     else
       redis.call('ZADD', KEYS[5], looks, name)
     end
+  end
+  if page == '' then
+    count_no_page(name, before > 0)
+  elseif is_counted and before == 0 then
+    count_page(name)
   end
   if is_counted then
     count_bytes(name, stream, before, #page, held, held > 0 or count > 0)

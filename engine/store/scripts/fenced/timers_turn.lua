@@ -1,11 +1,13 @@
 -- One turn of a timer partition: remove fired timers, move postponed ones, advance the claim horizon, apply requests in order, read a
 -- page. Idempotent.
--- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young (same hash tag)
--- ARGV: epoch, now, claimed-before, forget-at, timers per user, claim-until or 0, number of fired, number of moved, number of requests,
+-- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young, unpaged (same hash tag),
+--       of all tenants: users, bytes
+-- ARGV: epoch, now, claimed-before, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record,
+--       claim-until or 0, number of fired, number of moved, number of requests,
 --       fired: (sid, mailbox key or '')...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and a seventh, the key of the user's page
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
@@ -15,8 +17,11 @@
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1, or 0 for a timer that does not exist; shorter than the request where Redis rejected a write
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
+-- Tenants are counted in the same step, by what this turn adds and removes, so that a repeated turn changes nothing. A user with a page is
+-- counted by `slot_checkpoint.lua`; one with timers and no page is in `unpaged`, and counted here.
 local _, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
 local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local more_bytes, new_users, have_fewer, timer_bytes = {}, {}, {}, tonumber(ARGV[7])
 
 -- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
 -- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
@@ -28,10 +33,6 @@ local function owner_of(packed)
   end
   local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, at)
   return read and type(key) == 'string' and key or nil
-end
-
-local function tenant_of(key)
-  return string.match(key, '^[^:]*')
 end
 
 -- Delete `count` expired tombstones, twice as many as were added; the key expires when the partition is idle.
@@ -94,8 +95,12 @@ local function note_young(sid, due)
   end
 end
 
-local function remove(sid, key)
-  redis.call('HDEL', timer_key, sid)
+local function remove(sid, key, size)
+  if redis.call('HDEL', timer_key, sid) == 1 then
+    local tenant = tenant_of(key)
+    more_bytes[tenant] = (more_bytes[tenant] or 0) - size - timer_bytes
+  end
+  have_fewer[key] = true
   redis.call('HDEL', collapse_key, sid)
   redis.call('ZREM', due_key, sid)
   redis.call('ZREM', user_prefix .. key, sid)
@@ -105,18 +110,27 @@ local function is_of(sid, collapse)
   return collapse == '' or redis.call('HGET', collapse_key, sid) == collapse
 end
 
-local function schedule(sid, key, due, packed, collapse)
+local function schedule(sid, key, due, packed, collapse, page_key)
   local there = redis.call('HGET', timer_key, sid)
   if there then
     local present_due = redis.call('ZSCORE', due_key, sid)
     note_young(sid, present_due or 0)
     return {'present', present_due, there}
   end
-  local fate = fate_of(tenant_of(key), sid)
+  local tenant = tenant_of(key)
+  local fate = fate_of(tenant, sid)
   if fate ~= 'absent' then
     return {fate}
-  elseif redis.call('ZCARD', user_prefix .. key) >= user_max then
+  end
+  local present = redis.call('ZCARD', user_prefix .. key)
+  if present >= user_max then
     return {'limit'}
+  end
+  -- The first timer of a user without a page; keys with a line feed stand for the subscribers of a topic, or for everyone.
+  local is_new = present == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', page_key, key) == 0
+  local beside = new_users[tenant] or {}
+  if is_new and ARGV[6] ~= '0' and tonumber(redis.call('ZSCORE', KEYS[11], tenant) or '0') + #beside >= tonumber(ARGV[6]) then
+    return {'users'}
   end
   -- Out of memory is raised at a script's first write only: this one, so a rejected timer leaves nothing behind.
   local written = redis.pcall('HSET', timer_key, sid, packed)
@@ -125,6 +139,11 @@ local function schedule(sid, key, due, packed, collapse)
   end
   redis.call('ZADD', due_key, due, sid)
   redis.call('ZADD', user_prefix .. key, due, sid)
+  more_bytes[tenant] = (more_bytes[tenant] or 0) + #packed + timer_bytes
+  if is_new then
+    beside[#beside + 1] = key
+    new_users[tenant] = beside
+  end
   if collapse ~= '' then
     redis.call('HSET', collapse_key, sid, collapse)
   end
@@ -146,7 +165,7 @@ local function decide(kind, sid, tenant, new_due)
   elseif is_claimed(sid, due) then
     return {'fired'}
   elseif kind == 'C' then
-    remove(sid, key)
+    remove(sid, key, #packed)
     add_tombstone(cancelled_key, tenant, sid)
   elseif kind == 'M' then
     local written = redis.pcall('ZADD', due_key, new_due, sid)
@@ -177,6 +196,7 @@ local function list(collapse, key, limit, bytes)
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = found[i], found[i + 1], packed
     else -- it could not be decoded when it fired or was quarantined, so it was not removed from its owner's index
       redis.call('ZREM', user_prefix .. key, found[i])
+      have_fewer[key] = true
     end
   end
   return reply
@@ -193,7 +213,7 @@ local function cancel_all(collapse, key, kept_sids)
   for i = 1, #found, 2 do
     local sid = found[i]
     if not is_claimed(sid, found[i + 1]) and not kept[sid] and is_of(sid, collapse) then
-      remove(sid, key)
+      remove(sid, key, redis.call('HSTRLEN', timer_key, sid))
       add_tombstone(cancelled_key, tenant, sid)
       count = count + 1
     end
@@ -245,24 +265,37 @@ local function read_page(after_ms, after_sid, until_ms, limit, bytes)
   return page, #found == 2 * limit and 1 or 0
 end
 
--- Remove fired timers: one command per timer for its record and one for its user's index, the rest in bulk.
+-- Remove fired timers: one command per timer for its user's index, the rest in bulk. Records are read a few at a time, as they have the
+-- bodies of messages.
 local function remove_fired(first, count)
   local gone, tombs = {}, {}
-  for at = first, first + 2 * count - 2, 2 do
-    local sid, key = ARGV[at], ARGV[at + 1]
-    if key == '' then
-      local packed = redis.call('HGET', timer_key, sid)
-      key = packed and owner_of(packed) or ''
+  for from = first, first + 2 * count - 2, 100 do
+    local sids = {}
+    for at = from, math.min(from + 98, first + 2 * count - 2), 2 do
+      sids[#sids + 1] = ARGV[at]
     end
-    if redis.call('HDEL', timer_key, sid) == 1 then
-      redis.call('ZREM', user_prefix .. key, sid)
-      gone[#gone + 1] = sid
-      tombs[#tombs + 1] = forget_at
-      tombs[#tombs + 1] = tenant_of(key) .. ':' .. sid
+    local records = redis.call('HMGET', timer_key, unpack(sids))
+    for i = 1, #sids do
+      local sid, key, packed = sids[i], ARGV[from + 2 * i - 1], records[i]
+      if packed and key == '' then
+        key = owner_of(packed) or ''
+      end
+      if packed then
+        local tenant = tenant_of(key)
+        redis.call('ZREM', user_prefix .. key, sid)
+        if key ~= '' then -- else it stays counted: nobody knows for whom
+          more_bytes[tenant] = (more_bytes[tenant] or 0) - #packed - timer_bytes
+          have_fewer[key] = true
+        end
+        gone[#gone + 1] = sid
+        tombs[#tombs + 1] = forget_at
+        tombs[#tombs + 1] = tenant .. ':' .. sid
+      end
     end
   end
   for from = 1, #gone, 1000 do
     local to = math.min(from + 999, #gone)
+    redis.call('HDEL', timer_key, unpack(gone, from, to))
     redis.call('ZREM', due_key, unpack(gone, from, to))
     redis.call('HDEL', collapse_key, unpack(gone, from, to))
     redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
@@ -291,21 +324,22 @@ local function move_again(first, count)
   return moved
 end
 
-local fired, again = tonumber(ARGV[7]), tonumber(ARGV[8])
-remove_fired(10, fired)
-local at = 10 + 2 * fired
+local fired, again = tonumber(ARGV[9]), tonumber(ARGV[10])
+remove_fired(12, fired)
+local at = 12 + 2 * fired
 local moved = move_again(at, again)
 at = at + 3 * again
 
 -- After the removals: they free memory, and a script that has written is not rejected for lack of memory.
-local claim_until = tonumber(ARGV[6])
+local claim_until = tonumber(ARGV[8])
 local claimed_until = claim_until > 0 and claim(claim_until) or 0
 
 local replies = {}
-for i = 1, tonumber(ARGV[9]) do
+for i = 1, tonumber(ARGV[11]) do
   local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
   if kind == 'S' then
-    replies[i] = schedule(sid, whose, x, y, z)
+    replies[i] = schedule(sid, whose, x, y, z, ARGV[at + 6])
+    at = at + 1
   elseif kind == 'L' then
     replies[i] = list(sid, whose, tonumber(x), tonumber(y))
   elseif kind == 'A' then
@@ -315,6 +349,36 @@ for i = 1, tonumber(ARGV[9]) do
   end
   at = at + 6
 end
+
+-- Count users who have their first timer, and no longer those who have had their last; whoever has a page is not in `unpaged`.
+local more_users, unpaged_key = {}, KEYS[10]
+for tenant, keys in pairs(new_users) do
+  for from = 1, #keys, 1000 do
+    local added = redis.call('SADD', unpaged_key, unpack(keys, from, math.min(from + 999, #keys)))
+    more_users[tenant] = (more_users[tenant] or 0) + added
+  end
+end
+local keys, indexes = {}, {}
+for key in pairs(have_fewer) do
+  keys[#keys + 1] = key
+  indexes[#indexes + 1] = user_prefix .. key
+end
+for from = 1, #keys, 1000 do
+  local to, gone = math.min(from + 999, #keys), {}
+  local left = redis.call('EXISTS', unpack(indexes, from, to)) -- of all, mostly, or of none
+  for i = from, left <= to - from and to or 0 do
+    if left == 0 or redis.call('EXISTS', indexes[i]) == 0 then
+      local tenant = tenant_of(keys[i])
+      gone[tenant] = gone[tenant] or {}
+      table.insert(gone[tenant], keys[i])
+    end
+  end
+  for tenant, names in pairs(gone) do
+    more_users[tenant] = (more_users[tenant] or 0) - redis.call('SREM', unpaged_key, unpack(names))
+  end
+end
+add_to(KEYS[11], more_users)
+add_to(KEYS[12], more_bytes)
 
 local page, more = {}, 0
 if ARGV[at] then
