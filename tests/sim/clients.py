@@ -7,7 +7,6 @@ The edge's ends are the real WebSocketSession, EventStream and Poll.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,6 +36,8 @@ _SILENCE_S: Final = 1.5
 
 _EXPIRES_S: Final = 4_000_000_000
 _POLL_WAIT_S: Final = 0.5
+
+_ACK_AGAIN_S: Final = 0.2
 
 _REPEAT_S: Final = 3.0
 """A message that is not acknowledged must have come again after this, in a world without faults: some retries and a restart."""
@@ -485,7 +486,14 @@ class Device:
         """POST /v1/ack: streams have no other way to speak."""
 
         async def post() -> None:
-            with contextlib.suppress(EngineError):  # the next cursor says the same again
+            try:
                 await link.gateway.shard_client.settle(self.book.key, seq, ids)
+            except EngineError:
+                self._later(_ACK_AGAIN_S, self._repeat_ack, link, seq, ids)
 
         link.wire.to_edge(lambda: self.loop.create_task(post()))
+
+    def _repeat_ack(self, link: Link, seq: int, ids: list[str]) -> None:
+        """It was answered 503, and no message may come whose acknowledgement says the same. A new connection's cursor does."""
+        if link is self.link and not link.over:
+            self._post_ack(link, seq, ids)
