@@ -55,7 +55,8 @@ class ProcessBook:
         """A controller asks for the end of an actor's process."""
         now_s = self._cluster.loop.time()
         failed_s = now_s - self._cluster.storage.failed_at.get(controller, float("-inf"))
-        if failed_s < self._config.health_timeout_ms / 1000:
+        # A round asks twice at once and has failed with the first failure; the other one may come as much later.
+        if failed_s < (self._config.health_timeout_ms - self._config.redis_timeout_ms) / 1000:
             raise Violation(f"[health] {controller} ends {name}, and storage did not answer it {1000 * failed_s:.0f} ms ago")
         epoch, taken_at = self.control
         round_s = (self._config.health_timeout_ms / 4 + 2 * self._config.redis_timeout_ms) / 1000
