@@ -67,9 +67,9 @@ async def test_questions_about_any_number_of_users_fill_no_shard_and_stop_nobody
             for priority in ("high", "normal", "low"):
                 answer = await client.post("/v1/notifications", json={"user": "u", "type": "t", "priority": priority})
                 assert answer.status_code == 202, (n, priority, answer.text)
-    (row,) = (await asyncio.to_thread(two_edges.status))["shards"]
-    assert row["pressure"] == 0
-    assert row["memory_bytes"] < 8 << 20
+    # Mailboxes are evicted from the first level of pressure on, which ends once memory has stayed below 70 % of its threshold.
+    status = await asyncio.to_thread(two_edges.status_when, lambda status: status["shards"][0]["pressure"] == 0)
+    assert status["shards"][0]["memory_bytes"] < 8 << 20
     assert await asyncio.to_thread(peak_mb, two_edges, "shards") - before_mb < 25
 
 
