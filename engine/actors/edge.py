@@ -28,13 +28,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-import ray
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
 from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.carrier import find_actor
+from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.counters import CounterSignals
@@ -42,7 +42,6 @@ from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import SlotMap
-from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -98,6 +97,7 @@ class Edge(Process):
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._leaving: asyncio.Task[None] | None = None
+        self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
         self._listener: socket.socket
         self._redis: Redis
         self._links: EdgeLinks
@@ -265,11 +265,7 @@ class Edge(Process):
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the controller."""
-        try:
-            controller = await find_actor("controller", self._config.namespace)
-            return await asyncio.wait_for(getattr(controller, method).remote(*arguments, proof=self._lock.proof(method)), _STATUS_TIMEOUT_S)
-        except (TimeoutError, ValueError, ray.exceptions.RayError) as error:
-            raise Unavailable("the controller does not answer") from error
+        return await self._controller.call(method, *arguments, proof=self._lock.proof(method))
 
     async def _checks(self) -> Mapping[str, bool]:
         links = {name: link.open for name, link in self._links.links.items()}

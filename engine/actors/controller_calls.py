@@ -1,0 +1,52 @@
+"""Calls of the controller from an edge, for the status and other questions of operators.
+
+The handle of the controller is looked up once, at Ray's control service, and kept: it stays good while Ray starts the controller again.
+A lookup blocks a thread, and with the control service away it lasts until that is back. So there is at most one, which all calls wait for,
+and a call that has waited `timeout_s` fails. A controller that is gone for good, whose successor has another handle, is looked up anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ray.exceptions import ActorDiedError, RayError
+
+from engine.errors import Unavailable
+
+
+class ControllerCalls:
+    """The calls of one edge.
+
+    Args:
+        find: looks the controller up; raises ValueError when there is none.
+        timeout_s: for a call, its lookup included.
+    """
+
+    def __init__(self, find: Callable[[], Awaitable[Any]], timeout_s: float) -> None:
+        self._find = find
+        self._timeout_s = timeout_s
+        self._handle: asyncio.Future[Any] | None = None  # being looked up, or found
+
+    async def call(self, method: str, *arguments: Any, proof: bytes) -> Any:
+        """The answer of a method.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                handle = await self._controller()
+                return await getattr(handle, method).remote(*arguments, proof=proof)
+        except ActorDiedError as error:
+            self._handle = None
+            raise Unavailable("the controller has ended") from error
+        except (TimeoutError, ValueError, RayError) as error:
+            raise Unavailable("the controller does not answer") from error
+
+    async def _controller(self) -> Any:
+        handle = self._handle
+        if handle is None or (handle.done() and (handle.cancelled() or handle.exception() is not None)):
+            handle = self._handle = asyncio.ensure_future(self._find())
+        return await asyncio.shield(handle)
