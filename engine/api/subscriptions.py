@@ -16,6 +16,7 @@ from engine.core.wire.records import OK, OVERLOADED, Rejected, Subscribe, Subscr
 from engine.errors import Overloaded, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
+from engine.http.problems import Problem
 
 
 async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
@@ -36,12 +37,21 @@ async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), r
 def begin_change(
     gateway: Gateway, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
 ) -> None:
-    """Like `check_quota` and `change`, for a frame of a client; without a task of its own, unless the tenant is full.
+    """Like `Gateway.check_room`, `check_quota` and `change`, for a frame of a client; without a task of its own, unless the tenant is full.
 
     Args:
         on_result: called once, with the subscriptions or with an error code.
     """
     tenant, quotas = split_key(key)[0], gateway.tenant_quotas
+    try:
+        if add:
+            gateway.check_room(tenant)
+    except Overloaded:
+        on_result("overloaded")
+        return
+    except Problem:
+        on_result("over_quota")
+        return
     if not add or not quotas.is_full("topics", tenant):
         _begin_change(gateway.shard_client, key, add, remove, on_result)
         return

@@ -13,7 +13,7 @@ import pytest
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships, permits
 from engine.core.wire import records as wire
-from tests.support.edge_world import SECRET, EdgeWorld, edge_world
+from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
@@ -94,6 +94,18 @@ async def test_a_limit_is_429_and_storage_that_is_away_503(world: EdgeWorld) -> 
     await call(world, "PUT", "/x", status=429)
     world.shard.subscribe_status = wire.UNAVAILABLE
     await call(world, "PUT", "/x", status=503)
+
+
+async def test_while_storage_is_nearly_full_nobody_subscribes_and_everybody_may_unsubscribe(world: EdgeWorld) -> None:
+    world.gateway.storage.measured(99, 100)
+    async with world.connect() as socket, world.http() as client:
+        await frame_of(socket, "welcome")
+        await socket.send('{"type":"subscribe","topics":["a"]}')
+        assert (await frame_of(socket, "error"))["code"] == "overloaded"
+        await socket.send('{"type":"unsubscribe","topics":["a"]}')
+        assert (await frame_of(socket, "subscribed"))["topics"] == []
+        assert (await client.put("/v1/subscriptions/a")).status_code == 429
+    assert [list(record.add) for record in world.shard.of(wire.Subscribe)] == [[]]
 
 
 async def test_frames_subscribe_and_are_answered_with_all_topics(world: EdgeWorld) -> None:

@@ -99,6 +99,7 @@ async def test_a_tenant_with_all_its_bytes_stores_no_more_until_some_are_handled
         edge_world(storage=redis_client, tenant_stored_bytes_max=1000) as world,
         world.http(tenant="full") as tenant,
         world.http(tenant="other") as other,
+        world.connect("u2", token=world.token("u2", tenant="full")) as socket,
     ):
         await full(world, redis_client, "stored_bytes", 999)
         assert (await tenant.post("/v1/notifications", json=ITEM)).status_code == 202
@@ -110,6 +111,10 @@ async def test_a_tenant_with_all_its_bytes_stores_no_more_until_some_are_handled
             await tenant.put("/v1/users/u1/profile", json=profile),
         ):
             over_quota(answer, "tenant_stored_bytes_max")
+        await socket.send('{"type":"subscribe","topics":["x"]}')
+        assert (await frame_of(socket, "error"))["code"] == "over_quota"
+        await socket.send('{"type":"unsubscribe","topics":["x"]}')
+        assert (await frame_of(socket, "subscribed"))["topics"] == []
         assert (await tenant.post("/v1/ack", json={"seq": 0})).status_code == 200
         assert (await tenant.delete("/v1/subscriptions/x")).status_code == 200
         assert (await other.post("/v1/notifications", json=ITEM)).status_code == 202
