@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from engine.api import publish_endpoint
 from engine.auth.tokens import RawHeaders
-from engine.http import error_responses
-from engine.http.problems import Problem
+from engine.http.problems import Problem, problem_response
 from engine.transports.asgi import STATUS_LINES
 
 _HEAD_ENDS = b"\r\n\r\n"
@@ -42,13 +42,9 @@ class UnreadRefusals:
         retry_after = problem.headers["Retry-After"]
         encoded = self._encoded.get(retry_after)
         if encoded is None:
-            encoded = self._encoded[retry_after] = _encoded(problem)
+            refusal = problem_response(problem)
+            rest = publish_endpoint.response(b"", refusal.raw_headers, bytes(refusal.body), close=True)
+            encoded = self._encoded[retry_after] = STATUS_LINES[problem.status], rest
         self._refused[problem.status] += 1
         status_line, rest = encoded
         return b"".join((status_line, *[b"%b: %b\r\n" % header for header in default_headers], rest))
-
-
-def _encoded(problem: Problem) -> tuple[bytes, bytes]:
-    response = error_responses.refusal(problem, Counter())
-    headers = [b"%b: %b\r\n" % header for header in response.raw_headers]
-    return STATUS_LINES[problem.status], b"".join((*headers, b"connection: close\r\n\r\n", bytes(response.body)))

@@ -75,26 +75,22 @@ class ConnectionAdmission:
         if not bucket.take(now_ms):
             return NotAdmitted(bucket.wait_ms(now_ms), by_user=True)
         warm_ms = self._warm_ms(now_ms)
-        if self._bucket.take(warm_ms):
-            return None
-        return NotAdmitted(self._slot_ms(warm_ms, now_ms) - now_ms, by_user=False)
+        return None if self._bucket.take(warm_ms) else self._until_next_slot(warm_ms, now_ms)
 
     def refuse_unread(self, now_ms: float) -> NotAdmitted | None:
         """What `admit` would answer to a user whose bucket is not empty, without knowing the user; takes no token."""
         warm_ms = self._warm_ms(now_ms)
-        if not self._bucket.wait_ms(warm_ms):
-            return None
-        return NotAdmitted(self._slot_ms(warm_ms, now_ms) - now_ms, by_user=False)
+        return self._until_next_slot(warm_ms, now_ms) if self._bucket.wait_ms(warm_ms) else None
 
-    def _slot_ms(self, warm_ms: float, now_ms: float) -> float:
-        """The time of the next slot, which is given to a client that is refused now."""
+    def _until_next_slot(self, warm_ms: float, now_ms: float) -> NotAdmitted:
+        """The refusal of a client now, with the next slot."""
         limits = self._limits
         free_ms = self._cold_ms(warm_ms + self._bucket.wait_ms(warm_ms))
         slot_ms = max(self._next_slot_ms, free_ms)
         if slot_ms - now_ms > limits.retry_max_ms:
             slot_ms = max(now_ms + limits.retry_max_ms / 2, free_ms)
         self._next_slot_ms = slot_ms + 1000 / limits.rate_per_s
-        return slot_ms
+        return NotAdmitted(slot_ms - now_ms, by_user=False)
 
     @property
     def users(self) -> int:
