@@ -21,12 +21,18 @@ END: Final = "<!-- chaos: end -->"
 HOSTS_BEGIN: Final = "<!-- chaos on hosts: made by `python -m bench chaos --report`, do not edit -->"
 HOSTS_END: Final = "<!-- chaos on hosts: end -->"
 
-_COLUMNS: Final = (
+_Columns = tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]
+
+_COUNTS: Final[_Columns] = (
     ("fault", lambda r: r["what"]),
     ("accepted", lambda r: r["accepted"]),
     ("lost", lambda r: r["lost"]),
     ("out of order", lambda r: r["out_of_order"]),
     ("repeated", lambda r: r["repeated"]),
+)
+
+_COLUMNS: Final[_Columns] = (
+    *_COUNTS,
     ("back after, s", lambda r: r["back_s"]),
     ("longest silence, s", lambda r: r["silence_s"]),
     ("p99 before, ms", lambda r: r["p99_before_ms"]),
@@ -43,12 +49,8 @@ def _remarks(result: dict[str, Any]) -> str:
     return "; ".join(found)
 
 
-_HOSTS_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], object]], ...]] = (
-    ("fault", lambda r: r["what"]),
-    ("accepted", lambda r: r["accepted"]),
-    ("lost", lambda r: r["lost"]),
-    ("out of order", lambda r: r["out_of_order"]),
-    ("repeated", lambda r: r["repeated"]),
+_HOSTS_COLUMNS: Final[_Columns] = (
+    *_COUNTS,
     ("fault, s", lambda r: r["fault_s"]),
     ("back after, s", lambda r: r["back_s"]),
     ("whole after, s", lambda r: "-" if r["whole_s"] is None else r["whole_s"]),
