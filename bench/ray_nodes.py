@@ -19,7 +19,7 @@ from typing import Final
 from engine.cli.ray_cluster import HEAD_SETTINGS
 from tests.support.chaos.sentinel_group import PASSWORD, Server
 from tests.support.free_port import free_port
-from tests.support.process_tree import role_of, tree
+from tests.support.process_tree import end_ray_node, role_of, tree
 
 SHARD_EACH: Final = ({"engine_shard": 1, "engine_scheduler": 1, "engine_edge": 1}, {"engine_shard": 1})
 """Two nodes with one of the engine's two shards each; edges and schedulers are on the first."""
@@ -124,15 +124,6 @@ class RayNodes:
     def stop(self) -> None:
         self.thaw()
         for node in reversed(self._nodes):
-            family = tree(node.pid)
-            node.terminate()
-            try:
-                node.wait(15)
-            except subprocess.TimeoutExpired:
-                node.kill()
-                node.wait()
-            for pid in family:
-                if pid != node.pid and role_of(pid) != "others":
-                    os.kill(pid, signal.SIGKILL)
+            end_ray_node(node, 15)
         if self._redis.process is not None and self._redis.process.poll() is None:
             self._redis.kill()

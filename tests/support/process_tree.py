@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 _ROLES = {
@@ -44,3 +46,17 @@ def role_of(pid: int) -> str:
         return "others"
     name = name.split(" ", 1)[0].rsplit("/", 1)[-1].split(".", 1)[0]
     return _ROLES.get(name, "others")
+
+
+def end_ray_node(node: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a `ray start --block`, within `patience_s` in order, and then the engine's actors that it has left."""
+    family = tree(node.pid)
+    node.terminate()
+    try:
+        node.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()
+    for pid in family:
+        if pid != node.pid and role_of(pid) != "others":
+            os.kill(pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support.chaos.sentinel_group import PASSWORD, Server
 from tests.support.free_port import free_port
-from tests.support.process_tree import role_of, tree
+from tests.support.process_tree import end_ray_node, tree
 from tests.support.running_engine import RunningEngine
 
 _START_S = 100
@@ -91,16 +91,7 @@ class SharedCluster:
     def stop(self) -> None:
         """End everything."""
         for node in reversed(self._nodes):
-            family = tree(node.pid)
-            node.terminate()
-            try:
-                node.wait(20)
-            except subprocess.TimeoutExpired:
-                node.kill()
-                node.wait()
-            for pid in family:
-                if pid != node.pid and role_of(pid) != "others":
-                    os.kill(pid, 9)
+            end_ray_node(node, 20)
         if self.redis.process is not None:
             self.redis.kill()
 
