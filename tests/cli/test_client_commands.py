@@ -30,6 +30,7 @@ from engine.cli.state_file import EngineState, write_state
 from engine.errors import ConfigError, EngineError, RulesError, Unauthorized, Unreachable
 from tests.support.misbehaving_server import Peer, misbehaving, stay
 from tests.support.publish_server import Engine, refuses, rejects, running
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "github"
 RULES = str(EXAMPLE / "rules.toml")
@@ -74,6 +75,11 @@ def in_background(server: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def received(peer: Peer, frame: dict[str, Any]) -> None:
+    """Wait until the server has read this frame, which may be after the command has ended."""
+    asyncio.run(until(lambda: frame in peer.frames))
 
 
 @pytest.fixture
@@ -282,7 +288,7 @@ def test_listening_prints_messages_fit_for_a_terminal_and_acknowledges_them() ->
         assert re.search(r'#1 t \{"n":1\}$', lines[0])
         assert lines[1] == r'? #2 ! t.x \x1b[31mred [bold]text (attempt 2) {"n":1} {"actor":"bob"}'
         assert "connected as u1" in result.stderr
-        assert {"type": "ack", "seq": 2} in server.peers[0].frames
+        received(server.peers[0], {"type": "ack", "seq": 2})
         assert claims(server.peers[0].token)["sub"] == "u1"
 
 
@@ -317,7 +323,7 @@ def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:
             process.send_signal(2)
             assert process.wait(10) == 0
             assert "Traceback" not in process.stderr.read()
-        assert {"type": "ack", "seq": 2} in server.peers[0].frames
+        received(server.peers[0], {"type": "ack", "seq": 2})
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
