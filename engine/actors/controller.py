@@ -300,7 +300,7 @@ class Controller:
                 await mark_upgrade(client, self._wall_ms())
                 await claim_data_epoch(client, self._wall_ms() // 1000)
                 if not self._anyone_runs():
-                    await claim_slot_map(client, self._config.shards)
+                    await claim_slot_map(client, self._config.shards, self._config.schedulers)
                 return
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)

@@ -188,7 +188,7 @@ class Edge(Process):
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
             for task in (
-                *self._links.tasks(self._gateway),
+                self._links.run(self._gateway),
                 self._gateway.run(),
                 incarnation.watch(self._config.health_ms),
                 self._signals.run(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
+from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
 from engine.core.wire.pacing import CallBudget
 from engine.errors import StorageUnavailable
@@ -24,8 +25,11 @@ from engine.store.slot_map import require_slot_map
 
 log = logging.getLogger(__name__)
 
-_SLOTS_POLL_S: Final = 5.0
-"""How often the slot map is read without a reason: one read of about 3 KiB."""
+_SLOTS_POLL_S: Final = 1.0
+"""How often the slot map is read without a reason: one read of about 3 KiB. What changes it waits so long for every edge to know."""
+
+_SLOTS_WAIT_S: Final = 0.01
+"""Before the slot map is read again that a shard is about to change, doubled each time up to `RETRY_S`: users wait for it."""
 
 
 class EdgeLinks:
@@ -43,10 +47,12 @@ class EdgeLinks:
         self._context = context
         self._name = f"{credentials.name}/{context.session_name()}"  # of this process
         self._slots_wanted = asyncio.Event()
+        self._version_wanted = 0
         self._budget = CallBudget(config.link_calls_share)
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
         self._shards: list[LinkCaller] = []
         self._schedulers: list[LinkCaller] = []
+        self._runs: dict[LinkCaller, asyncio.Task[None]] = {}
 
     @property
     def calls(self) -> int:
@@ -58,8 +64,9 @@ class EdgeLinks:
         return {name: link.carrier for name, link in self.links.items()}
 
     def send_shard(self, index: int, record: Struct, eager: bool) -> None:
-        """See LinkCaller.send."""
-        self._shards[index].send(record, eager=eager)
+        """See LinkCaller.send. For a shard that the slot map has no more it is dropped: its connections are announced elsewhere."""
+        if index < len(self._shards):
+            self._shards[index].send(record, eager=eager)
 
     def ask_shard(self, index: int, records: Sequence[Struct]) -> None:
         """See LinkCaller.send_all."""
@@ -69,24 +76,67 @@ class EdgeLinks:
         """See LinkCaller.send_all."""
         self._schedulers[index].send_all(records)
 
-    def need_slots(self, _version: int) -> None:
-        """A shard has a newer slot map: read it."""
+    def need_slots(self, version: int) -> None:
+        """A peer waits for this version of the slot map: read it."""
+        self._version_wanted = max(self._version_wanted, version)
         self._slots_wanted.set()
 
-    def tasks(self, gateway: Gateway) -> Iterable[Coroutine[Any, Any, None]]:
-        """The coroutines that keep the links open and the slot map new. None returns."""
+    async def run(self, gateway: Gateway) -> None:
+        """Keep a link open to every shard and scheduler of the newest slot map. Runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._add_links(tasks, gateway, gateway.slots)
+            while True:
+                await self._read_slots(tasks, gateway)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_SLOTS_POLL_S):
+                        await self._slots_wanted.wait()
+
+    async def _read_slots(self, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
+        """Read the slot map, again and again while a peer waits for a newer one, which is about to be written."""
+        pause_s = _SLOTS_WAIT_S
+        while True:
+            self._slots_wanted.clear()
+            try:
+                slots = await require_slot_map(self._client)
+            except StorageUnavailable as error:
+                log.warning("%s keeps its slot map: %s", self._credentials.name, error)
+                pause_s = RETRY_S
+            else:
+                self._add_links(tasks, gateway, slots)
+                gateway.set_slots(slots)
+                self._drop_links(gateway)
+                if slots.version >= self._version_wanted:
+                    return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S)
+
+    def _add_links(self, tasks: asyncio.TaskGroup, gateway: Gateway, slots: SlotMap) -> None:
         config = self._config
-        for shard in range(config.shards):
+        for shard in range(len(self._shards), slots.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
             on_open = partial(gateway.shard_answers, shard)
             link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.link_pacing_ms, on_open)
-            self._shards.append(link)
-        for scheduler in range(config.schedulers):
+            self._begin(tasks, self._shards, link)
+        for scheduler in range(len(self._schedulers), slots.schedulers):
             on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
             name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
             link = self._link(name, wire.scheduler_to_edge, on_records, on_reset, pacing_ms)
-            self._schedulers.append(link)
-        return [self._follow_slots(gateway), *(link.run() for link in self.links.values())]
+            self._begin(tasks, self._schedulers, link)
+
+    def _begin(self, tasks: asyncio.TaskGroup, links: list[LinkCaller], link: LinkCaller) -> None:
+        links.append(link)
+        self._runs[link] = tasks.create_task(link.run())
+
+    def _drop_links(self, gateway: Gateway) -> None:
+        """Close the links to actors that the slot map has no more; what they have not answered goes to those that have its users now."""
+        for name, links, count in (
+            ("shard", self._shards, gateway.slots.shards),
+            ("scheduler", self._schedulers, gateway.slots.schedulers),
+        ):
+            while len(links) > count:
+                self._runs.pop(links.pop()).cancel()
+                del self.links[f"{name}-{len(links)}"]
+                gateway.peer_gone(len(links) if name == "shard" else ~len(links))
 
     def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, pacing_ms: float, on_open: Any = lambda: None) -> LinkCaller:
         link = self.links[peer] = LinkCaller(
@@ -102,16 +152,3 @@ class EdgeLinks:
             context=self._context,
         )
         return link
-
-    async def _follow_slots(self, gateway: Gateway) -> None:
-        """Read the slot map when a shard has a newer one, and every `_SLOTS_POLL_S`."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SLOTS_POLL_S):
-                    await self._slots_wanted.wait()
-            self._slots_wanted.clear()
-            try:
-                gateway.set_slots(await require_slot_map(self._client))
-            except StorageUnavailable as error:
-                log.warning("%s keeps its slot map: %s", self._credentials.name, error)
-            await asyncio.sleep(RETRY_S)

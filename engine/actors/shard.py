@@ -79,6 +79,9 @@ is reset, all its connections are announced again, and the same messages are rea
 _SEND_BACKLOG_S = 0.01
 """Between looks at that backlog: about what a batch takes."""
 
+_SLOTS_S = 1.0
+"""Between two reads of the slot map: what changes it waits so long for every shard to know."""
+
 _TENANTS_S = 1.0
 """Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
 
@@ -101,7 +104,7 @@ class Shard(Server):
         self._checkpointing = asyncio.Lock()
         self._acks_scheduled = False
         self._arms_scheduled = False
-        self._callers: dict[int, LinkCaller] = {}  # by scheduler
+        self._callers: list[tuple[LinkCaller, asyncio.Task[None]]] = []  # of the schedulers
         self._core: ShardCore
         self._failure: asyncio.Future[None]
         self._journal: Journal
@@ -121,7 +124,7 @@ class Shard(Server):
             **base,
             "epoch": self._journal.epoch,
             "quarantined": self._recovery.quarantined,
-            "links": {f"scheduler-{scheduler}": caller.carrier for scheduler, caller in self._callers.items()},
+            "links": {f"scheduler-{scheduler}": caller.carrier for scheduler, (caller, _) in enumerate(self._callers)},
             **self._core.stats(self._now_ms()),
         }
 
@@ -145,10 +148,7 @@ class Shard(Server):
             self._pressure_loop,
             self._tenants_loop,
         )
-        schedulers = (self._scheduler_loop(scheduler) for scheduler in range(self._config.schedulers))
-        return [
-            self._until_data_is_lost([*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush), *schedulers])
-        ]
+        return [self._until_data_is_lost([*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush)])]
 
     async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Run the tasks until one fails, which ends the process.
@@ -157,6 +157,7 @@ class Shard(Server):
         """
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._slots_loop(group))
                 for task in tasks:
                     group.create_task(task)
         except* DataLost as lost:
@@ -297,33 +298,35 @@ class Shard(Server):
 
     def _to_scheduler(self, partition: int, record: Struct) -> None:
         """Send a record to a scheduler. Without a link it is dropped: a new session arms again, and an unconfirmed timer fires again."""
-        caller = self._callers.get(scheduler_of(partition, self._config.schedulers))
-        if caller is not None:
-            caller.send(record)
+        if self._callers:
+            self._callers[scheduler_of(partition, len(self._callers))][0].send(record)
 
-    async def _scheduler_loop(self, scheduler: int) -> None:
-        """Run the link to one scheduler: it sends retry timers and receives due ones."""
-        schedulers = self._config.schedulers
+    def _match_schedulers(self, tasks: asyncio.TaskGroup, count: int) -> None:
+        """Keep a link to each of so many schedulers: it sends retry timers and receives due ones."""
+        if count == len(self._callers):
+            return
+        while len(self._callers) > count:
+            self._callers.pop()[1].cancel()
+        for scheduler in range(len(self._callers), count):
+            caller = LinkCaller(
+                self._context.peer(f"scheduler-{scheduler}", self._credentials),
+                self._credentials.name,
+                wire.scheduler_to_shard,
+                self._config,
+                on_records=self._on_scheduler_records,
+                on_reset=partial(self._arm_again, scheduler),
+                budget=self._links.budget,
+                pacing_ms=self._config.link_timer_pacing_ms,
+                context=self._context,
+            )
+            self._callers.append((caller, tasks.create_task(caller.run())))
+        for scheduler in range(count):  # what was armed elsewhere
+            self._arm_again(scheduler)
 
-        def holds(key: str) -> bool:
-            return scheduler_of(partition_of(key), schedulers) == scheduler
-
-        def on_reset() -> None:
-            self._feed(partial(self._core.delivery.scheduler_reset, holds))
-
-        caller = LinkCaller(
-            self._context.peer(f"scheduler-{scheduler}", self._credentials),
-            self._credentials.name,
-            wire.scheduler_to_shard,
-            self._config,
-            on_records=self._on_scheduler_records,
-            on_reset=on_reset,
-            budget=self._links.budget,
-            pacing_ms=self._config.link_timer_pacing_ms,
-            context=self._context,
-        )
-        self._callers[scheduler] = caller
-        await caller.run()
+    def _arm_again(self, scheduler: int) -> None:
+        """A scheduler has no retry timers of this shard: it is another process, or has other partitions."""
+        count = len(self._callers)
+        self._feed(partial(self._core.delivery.scheduler_reset, lambda key: scheduler_of(partition_of(key), count) == scheduler))
 
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:
@@ -331,6 +334,19 @@ class Shard(Server):
                 self._feed(partial(self._core.delivery.due, record.keys, self._now_ms()))
             else:
                 self._feed(partial(self._core.fire, record.timers, self._now_ms()))
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    async def _slots_loop(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow the slot map."""
+        slot_map = self._core.slot_map
+        while True:
+            self._match_schedulers(tasks, slot_map.schedulers)
+            await asyncio.sleep(_SLOTS_S)
+            try:
+                slot_map = await require_slot_map(self._client)
+            except StorageUnavailable as error:
+                log.info("shard %d keeps its slot map: %s", self._index, error)
 
     # -- journal ------------------------------------------------------------------------------------------------------
 

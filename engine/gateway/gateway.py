@@ -181,7 +181,7 @@ class Gateway:
             router.route,
             router.lanes,
         )
-        self.pending_calls.add_routes(set(slots.owners))
+        self.pending_calls.add_routes(range(slots.shards))
         self.request_queue = RequestQueue(config, clock, self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
@@ -220,7 +220,7 @@ class Gateway:
         if slots.version <= self.slots.version:
             return
         self._router.slots = slots
-        self.pending_calls.add_routes(set(slots.owners))
+        self.pending_calls.add_routes(range(slots.shards))
         for connection in list(self.connections.values()):
             if connection.shard != slots.owner(connection.key):
                 self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
@@ -523,24 +523,30 @@ class Gateway:
             # Storage has lost data, and sequence numbers begin anew. The client reconnects with its old cursor and is sent `gap`.
             connection.close(GOING_AWAY, "the epoch has changed")
 
-    def _moved(self, index: int, record: wire.Moved) -> None:
+    def _moved(self, route: int, record: wire.Moved) -> None:
         self._slots_wanted = max(self._slots_wanted, record.version)
         known = self.slots.version >= record.version
         if record.ref != -1:
-            self.pending_calls.moved(record.ref, index, known=known)
+            self.pending_calls.moved(record.ref, route, known=known)
         else:
             connection = self.connections.get(record.conn)
-            if connection is not None and connection.shard == index:
-                if known and self.slots.owner(connection.key) != index:
+            if connection is not None and connection.shard == route:
+                if known and self.slots.owner(connection.key) != route:
                     self._announce(connection)
                 else:
                     self._moved_connections.append(record.conn)
         if not known:
             self._links.need_slots(record.version)
 
-    def from_scheduler(self, _index: int, records: Sequence[wire.TimerAnswer]) -> None:
+    def from_scheduler(self, index: int, records: Sequence[wire.TimerAnswer | wire.Moved]) -> None:
         """Handle a batch of a scheduler's answers."""
-        self.pending_calls.answer(records)
+        answers = []
+        for record in records:
+            if isinstance(record, wire.Moved):
+                self._moved(~index, record)
+            else:
+                answers.append(record)
+        self.pending_calls.answer(answers)
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""
@@ -551,6 +557,11 @@ class Gateway:
             if connection.shard == index:
                 self._announce(connection)
         self.pending_calls.repeat(index)
+
+    def peer_gone(self, route: int) -> None:
+        """The slot map has this shard or scheduler no more: what it has not answered is routed again."""
+        self._body_caches.pop(route, None)
+        self.pending_calls.remove_route(route)
 
     def shard_answers(self, index: int) -> None:
         """Shard `index` has answered for the first time in a session."""

@@ -306,6 +306,13 @@ class PendingCalls:
         for ref, call in sent:
             self._resend(ref, call)
 
+    def remove_route(self, route: int) -> None:
+        """There is no such peer any more: what it was sent, or waits for it, goes where the newest slot map says."""
+        for ref, call in [(ref, call) for ref, call in self._calls.items() if call.routes[ref - call.base] == route]:
+            self._resend(ref, call)
+        self._lanes.pop(route, None)
+        self._breakers.pop(route, None)
+
     def session_works(self, route: int) -> None:
         """The peer has answered in a new session."""
         if route in self._breakers:

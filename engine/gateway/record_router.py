@@ -60,7 +60,7 @@ class RecordRouter:
             partition = partition_of(record.key)
         else:
             partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
-        return ~scheduler_of(partition, self._config.schedulers)
+        return ~scheduler_of(partition, self.slots.schedulers)
 
     def send(self, route: int, records: Sequence[Struct]) -> None:
         """Send requests on a route, at once."""

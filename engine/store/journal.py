@@ -41,7 +41,7 @@ _COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
 _FENCE = Script("fence")
 
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 _READ_ENTRIES = 50
 _QUARANTINE_READ = 1000
@@ -96,6 +96,20 @@ class Journal:
         self.loss_detector.opened(epoch)
         return epoch
 
+    async def adopt(self, slots: Sequence[int]) -> int:
+        """Fence slots that another shard has handed over: its writes are rejected from then on. Returns their epoch.
+
+        It is above that of the shard, which is older than the last owner's may be.
+
+        Raises:
+            Fenced: this incarnation has been replaced.
+            DataLost, StorageUnavailable: as `append`.
+        """
+        epoch = await take_epoch(self._client)
+        await self.loss_detector.check(self._client)
+        await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
+        return epoch
+
     async def append(self, group: Group) -> Mapping[int, bytes]:
         """Make the group durable. Idempotent.
 
@@ -124,7 +138,7 @@ class Journal:
         await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.loss_detector.head], self._replicas)
         self.loss_detector.head = f"{self.epoch}-{group.number}u"
 
-    async def covered(self, through: int | None, written: Mapping[str, int] = _NOTHING) -> None:
+    async def covered(self, through: int | None, written: Mapping[str, tuple[int, int]] = _NOTHING) -> None:
         """Trim the journal after a checkpoint: groups of this epoch through number `through`, and all of older epochs.
 
         Idempotent, also with another number.
@@ -140,7 +154,8 @@ class Journal:
         number = self._checkpoints
         keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard), *written]
         keep = 0 if through is None else through + 1
-        await _COVER.run(self._client, keys, [self.epoch, number, self.loss_detector.mark, keep, *written.values()], self._replicas)
+        marks = (word for mark in written.values() for word in mark)
+        await _COVER.run(self._client, keys, [self.epoch, number, self.loss_detector.mark, keep, *marks], self._replicas)
         self.loss_detector.mark = number
 
     async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:

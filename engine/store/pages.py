@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -45,9 +46,10 @@ _ROUND_TRIP_RUNS = 64
 _MEASURED_ENTRIES = 64
 """The size of a stream is measured when it passes a multiple of so many entries; both scripts have the number."""
 
-_ROUND_TRIP_WORDS = 1000
-"""Keys and arguments of a checkpoint's runs per round trip: about a hundred mailboxes or five hundred messages, some 3 ms of Redis, and 2
-of the shard to write them. Groups are appended between two round trips, so the checkpoint of thousands who have left delays nobody else."""
+_ROUND_TRIP_WORDS = 500
+"""Keys and arguments of a checkpoint's runs per round trip: about fifty mailboxes or 250 messages, some 1.5 ms of Redis, and 1 of the
+shard to write them. After each, storage is left to others for as long: groups are appended meanwhile, so the checkpoint of thousands who
+have left delays nobody else."""
 
 _Run = tuple[list[str], list[object]]
 """(keys, arguments) of a script run."""
@@ -72,6 +74,7 @@ class Pages:
         self._stream_count_min = stream_bytes_max // entry_bytes_max  # fewer messages cannot exceed the bytes
         self._writes = 0  # attempted
         self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
+        self._epochs: dict[int, int] = {}  # of the slots that were adopted since the shard began; of the others it is the shard's
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
@@ -163,10 +166,19 @@ class Pages:
         floor = head if first is None else int(first[0].partition(b"-")[0]) - 1
         return page_with(head, floor)
 
-    async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, int]:
+    def adopt(self, slots: Iterable[int], epoch: int) -> None:
+        """These slots are the shard's from now on, under this epoch (`Journal.adopt`)."""
+        for slot in slots:
+            self._epochs[slot] = epoch
+            self._marks.pop(slot, None)
+
+    def _epoch_of(self, slot: int) -> int:
+        return self._epochs.get(slot, self._loss_detector.epoch)
+
+    async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, tuple[int, int]]:
         """Write pages and spilled messages, each mailbox atomically. Idempotent; one call at a time.
 
-        Returns {key of a slot's mark: number of this write}. Storage must show at least these before the journal is trimmed
+        Returns {key of a slot's mark: (its epoch, number of this write)}. Storage must show at least these before the journal is trimmed
         (`Journal.covered`).
 
         Raises:
@@ -181,13 +193,18 @@ class Pages:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
         runs = self._runs(by_slot, number, now_ms)
         grown: list[bytes] = []
+        now_s = asyncio.get_running_loop().time
+        began_s = ended_s = now_s()
         while calls := _round_trip(runs):
+            await asyncio.sleep(ended_s - began_s)
+            began_s = now_s()
             for _, *streams in await _CHECKPOINT.run_many(self._client, calls):
                 grown += streams
+            ended_s = now_s()
         self._marks.update(dict.fromkeys(by_slot, number))
         if self._stream_bytes_max:
             await self._trim(grown)
-        return {slot_mark_key(slot): number for slot in by_slot}
+        return {slot_mark_key(slot): (self._epoch_of(slot), number) for slot in by_slot}
 
     async def _trim(self, streams: Sequence[bytes]) -> None:
         """Trim the streams that grew to their bytes. What is trimmed is announced as a gap when it is not found."""
@@ -208,7 +225,7 @@ class Pages:
                     messages = 0
                     run = (
                         _keys_of(slot),
-                        [self._loss_detector.epoch, number, self._marks.get(slot, 0), self._stream_max, now_ms],
+                        [self._epoch_of(slot), number, self._marks.get(slot, 0), self._stream_max, now_ms],
                     )
                 keys, args = run
                 keys.append(offline_key(spill.key))

@@ -1,7 +1,7 @@
-"""The slot map in Redis: which shard owns which slot, and so which users.
+"""The slot map in Redis: which shard owns which slot, and so which users, and how many shards and schedulers there are.
 
-It is written when the data is first used. Starting with another number of shards redistributes the slots. That is only safe while
-every journal is empty, because a journal belongs to a shard, whereas pages and offline streams belong to a slot.
+It is written when the data is first used, and changed by compare-and-set (`swap_slot_map`): by the controller, which adds and removes
+shards and schedulers, and by a shard that hands slots over.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from redis.exceptions import RedisError
 from engine.core.model.routing import SlotMap, spread
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import journal_key, slots_key
+from engine.store.lua import Script
+
+_SWAP = Script("slot_map_swap")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SlotMap)
@@ -22,11 +25,16 @@ _decoder = msgspec.msgpack.Decoder(SlotMap)
 
 async def read_slot_map(client: redis.Redis) -> SlotMap | None:
     """The slot map; None when no engine has used this Redis. Raises StorageUnavailable."""
+    packed = await _read(client)
+    return _decoder.decode(packed) if packed else None
+
+
+async def _read(client: redis.Redis) -> bytes:
     try:
         packed: Any = await client.get(slots_key())
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"slot map: {error}") from error
-    return None if packed is None else _decoder.decode(packed)
+    return packed or b""
 
 
 async def require_slot_map(client: redis.Redis) -> SlotMap:
@@ -37,40 +45,65 @@ async def require_slot_map(client: redis.Redis) -> SlotMap:
     return slot_map
 
 
-async def claim_slot_map(client: redis.Redis, shards: int) -> SlotMap:
-    """The slot map for `shards` shards: the stored one when it has that many, else a new, even one. Call it before any shard runs.
+async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
+    """Store this map if the stored one is the version before it; returns whether it is stored now. Idempotent.
+
+    Raises StorageUnavailable: it may have been stored. Repeat it until there is an answer.
+    """
+    before, packed = await _read(client), _encoder.encode(slot_map)
+    version = _decoder.decode(before).version if before else 0
+    if before != packed and version != slot_map.version - 1:
+        return False
+    return await _swap(client, before, packed)
+
+
+async def _swap(client: redis.Redis, before: bytes, after: bytes) -> bool:
+    reply = await _SWAP.run(client, [slots_key()], [before, after])
+    return bool(reply[1])
+
+
+async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int) -> SlotMap:
+    """The slot map for so many shards and schedulers: the stored one, or a new one. Call it before any of them runs.
+
+    Another number of shards spreads the slots anew. That is only safe while every journal is empty, because a journal belongs to a shard,
+    whereas pages and offline streams belong to a slot.
 
     Raises:
-        ConfigError: the number differs from the last run's, and that run's journals still hold messages.
+        ConfigError: the number of shards differs from the last run's, and that run's journals still hold messages.
         StorageUnavailable: no reply.
     """
-    found = await read_slot_map(client)
-    before = found.shards if found else shards
-    if found and before == shards:
-        return found
+    while True:
+        found = await read_slot_map(client)
+        if found is None:
+            slot_map = spread(shards, 1, schedulers)
+        elif found.shards != shards:
+            await _require_empty_journals(client, found.shards, shards)
+            slot_map = spread(shards, found.version + 1, schedulers)
+        elif found.schedulers != schedulers:
+            slot_map = msgspec.structs.replace(found, version=found.version + 1, schedulers=schedulers)
+        else:
+            return found
+        if await swap_slot_map(client, slot_map):
+            return slot_map
+
+
+async def _require_empty_journals(client: redis.Redis, before: int, shards: int) -> None:
     try:
-        if found:
-            left = [shard for shard in range(before) if await client.xlen(journal_key(shard))]
-            if left:
-                raise ConfigError(
-                    f"shards: the data is that of {before} shards that did not stop in good order; "
-                    f"start once with --shards {before}, stop with Ctrl-C or `engine down`, then start with --shards {shards}"
-                )
-        slot_map = spread(shards, found.version + 1 if found else 1)
-        packed = _encoder.encode(slot_map)
-        if found:
-            await client.set(slots_key(), packed)
-            return slot_map
-        if await client.set(slots_key(), packed, nx=True):
-            return slot_map
+        left = [shard for shard in range(before) if await client.xlen(journal_key(shard))]
     except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"slot map: {error}") from error
-    return await claim_slot_map(client, shards)  # another controller stored one first
+        raise StorageUnavailable(f"journals: {error}") from error
+    if left:
+        raise ConfigError(
+            f"shards: the data is that of {before} shards that did not stop in good order; "
+            f"start once with --shards {before}, stop with Ctrl-C or `engine down`, then start with --shards {shards}"
+        )
 
 
 async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:
-    """Store the slot map of a running engine again, unless there is one. Raises StorageUnavailable."""
-    try:
-        await client.set(slots_key(), _encoder.encode(slot_map), nx=True)
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"slot map: {error}") from error
+    """Store the slot map of a running engine again where storage has lost it, or has an older one. Raises StorageUnavailable."""
+    while True:
+        found = await _read(client)
+        if found and _decoder.decode(found).version >= slot_map.version:
+            return
+        if await _swap(client, found, _encoder.encode(slot_map)):
+            return

@@ -94,7 +94,7 @@ Start = Callable[[], Process]
 async def start(redis_client: Redis, redis_server_url: str) -> AsyncIterator[Start]:
     """Starts an incarnation; checkpoints come only when a user goes offline."""
     await claim_data_epoch(redis_client, 1_700_000_000)
-    await claim_slot_map(redis_client, 1)
+    await claim_slot_map(redis_client, 1, 1)
     config = Config(redis_url=redis_server_url, shards=1, checkpoint_ms=3_600_000)
     started: list[Process] = []
 

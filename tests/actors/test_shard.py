@@ -116,7 +116,7 @@ class Process:
 @pytest.fixture
 async def config(redis_server: RedisServer, redis_client: Redis) -> Config:
     await claim_data_epoch(redis_client, int(time.time()))
-    await claim_slot_map(redis_client, 1)
+    await claim_slot_map(redis_client, 1, 1)
     return Config(redis_url=redis_server.url, shards=1, checkpoint_ms=50, ack_journal_ms=10, log_level="CRITICAL")
 
 

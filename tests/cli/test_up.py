@@ -78,12 +78,12 @@ async def test_new_data_gets_as_many_shards_as_the_cores_call_for(
 async def test_stored_data_keeps_its_number_of_shards_whatever_the_cores(
     redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await claim_slot_map(redis_client, 3)
+    await claim_slot_map(redis_client, 3, 1)
     assert await chosen(redis_server, monkeypatch, 0) == (3, "3 shards, as the stored data has; --shards sets another number\n")
 
 
 async def test_a_number_that_is_given_is_taken(redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    await claim_slot_map(redis_client, 3)
+    await claim_slot_map(redis_client, 3, 1)
     assert await chosen(redis_server, monkeypatch, 5) == (5, "")
 
 

@@ -159,7 +159,7 @@ class EdgeActor(ActorProcess):
             EdgeMetrics(f"edge-{self._index}"),
         )
         async with asyncio.TaskGroup() as tasks:
-            for task in (*links.tasks(self.gateway), self.gateway.run(), incarnation.watch(self._config.health_ms)):
+            for task in (links.run(self.gateway), self.gateway.run(), incarnation.watch(self._config.health_ms)):
                 tasks.create_task(task)
             self.links = links.links
             self._ready.set()
@@ -201,7 +201,7 @@ class Cluster:
         owners = [NOBODY] * 1024
         for number, user in enumerate(users):
             owners[slot_of(user)] = number % config.shards
-        self.slot_map = SlotMap(1, tuple(owners))
+        self.slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers)
         self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
         self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH, IDS_SINCE_FIELD, 0)
         self.names = [

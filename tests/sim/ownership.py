@@ -110,7 +110,7 @@ class ProcessBook:
                     for name, link in actor.links.items():
                         yield caller, name, link
                 elif caller.name.startswith("shard"):
-                    for scheduler, link in actor._callers.items():
+                    for scheduler, (link, _) in enumerate(actor._callers):
                         yield caller, f"scheduler-{scheduler}", link
 
     def _look_at_link(self, caller: Process, name: str, link: LinkCaller, now_s: float) -> None:

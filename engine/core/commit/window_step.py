@@ -54,6 +54,11 @@ class WindowCloser:
             self._armed[mailbox.key] = closes_ms
             heappush(self._heap, (closes_ms, mailbox.key))
 
+    def forget(self, key: str) -> None:
+        """The mailbox leaves memory."""
+        self._armed.pop(key, None)
+        self._due.pop(key, None)
+
     def tick(self, now_ms: int) -> None:
         """Find the windows that have ended by now."""
         heap = self._heap

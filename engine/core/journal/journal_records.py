@@ -19,7 +19,7 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import islice
 
 import msgspec
@@ -31,6 +31,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
+from engine.core.model.routing import slot_of
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
 
@@ -112,6 +113,12 @@ class Noticed(Struct, array_like=True, tag=9, gc=False):
     delivery: str = ""
 
 
+class Released(Struct, array_like=True, tag=15, gc=False):
+    """The shard hands these slots over: their pages have all that earlier records have of them, and newer things if they come back."""
+
+    slots: list[int]
+
+
 class Remembered(Struct, array_like=True, tag=6, gc=False):
     """A user's whole state, and when they were last active; written by `engine.core.journal.rebuild` only."""
 
@@ -127,7 +134,22 @@ class Kept(Struct, array_like=True, tag=13, gc=False):
     windows: Windows
 
 
-Record = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Erased | Decided | Remembered | Counted | Ended | Extended | Kept
+Record = (
+    StoredMessage
+    | Handled
+    | Adopted
+    | Topics
+    | Profiled
+    | Noticed
+    | Erased
+    | Decided
+    | Remembered
+    | Counted
+    | Ended
+    | Extended
+    | Kept
+    | Released
+)
 
 
 class MailboxPage(Struct, array_like=True, gc=False):
@@ -172,6 +194,7 @@ class Checkpoint(Struct):
     upto: dict[str, int]  # key -> every retained pending number up to here is in the stream afterwards
     waiting: list[Mailbox]  # not in it yet, last one first
     removals: dict[str, bool] = {}  # pages to delete, by key: whether in any case, or only while the mailbox holds nothing
+    whole: bool = False  # its mailboxes leave memory: pages have all that their successors need
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -183,9 +206,22 @@ def keys_of(records: Iterable[Record]) -> set[str]:
     for record in records:
         if isinstance(record, Adopted):
             keys.update(key for key, _ in record.numbers)
-        else:
+        elif not isinstance(record, Released):
             keys.add(record.key)
     return keys
+
+
+def owned(records: Iterable[Record], slots: Container[int]) -> list[Record]:
+    """What these records say of the mailboxes of these slots."""
+    kept: list[Record] = []
+    for record in records:
+        if isinstance(record, Adopted):
+            numbers = [(key, seq) for key, seq in record.numbers if slot_of(key) in slots]
+            if numbers:
+                kept.append(Adopted(record.pos, record.accepted_ms, numbers))
+        elif isinstance(record, Released) or slot_of(record.key) in slots:
+            kept.append(record)
+    return kept
 
 
 def message_of(stored: StoredMessage) -> Message:
@@ -204,15 +240,18 @@ def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
     return message
 
 
-def spill_of(mailbox: Mailbox, forget_at_ms: int = 0) -> Spill:
+def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) -> Spill:
     """The mailbox's page and every retained pending message that is not in the stream yet.
+
+    `whole`: the mailbox leaves memory for another shard. Then the others that are newer than the stream go there too, and the page has all
+    ids by which a repeat is recognised.
 
     `forget_at_ms`: when the page of a user without preferences and messages is to be deleted, if nothing happens before; 0: never.
 
     Storage holds a dying message as pending: after a crash it is moved to the dead letters again.
     """
     bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
-    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and message.envelope.retain])
+    fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and (whole or message.envelope.retain)])
     entries = []
     expires_ms = 0
     for seq in fresh:
@@ -225,7 +264,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0) -> Spill:
         stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
         entries.append((seq, FORMAT_VERSION + _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
-    page = page_of(mailbox)
+    page = page_of(mailbox, len(mailbox.recent) if whole else PAGE_RECENT_IDS)
     look_ms = page.oldest_expires_ms or (0 if mailbox.has_preferences else forget_at_ms)
     topics = "\n".join(sorted(mailbox.topics))
     blob = FORMAT_VERSION + _encoder.encode(page)
@@ -252,7 +291,7 @@ def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
     return floor, sorted(mailbox.acked) if mailbox.acked else []
 
 
-def page_of(mailbox: Mailbox) -> MailboxPage:
+def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
     """The mailbox without bodies, in its state once its pending messages are in the stream."""
     # All that is not settled becomes cold: reading the stream shows later which of these numbers are gone.
     unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
@@ -265,7 +304,7 @@ def page_of(mailbox: Mailbox) -> MailboxPage:
     oldest = min([message.expires_ms for message in mailbox.hot.values() if message.envelope.retain], default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
-    newest = list(islice(reversed(mailbox.recent.items()), PAGE_RECENT_IDS))
+    newest = list(islice(reversed(mailbox.recent.items()), recent_max))
     recent = [(id, seq, digest) for id, (seq, digest) in reversed(newest)]
     floor, acked = settled_numbers(mailbox)
     return MailboxPage(

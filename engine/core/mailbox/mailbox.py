@@ -131,8 +131,7 @@ class Mailbox:
     def erase(self) -> None:
         """Forget the user: every message, setting and fact. Only the numbers go on where they were. No connection may be attached."""
         assert not self.connections, "connections refer to its messages"
-        for seq in list(self.hot):
-            self._release(seq)
+        self.release_all()
         self._set_cold(None)
         self.start = self.floor = self.spilled = self.newest_above_low = self.head
         self.acked, self.gone, self.dying, self.cold_attempts = set(), [], {}, {}
@@ -217,6 +216,11 @@ class Mailbox:
         memory.cold -= _span(self.cold)
         memory.windows -= self.open_windows
         memory.resize(-self.weight)
+
+    def release_all(self) -> None:
+        """Drop every body from memory, as the mailbox leaves it: storage has them."""
+        for seq in list(self.hot):
+            self._release(seq)
 
     def count_windows(self) -> None:
         """Update the total of open windows. Call it after each change of `windows`."""

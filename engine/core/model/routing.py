@@ -1,12 +1,13 @@
 """Routing: the shard that owns a user, and the partition that holds a timer.
 
 slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash are fixed for the life of a cluster:
-the slot is part of Redis keys. The slot -> shard map can change; it is versioned and stored in Redis.
+the slot is part of Redis keys. Which shard has a slot, and how many shards and schedulers there are, changes while the engine runs: the
+`SlotMap` is versioned and stored in Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -77,16 +78,34 @@ def partition_of_timer(sid: str) -> int | None:
     return _PARTITIONS.get(number) if unique else None
 
 
+NOBODY: Final = -1
+"""Owner of a slot that its shard is handing over."""
+
+
 class SlotMap(msgspec.Struct, frozen=True):
-    """The shard of each slot. `owners[slot]` is a shard index; a higher `version` wins."""
+    """Who owns what; a higher `version` wins.
+
+    Attributes:
+        owners: the shard index of each slot.
+        shards: how many shards there are; one that was just added, or is about to be removed, owns no slot. When left out, as many as do.
+        schedulers: how many schedulers share the timer partitions.
+    """
 
     version: int
     owners: tuple[int, ...]
+    shards: int = 0
+    schedulers: int = 1
 
-    @property
-    def shards(self) -> int:
-        """How many shards it is for."""
-        return max(self.owners) + 1
+    def __post_init__(self) -> None:
+        if not self.shards:
+            msgspec.structs.force_setattr(self, "shards", max(self.owners) + 1)
+
+    def with_owner(self, slots: Iterable[int], shard: int) -> SlotMap:
+        """The next version, in which these slots belong to this shard."""
+        owners = list(self.owners)
+        for slot in slots:
+            owners[slot] = shard
+        return msgspec.structs.replace(self, version=self.version + 1, owners=tuple(owners))
 
     def owner(self, key: str) -> int:
         """The shard index that owns the mailbox key."""
@@ -97,11 +116,11 @@ class SlotMap(msgspec.Struct, frozen=True):
         return [slot for slot, owner in enumerate(self.owners) if owner == shard]
 
 
-def spread(shards: int, version: int = 1) -> SlotMap:
+def spread(shards: int, version: int = 1, schedulers: int = 1) -> SlotMap:
     """An even map over `shards` shards: slot i belongs to shard i mod `shards`. Raises ValueError when `shards` is below 1."""
     if shards < 1:
         raise ValueError("a slot map needs at least one shard")
-    return SlotMap(version, tuple(slot % shards for slot in range(SLOTS)))
+    return SlotMap(version, tuple(slot % shards for slot in range(SLOTS)), shards, schedulers)
 
 
 def shards_for(cores: float, room: float) -> int:

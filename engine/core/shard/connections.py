@@ -16,7 +16,7 @@ link session until it is. Before that neither journal nor page has the message a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -206,6 +206,21 @@ class Connections:
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
         self._acked.pop(mailbox.key, None)
+
+    def release(self, slots: Container[int], mailboxes: Iterable[Mailbox]) -> None:
+        """Another shard gets these users: detach their connections, which their edges announce there. Who is online stays in storage."""
+        for mailbox in mailboxes:
+            for session, conn in list(mailbox.connections):
+                del self._sessions[session][conn]
+                mailbox.detach((session, conn))
+                self._broadcast_step.detached(mailbox)
+            self._nack_queue.discard(mailbox)
+        self.presence.release(slots)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Settlements of these mailboxes need no group: their pages have them."""
+        for key in keys:
+            self._acked.pop(key, None)
 
     def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:
         """A renewed token changes of which topics the connection is a member. What the mailbox has adopted already stays in it."""

@@ -188,6 +188,12 @@ class Delivery:
                 arms.append((key, at_ms))
         return arms
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """These mailboxes leave memory."""
+        for key in keys:
+            self._unarmed.pop(key, None)
+            self.held.pop(key, None)
+
     @property
     def wants_timers(self) -> bool:
         """Whether a mailbox waits for its retry timer to be armed."""

@@ -83,6 +83,10 @@ class FiredTimers:
         """The timer with this id, which is taken and not answered yet. Raises KeyError for any other."""
         return self._taken[sid]
 
+    def keys(self) -> Iterable[str]:
+        """Keys of the timers that are taken and not answered yet."""
+        return [timer.key for timer in self._taken.values()]
+
     def verdict(self, sid: str, mailbox: Mailbox, now_ms: int) -> Go | Drop | Again:
         """Evaluate the conditions of a taken timer against its user's mailbox.
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.commit.policy_step import DEFAULT_POLICY_LIMITS, PolicyLimits
 from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.routing import TIMER_PARTITIONS
 
 
 class ShardLimits(Struct, frozen=True):
@@ -78,7 +79,7 @@ class ShardLimits(Struct, frozen=True):
             gaps_max=config.gaps_max,
             windows_max=config.windows_max,
             windows_close_max=config.windows_close_max,
-            postponed_max=config.timer_claims_max * config.schedulers,
+            postponed_max=config.timer_claims_max * TIMER_PARTITIONS,
             offline_after_ms=config.offline_after_ms,
             suspects_max=config.suspects_max,
             user_forget_ms=config.user_forget_s * 1000,

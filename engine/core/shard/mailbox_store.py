@@ -39,6 +39,7 @@ from engine.core.journal.journal_records import (
     Noticed,
     Profiled,
     Record,
+    Released,
     Remembered,
     Spill,
     StoredMessage,
@@ -164,6 +165,9 @@ class MailboxStore:
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Apply a predecessor's journal records, oldest first. The pages of all their keys and the broadcast log must be loaded."""
         for record in records:
+            if isinstance(record, Released):
+                self.drop(self.keys_in(frozenset(record.slots)))
+                continue
             if isinstance(record, Adopted):
                 for key, seq in record.numbers:
                     self._begin(key, seq)
@@ -289,6 +293,22 @@ class MailboxStore:
         self._checkpoint = Checkpoint([], through, {}, chosen, removals)
         return self._checkpoint
 
+    def take_whole(self, keys: Iterable[str]) -> Checkpoint | None:
+        """Begin a checkpoint, to be filled, of all that storage lacks of these mailboxes, so that they can be dropped. None when it lacks
+        nothing. No other may be under way."""
+        assert self._checkpoint is None, "one checkpoint at a time"
+        keys = list(keys)
+        removals = {key: self._removals.pop(key) for key in keys if key in self._removals}
+        chosen = [
+            mailbox
+            for mailbox in map(self.mailboxes.__getitem__, keys)
+            if mailbox.key in self._dirty or mailbox.key in removals or mailbox.hot or len(mailbox.recent) > PAGE_RECENT_IDS
+        ]
+        if not chosen:
+            return None
+        self._checkpoint = Checkpoint([], None, {}, chosen, removals, whole=True)
+        return self._checkpoint
+
     def fill_checkpoint(self, mailboxes_max: int, now_ms: int) -> bool:
         """Add the next `mailboxes_max` mailboxes, in their present state, to the checkpoint. Returns whether more are left."""
         checkpoint = self._checkpoint
@@ -298,15 +318,15 @@ class MailboxStore:
             self._urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
-            checkpoint.spills.append(self._spill(mailbox, checkpoint.removals, now_ms + self._limits.user_forget_ms))
+            checkpoint.spills.append(self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms))
             checkpoint.upto[mailbox.key] = mailbox.head
         del waiting[-mailboxes_max:]
         return bool(waiting)
 
-    def _spill(self, mailbox: Mailbox, removals: dict[str, bool], forget_at_ms: int) -> Spill:
-        key = mailbox.key
+    def _spill(self, mailbox: Mailbox, checkpoint: Checkpoint, forget_at_ms: int) -> Spill:
+        key, removals = mailbox.key, checkpoint.removals
         if key not in removals or not (removals[key] or (mailbox.idle and not mailbox.has_preferences)):
-            return spill_of(mailbox, forget_at_ms)
+            return spill_of(mailbox, forget_at_ms, whole=checkpoint.whole)
         slot = slot_of(key)
         self._floors[slot] = max(mailbox.head, self._floors.get(slot, 0))
         return removal_of(mailbox, forget_at_ms)
@@ -375,6 +395,35 @@ class MailboxStore:
             if key in self.mailboxes:
                 self._dirty[key] = self.mailboxes[key]
         self._removals = checkpoint.removals | self._removals
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    def keys_in(self, slots: Container[int]) -> list[str]:
+        """Keys of the mailboxes of these slots that are in memory. Takes some 20 ms per 100 000 mailboxes."""
+        return [key for key in self.mailboxes if slot_of(key) in slots]
+
+    def dying_keys(self) -> set[str]:
+        """Keys of the mailboxes with messages on their way to the dead letters."""
+        return {key for key, _ in self._letters}
+
+    def drop(self, keys: Collection[str]) -> None:
+        """Forget these mailboxes, of which storage has everything: they are another shard's, or read again."""
+        gone = set(keys)
+        if any(mailbox.key in gone for mailbox in self._idle):
+            self._idle = deque(mailbox for mailbox in self._idle if mailbox.key not in gone)
+        for key in keys:
+            self._dirty.pop(key, None)
+            self._urgent.pop(key, None)
+            self._reads.pop(key, None)
+            self._removals.pop(key, None)
+            self.window_closer.forget(key)
+            mailbox = self.mailboxes.pop(key)
+            mailbox.release_all()
+            mailbox.count_out()
+
+    def adopt_floors(self, floors: Mapping[int, int]) -> None:
+        """By slot, the highest number of a page that was deleted: of slots that another shard had."""
+        self._floors.update(floors)
 
     # -- eviction -----------------------------------------------------------------------------------------------------
 

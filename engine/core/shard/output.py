@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -119,6 +120,7 @@ class ShardOutput:
     """
 
     __slots__ = (
+        "_taken_events",
         "ack_latency",
         "counters",
         "latency",
@@ -132,13 +134,20 @@ class ShardOutput:
         self.to_edges: list[tuple[str, Struct]] = []
         self.to_schedulers: list[tuple[int, Struct]] = []
         self.session_events: deque[SessionEvent] = deque(maxlen=SESSION_EVENTS_MAX)
+        self._taken_events: list[SessionEvent] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.latency, self.send_latency, self.ack_latency = Latencies(), Latencies(), Latencies()
 
     def take_session_events(self, count_max: int) -> list[SessionEvent]:
-        """Remove and return up to `count_max` of the oldest session events; pass them to `return_session_events` if the write fails."""
+        """Remove and return up to `count_max` of the oldest session events, to be written before more are taken; pass them to
+        `return_session_events` if the write fails."""
         events = self.session_events
-        return [events.popleft() for _ in range(min(count_max, len(events)))]
+        self._taken_events = [events.popleft() for _ in range(min(count_max, len(events)))]
+        return self._taken_events
+
+    def told_of(self) -> Iterable[str]:
+        """Keys of the users of session events that may not be written yet."""
+        return (event.key for event in chain(self._taken_events, self.session_events))
 
     def return_session_events(self, taken: Sequence[SessionEvent]) -> None:
         """Put back events that were not written, as the oldest. Those above `SESSION_EVENTS_MAX` are dropped, oldest first."""

@@ -5,7 +5,7 @@ Posts and questions count in the limit of posts that wait for a commit; attachme
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -82,6 +82,10 @@ class PageWait:
         for what in gone:
             self.count -= 1
             self.bytes -= _size(what)
+
+    def keys(self) -> Collection[str]:
+        """Keys of the mailboxes whose page something waits for."""
+        return self._waiting.keys()
 
     def forget(self, session: str, conn: int) -> None:
         """Remove the records of a connection that ended before its user's page was read. No effect if its Attach does not wait."""

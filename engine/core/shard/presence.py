@@ -26,6 +26,7 @@ The shard owns the state and, with its tick, the only timer: expectations are ke
                                 successor expects each of them for `offline_after_ms` from its start, since no client can return or probe
                                 while there is no shard. It does not know whom its predecessor told suspect: it tells nobody suspect, and
                                 back whoever attaches. Edges announce what they still have within a second
+    the user's slot moves       as for a dead shard; edges announce at once whom they have
     the shard moves on the wall clock     a step forward ends expectations early; a step back ends the shard (`engine.actors.actor_process`)
 
 Bounds: a counter per connected user, and an expectation (about 400 bytes) per user who is suspect, at most `suspects_max` of them; beyond
@@ -34,11 +35,12 @@ it those who have been suspect for longest are offline early.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from msgspec import Struct
 
+from engine.core.model.routing import slot_of
 from engine.core.wire.records import POLL
 
 CLEAN: Final = frozenset((1000, 1001, 1005, 4409))
@@ -139,9 +141,15 @@ class Presence:
         return state
 
     def assume(self, keys: Iterable[str], now_ms: int) -> None:
-        """These users were online under an earlier incarnation of the shard: expect them. To be called before anything else."""
+        """These users were online under an earlier owner of their slot: expect them. To be called before anything else of them."""
         for key in keys:
             self._expect(key, Expectation(0, True, Client(), 1006), now_ms)
+
+    def release(self, slots: Container[int]) -> None:
+        """These slots are another shard's: nothing is told of their users here any more."""
+        for table in (self._connections, self._expected):
+            for key in [key for key in table if slot_of(key) in slots]:
+                del table[key]
 
     def forget(self, key: str) -> bool:
         """Nobody is expected any more. Returns whether that makes the user offline."""

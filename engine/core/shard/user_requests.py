@@ -139,8 +139,8 @@ class UserRequests:
             self._waiting.append(change)
 
     def busy(self) -> set[str]:
-        """Keys of the mailboxes with waiting changes; they must stay in memory."""
-        return {change.mailbox.key for change in self._waiting}
+        """Keys of the mailboxes with waiting changes, or that are being erased; they must stay in memory."""
+        return {change.mailbox.key for change in self._waiting} | self._erasing.keys()
 
     def take(self) -> list[UserChange]:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""

@@ -361,7 +361,8 @@ class Rejected(Struct, array_like=True, tag=54, gc=False):
 
 
 class Moved(Struct, array_like=True, tag=39, gc=False):
-    """This shard does not own the slot. Exactly one of `ref` (a record that is answered) and `conn` (an Attach) is not -1.
+    """This shard does not own the slot, this scheduler not the partition. Exactly one of `ref` (a record that is answered) and `conn` (an
+    Attach) is not -1.
 
     The edge routes the request again with a slot map of at least `version`.
     """
@@ -562,7 +563,7 @@ FromShard = (
     | Fault
 )
 EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTimers
-SchedulerToEdge = TimerAnswer
+SchedulerToEdge = TimerAnswer | Moved
 ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
 
