@@ -128,6 +128,11 @@ class Shard(Server):
             **self._core.stats(self._now_ms()),
         }
 
+    async def slot_loads(self, proof: bytes = b"") -> dict[int, float]:
+        """Messages per second of each slot that gets any (`engine.core.shard.slot_loads`)."""
+        self._lock.check("slot_loads", proof)
+        return self._core.slot_loads.per_s(self._now_ms()) if self._ready.is_set() else {}
+
     async def drain(self, proof: bytes = b"") -> None:
         """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
         self._lock.check("drain", proof)

@@ -51,6 +51,7 @@ from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
+from engine.core.shard.slot_loads import SlotLoads
 from engine.core.shard.user_requests import MAKES_USERS, Question, UserRequests, admission_of
 from engine.core.wire.records import (
     DEFERRED,
@@ -99,6 +100,7 @@ class ShardCore:
         self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
         self.fired_timers = FiredTimers(limits.postponed_max, output)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
+        self.slot_loads = SlotLoads()
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
@@ -325,6 +327,7 @@ class ShardCore:
         self.mailbox_store.committed(group.number)
         self.output.counters["commits"] += 1
         self._count(group)
+        self.slot_loads.committed(group.records, now_ms)
         self._answer(group.answers)
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older)

@@ -1,0 +1,59 @@
+"""How many messages a second each slot of a shard gets: a sample, which moving slots between shards goes by.
+
+Every `SAMPLED`th group is counted, `SAMPLED` times, so that a message costs a few nanoseconds. What is counted decays exponentially with
+`HALF_LIFE_MS`: the sum of what a steady rate leaves behind is that rate times the mean lifetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import log
+from typing import Final
+
+from engine.core.journal.journal_records import Record, StoredMessage
+from engine.core.model.routing import slot_of
+
+SAMPLED: Final = 8
+HALF_LIFE_MS: Final = 60_000
+
+_DECAY_MS: Final = 5000
+"""Between two decays of all counts: 0.1 ms of the shard for a thousand slots."""
+
+_NOTHING: Final = 0.01
+"""A count below it is dropped."""
+
+_LIFETIME_S: Final = HALF_LIFE_MS / 1000 / log(2)
+
+
+class SlotLoads:
+    """Of one shard. A clock that goes back ends no count."""
+
+    __slots__ = ("_counts", "_decayed_ms", "_groups")
+
+    def __init__(self) -> None:
+        self._groups = 0
+        self._counts: dict[int, float] = {}
+        self._decayed_ms = 0
+
+    def committed(self, records: Iterable[Record], now_ms: int) -> None:
+        """A group with these records was committed."""
+        self._groups += 1
+        if self._groups % SAMPLED:
+            return
+        if now_ms - self._decayed_ms >= _DECAY_MS:
+            self._decay(now_ms)
+        counts = self._counts
+        for record in records:
+            if type(record) is StoredMessage:
+                slot = slot_of(record.key)
+                counts[slot] = counts.get(slot, 0.0) + SAMPLED
+
+    def per_s(self, now_ms: int) -> dict[int, float]:
+        """Messages per second, by slot."""
+        self._decay(now_ms)
+        return {slot: count / _LIFETIME_S for slot, count in self._counts.items()}
+
+    def _decay(self, now_ms: int) -> None:
+        left = 0.5 ** (max(now_ms - self._decayed_ms, 0) / HALF_LIFE_MS)
+        self._decayed_ms = now_ms
+        self._counts = {slot: count * left for slot, count in self._counts.items() if count * left > _NOTHING}

@@ -1,0 +1,120 @@
+"""What the policy wants, over time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.controller.autoscaler import DOWN_SHARE, UP_SHARE, ActorLoad, Autoscaler, ScalingDecision, ScalingLimits
+
+UP_MS, DOWN_MS = 10_000, 300_000
+STEP_MS = 2000
+
+
+def limits(count_min: int = 1, count_max: int = 6) -> ScalingLimits:
+    return ScalingLimits(count_min, count_max, UP_MS, DOWN_MS)
+
+
+def busy(*shares: float) -> list[ActorLoad]:
+    return [ActorLoad(share) for share in shares]
+
+
+def run(scaler: Autoscaler, loads: list[ActorLoad], start_ms: int, end_ms: int, settled: bool = True) -> list[ScalingDecision]:
+    found = (scaler.observe(loads, now_ms, settled) for now_ms in range(start_ms, end_ms + 1, STEP_MS))
+    return [decision for decision in found if decision is not None]
+
+
+def test_ten_seconds_of_load_are_answered_at_once_and_no_earlier() -> None:
+    scaler = Autoscaler("shards", limits())
+    assert not run(scaler, busy(0.9, 0.9), 0, UP_MS - STEP_MS)
+    (decision,) = run(scaler, busy(0.9, 0.9), UP_MS, UP_MS)
+    assert (decision.action, decision.have, decision.wanted) == ("scale", 2, 4)
+    assert decision.reason == "CPU 90% for 10 s, above 70%"
+
+
+def test_a_pause_in_the_load_begins_the_time_anew() -> None:
+    scaler = Autoscaler("shards", limits())
+    run(scaler, busy(0.9), 0, 8000)
+    run(scaler, busy(0.6), 9000, 9000)
+    assert not run(scaler, busy(0.9), 10_000, 18_000)
+
+
+def test_five_calm_minutes_are_answered_and_no_less() -> None:
+    scaler = Autoscaler("shards", limits())
+    assert not run(scaler, busy(*[0.1] * 6), 0, DOWN_MS - STEP_MS)
+    (decision,) = run(scaler, busy(*[0.1] * 6), DOWN_MS, DOWN_MS)
+    assert (decision.have, decision.wanted) == (6, 3), "half of them at most at once"
+
+
+def test_the_highest_load_of_the_calm_time_counts() -> None:
+    scaler = Autoscaler("shards", limits())
+    run(scaler, busy(0.29, 0.29, 0.29, 0.29), 0, 2000)
+    (decision,) = run(scaler, busy(0.01, 0.01, 0.01, 0.01), 4000, DOWN_MS)
+    assert decision.wanted == 3
+
+
+def test_while_slots_move_nothing_is_decided_and_the_time_begins_anew() -> None:
+    scaler = Autoscaler("shards", limits())
+    assert not run(scaler, busy(1.0), 0, 8000)
+    assert not run(scaler, busy(1.0), 10_000, 60_000, settled=False)
+    assert not run(scaler, busy(1.0), 62_000, 70_000)
+    assert run(scaler, busy(1.0), 72_000, 72_000)
+
+
+def test_at_the_maximum_it_says_that_more_would_be_needed() -> None:
+    (decision,) = run(Autoscaler("edges", limits(count_max=2)), busy(1.0, 1.0), 0, UP_MS)
+    assert (decision.action, decision.wanted) == ("none", 2)
+    assert decision.reason.endswith("but 2 is the maximum")
+
+
+@pytest.mark.parametrize(("have", "wanted"), [(1, 2), (5, 4)])
+def test_numbers_outside_the_limits_are_brought_inside_at_once(have: int, wanted: int) -> None:
+    decision = Autoscaler("shards", limits(2, 4)).observe(busy(*[0.5] * have), 0, settled=True)
+    assert decision is not None
+    assert (decision.action, decision.wanted) == ("scale", wanted)
+
+
+def test_lateness_counts_only_where_the_thread_is_busy() -> None:
+    assert not run(Autoscaler("shards", limits()), [ActorLoad(0.2, lag=3.0)], 0, UP_MS)
+    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.5, lag=3.0)], 0, UP_MS)
+    assert decision.reason.startswith("commit lag 300%")
+
+
+@pytest.mark.parametrize(
+    ("load", "what"), [({"memory": 0.8}, "memory"), ({"backlog": 0.8}, "backlog"), ({"connections": 0.8}, "connections")]
+)
+def test_every_full_table_counts(load: dict[str, float], what: str) -> None:
+    (decision,) = run(Autoscaler("edges", limits()), [ActorLoad(0.1, **load)], 0, UP_MS)
+    assert decision.reason.startswith(what)
+
+
+def test_one_shard_far_above_the_others_gives_slots_away_and_not_again_soon() -> None:
+    scaler = Autoscaler("shards", limits())
+    (decision,) = run(scaler, busy(0.9, 0.3, 0.3), 0, UP_MS)
+    assert (decision.action, decision.reason) == ("rebalance", "CPU of one is 90% for 10 s, of all 50%")
+    assert not run(scaler, busy(0.9, 0.3, 0.3), UP_MS + STEP_MS, DOWN_MS), "one slot that is as hot as a shard cannot be divided"
+
+
+def test_connections_of_edges_are_not_moved() -> None:
+    assert not run(Autoscaler("edges", limits()), busy(0.9, 0.3, 0.3), 0, UP_MS)
+
+
+@given(st.integers(1, 12), st.floats(0, 1))
+def test_no_change_is_undone_by_its_own_effect(have: int, mean: float) -> None:
+    scaler = Autoscaler("shards", ScalingLimits(1, 1000, UP_MS, DOWN_MS))
+    for decision in run(scaler, busy(*[mean] * have), 0, DOWN_MS)[:1]:
+        after = have * mean / decision.wanted
+        assert decision.wanted != have
+        assert after < UP_SHARE if decision.wanted < have else after > DOWN_SHARE
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), max_size=400), st.integers(1, 6))
+def test_it_stays_within_its_limits_whatever_is_measured(history: list[tuple[float, bool]], have: int) -> None:
+    scaler = Autoscaler("shards", limits(2, 5))
+    for at, (share, settled) in enumerate(history):
+        decision = scaler.observe(busy(*[share] * have), at * STEP_MS, settled)
+        if decision is not None:
+            assert settled
+            assert 2 <= decision.wanted <= 5
+            have = decision.wanted
