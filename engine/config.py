@@ -232,6 +232,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     dead_letters_bytes_max: Positive = 64 << 20  # per tenant: an operator looks at the latest
+    dead_letters_page_max: Positive = 100  # listed in one answer, redriven or dropped by one request: at most 7 MB of them in memory
+    dead_letters_looked_max: Positive = 2000  # in storage for one page of a single user's: some 100 ms of an edge when all are large
     sweep_pages_max: Positive = 2000  # looked at in one go: some 100 ms of the shard, a page at a time
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
 

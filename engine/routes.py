@@ -26,6 +26,7 @@ from starlette.websockets import WebSocket
 
 from engine.api import ack_and_patch, erasure, explanations, profiles, publish_endpoint, scheduled, subscriptions
 from engine.api.counters import CounterSignals
+from engine.api.dead_letters import LETTER_PATTERN, DeadLetters, LetterStore
 from engine.api.events import EventEndpoint
 from engine.api.publish_endpoint import PublishEndpoint
 from engine.api.rule_book import RuleBook
@@ -74,7 +75,14 @@ class _TextConvertor(PathConvertor):
     regex = r"(?s:.*)"
 
 
+class _LetterConvertor(PathConvertor):
+    """The id of a dead letter, so that `/v1/dead-letters/redrive` is none."""
+
+    regex = LETTER_PATTERN
+
+
 register_url_convertor("text", _TextConvertor())
+register_url_convertor("letter", _LetterConvertor())
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -93,6 +101,7 @@ class EdgeServices(Struct, frozen=True):
         revocations: of tokens.
         usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
+        dead_letters: those in storage.
     """
 
     gateway: Gateway
@@ -105,6 +114,7 @@ class EdgeServices(Struct, frozen=True):
     revocations: TokenRevocations
     usage: UsageStore
     drain_edge: DrainEdge
+    dead_letters: LetterStore
 
 
 def app(services: EdgeServices) -> Starlette:
@@ -130,6 +140,10 @@ def app(services: EdgeServices) -> Starlette:
         Route("/v1/sse", _Sse(api), methods=["GET"]),
         _route("/v1/poll", GET=api.poll),
         _route("/v1/tokens/revoke", POST=api.revoke),
+        _route("/v1/dead-letters", GET=api.list_dead_letters),
+        _route("/v1/dead-letters/redrive", POST=api.redrive),
+        _route("/v1/dead-letters/drop", POST=api.drop),
+        _route("/v1/dead-letters/{letter:letter}", GET=api.dead_letter),
         _route("/v1/status", GET=api.status),
         _route("/v1/edges/{edge}/drain", POST=api.drain),
         _route("/healthz", GET=api.healthz),
@@ -166,6 +180,7 @@ class _Api:
         gateway.metrics.degraded["rules"] = rule_book.reason
         self.publisher = PublishEndpoint(gateway, services.authenticator, config, rule_book)
         self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
+        self._dead_letters = DeadLetters(config, services.dead_letters, gateway)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """The bearer of the token. Raises Problem: 401, 403 without the scope, where one is given, or 429, its tenant asks too often."""
@@ -393,6 +408,29 @@ class _Api:
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         return _json({"tenant": tenant, "connections": await services.connections_of(tenant), **used, "quotas": quotas_of(self.config)})
+
+    async def list_dead_letters(self, request: Request) -> Response:
+        """`GET /v1/dead-letters?tenant=&user=&order=&after=&limit=`."""
+        return _json(await self._dead_letters.page(self._tenant_of(request), request.query_params))
+
+    async def dead_letter(self, request: Request) -> Response:
+        """`GET /v1/dead-letters/{letter}?tenant=`."""
+        return _json(await self._dead_letters.look(self._tenant_of(request), request.path_params["letter"]))
+
+    async def redrive(self, request: Request) -> Response:
+        """`POST /v1/dead-letters/redrive?tenant=`."""
+        tenant = self._tenant_of(request)
+        self.gateway.check_room(tenant)
+        return _json(await self._dead_letters.redrive(tenant, await read_body(request.scope, request.receive, self.config)))
+
+    async def drop(self, request: Request) -> Response:
+        """`POST /v1/dead-letters/drop?tenant=`."""
+        tenant = self._tenant_of(request)
+        return _json(await self._dead_letters.drop(tenant, await read_body(request.scope, request.receive, self.config)))
+
+    def _tenant_of(self, request: Request) -> str:
+        """The tenant whose dead letters a request is about."""
+        return self._dead_letters.tenant_of(self.authenticate(request, ""), request.query_params)
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""

@@ -49,6 +49,7 @@ from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
+from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.redis_client import connect
 from engine.store.revocation_log import RevocationLog
 from engine.store.sealed_config import SealedConfig
@@ -222,6 +223,7 @@ class Edge(Process):
                 revocations,
                 usage,
                 self._drain_edge,
+                DeadLetterStream(self._redis, self._config),
             )
         )
 

@@ -42,7 +42,8 @@ from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.errors import DataLost, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.external_streams import read_online, write_dead_letters, write_session_events
+from engine.store.dead_letter_stream import write_dead_letters
+from engine.store.external_streams import read_online, write_session_events
 from engine.store.journal import RECORD_ORIGIN, Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Replicas

@@ -1,4 +1,5 @@
-"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `replay` and `rules`.
+"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `replay`, `rules`
+and `dead-letters`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from engine.cli.dead_letter_commands import app as dead_letters
 from engine.cli.operator_commands import GivenToken, setting_option
 from engine.cli.rules_commands import app as rules
 from engine.errors import EngineError
@@ -40,6 +42,7 @@ def register(app: typer.Typer) -> None:
     app.command()(listen)
     app.command()(replay)
     app.add_typer(rules, name="rules")
+    app.add_typer(dead_letters, name="dead-letters")
 
 
 def _duration_s(text: str, option: str) -> float:

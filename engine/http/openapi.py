@@ -11,7 +11,7 @@ from typing import Any
 from engine import __version__
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX
-from engine.http.schemas import Schema, items_of, printable, ref, schemas, topic_name, user_name
+from engine.http.schemas import Schema, items_of, letter_id, printable, ref, schemas, topic_name, user_name
 
 Part = dict[str, Any]
 
@@ -50,7 +50,14 @@ def document(config: Config, categories: Sequence[str]) -> Part:
         },
         "tags": [{"name": "publishing"}, {"name": "contact policy"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": {**_publishing(config), **_subscribing(config), **_contact_policy(config), **_receiving(config), **_operating()},
+        "paths": {
+            **_publishing(config),
+            **_subscribing(config),
+            **_contact_policy(config),
+            **_receiving(config),
+            **_operating(),
+            **_dead_letters(config),
+        },
         "components": {
             "schemas": schemas(config, categories),
             "responses": {name: _problem_response(status, text) for status, (name, text) in _PROBLEMS.items()},
@@ -447,4 +454,66 @@ def _operating() -> Part:
         "/openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
         "/": public("demo", "A live demo page.", "text/html"),
         "/client.js": public("client", "The browser client, an ES module.", "text/javascript"),
+    }
+
+
+def _dead_letters(config: Config) -> Part:
+    tenant = _parameter(
+        "tenant",
+        "query",
+        "Whose; the bearer's when left out. Another one needs the scope `operator`.",
+        {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+    )
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.dead_letters_page_max, "default": config.dead_letters_page_max}
+    chosen: Part = {"scope": "admin", "parameters": (tenant,), "body": _json("DeadLetterChoice")}
+    return {
+        "/v1/dead-letters": {
+            "get": _operation(
+                "listDeadLetters",
+                "operating",
+                "Messages that clients refused. A page may have fewer than `limit`, or none, and be followed by others.",
+                {200: ("Some of them.", _json("DeadLetterPage"))},
+                (400, 429, 503),
+                scope="admin",
+                parameters=(
+                    tenant,
+                    _parameter("user", "query", "Only those of this user.", user_name(config)),
+                    _parameter("order", "query", "Which come first.", {"enum": ["newest", "oldest"], "default": "newest"}),
+                    _parameter("after", "query", "The `after` of the page before.", letter_id("An id of a dead letter.")),
+                    _parameter("limit", "query", "How many at most.", limit),
+                ),
+            )
+        },
+        "/v1/dead-letters/{letter}": {
+            "parameters": [_parameter("letter", "path", "Its `letter`.", letter_id("An id of a dead letter."), required=True)],
+            "get": _operation(
+                "deadLetter",
+                "operating",
+                "A dead letter with its message.",
+                {200: ("It.", _json("DeadLetter"))},
+                (400, 404, 429, 503),
+                scope="admin",
+                parameters=(tenant,),
+            ),
+        },
+        "/v1/dead-letters/redrive": {
+            "post": _operation(
+                "redriveDeadLetters",
+                "operating",
+                "Publish dead letters again, each under an id derived from it, and remove what is accepted. Repeating it delivers once.",
+                {200: ("What became of each.", _json("Redriven"))},
+                (400, 408, 409, 413, 422, 429, 503),
+                **chosen,
+            )
+        },
+        "/v1/dead-letters/drop": {
+            "post": _operation(
+                "dropDeadLetters",
+                "operating",
+                "Delete dead letters. Repeating it changes nothing.",
+                {200: ("They are gone.", _json("Dropped"))},
+                (400, 408, 413, 422, 429, 503),
+                **chosen,
+            )
+        },
     }

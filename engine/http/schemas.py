@@ -215,6 +215,44 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             before=_TIME_MS,
             until=_TIME_MS | {"description": "When the last of these tokens has expired by itself, milliseconds since the epoch."},
         ),
+        "DeadLetterPage": _object(
+            "Dead letters of a tenant, and how many there are.",
+            required=("tenant", "total", "dead_letters"),
+            tenant={"type": "string"},
+            total={"type": "integer", "minimum": 0},
+            dead_letters={"type": "array", "items": ref("DeadLetterSummary"), "maxItems": config.dead_letters_page_max},
+            after=letter_id("Where the next page begins; left out when there is none."),
+        ),
+        "DeadLetterSummary": _dead_letter("A message that a client refused."),
+        "DeadLetter": _dead_letter(
+            "A message that a client refused, with its members.",
+            notification={"type": "object", "description": "The message as clients were sent it, without `seq`, `event_id` and `attempt`."},
+        ),
+        "DeadLetterChoice": _closed(
+            "Some dead letters.",
+            required=("letters",),
+            letters={"type": "array", "items": letter_id("Its `letter`."), "minItems": 1, "maxItems": config.dead_letters_page_max},
+        ),
+        "Redriven": _object(
+            "What became of each dead letter, oldest first.",
+            required=("results",),
+            results={
+                "type": "array",
+                "items": _object(
+                    "Of one. It is removed with all but `suppressed` and `unreadable`.",
+                    required=("letter", "status"),
+                    letter={"type": "string"},
+                    status={"enum": ["accepted", "scheduled", "merged", "duplicate", "suppressed", "gone", "unreadable"]},
+                    id={"type": "string", "description": "Under which it is published."},
+                    user={"type": "string"},
+                    seq=_SEQ,
+                    scheduled_id={"type": "string"},
+                    scheduled_at=_TIME_MS,
+                    reason={"type": "string"},
+                ),
+            },
+        ),
+        "Dropped": _object("How many there were.", required=("dropped",), dropped={"type": "integer", "minimum": 0}),
         "Presence": _object(
             "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
             required=("online", "state", "seq"),
@@ -301,6 +339,28 @@ def topic_name(config: Config, description: str = "Printable text without spaces
 def items_of(config: Config, schema: Schema) -> Schema:
     """An array of items."""
     return {"type": "array", "items": schema, "minItems": 1, "maxItems": config.items_max}
+
+
+def letter_id(description: str) -> Schema:
+    """The id of a dead letter."""
+    return {"type": "string", "pattern": "^[0-9]{1,15}-[0-9]{1,10}$", "description": description}
+
+
+def _dead_letter(description: str, **more: Schema) -> Schema:
+    return _object(
+        description,
+        required=("letter", "at", "user", "id", "seq", "type", "priority", "reason", "attempts", *more),
+        letter=letter_id("Its own id."),
+        at={**_TIME_MS, "description": "When it was refused, ms since the epoch."},
+        user={"type": "string"},
+        id={"type": "string", "description": "Of the message."},
+        seq=_SEQ,
+        type={"type": "string"},
+        priority={"enum": list(PRIORITIES)},
+        reason={"type": "string", "description": "What the client gave."},
+        attempts={"type": "integer", "minimum": 0, "description": "How often it had been sent before."},
+        **more,
+    )
 
 
 def _around(config: Config) -> Schema:

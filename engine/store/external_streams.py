@@ -1,4 +1,4 @@
-"""Streams for other systems: dead letters per tenant, and the connects, disconnects and presence of all users.
+"""The stream for other systems: connects, disconnects and presence of all users.
 
 With the presence goes the set of users who are online, for the successor of a shard: a user whose event is lost because storage was away
 for long is told offline by a later successor, or is not told.
@@ -6,56 +6,17 @@ for long is told offline by a later successor, or is not told.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.model.constants import PRIORITIES
 from engine.core.model.routing import slot_of, split_key
-from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
 from engine.errors import StorageUnavailable
-from engine.store.keys import dead_letter_key, online_key, session_stream_key
-from engine.store.lua import Script
-
-_TRIM = Script("stream_trim")
-
-
-async def write_dead_letters(
-    client: redis.Redis, letters: Sequence[DeadLetter], length_max: int, bytes_max: int = 0, letter_bytes_max: int = 1
-) -> None:
-    """Append messages that clients rejected to `dead:<tenant>`: user, seq, id, priority, reason, attempts, body (a JSON object).
-
-    At most `length_max` are kept, and about `bytes_max` bytes, 0 for no limit; the oldest go. One has at most `letter_bytes_max`.
-
-    Raises StorageUnavailable; some may have been written, and a repeat writes those twice.
-    """
-    try:
-        pipeline = client.pipeline(transaction=False)
-        for letter in letters:
-            tenant, user = split_key(letter.key)
-            message = letter.message
-            fields: dict[str | bytes, str | bytes | int] = {
-                "user": user,
-                "seq": message.seq,
-                "id": message.envelope.id,
-                "priority": PRIORITIES[message.envelope.priority],
-                "reason": letter.reason,
-                "attempts": message.attempts,
-                "body": b"{%b}" % message.envelope.body,
-            }
-            pipeline.xadd(dead_letter_key(tenant), fields, maxlen=length_max, approximate=True)  # type: ignore[arg-type]
-        await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"dead letters: {error}") from error
-    if bytes_max:
-        tenants = Counter(split_key(letter.key)[0] for letter in letters)
-        keys = [dead_letter_key(tenant) for tenant in tenants]
-        await _TRIM.run(client, keys, [bytes_max, bytes_max // letter_bytes_max, *tenants.values()])
+from engine.store.keys import online_key, session_stream_key
 
 
 async def write_session_events(client: redis.Redis, events: Sequence[SessionEvent], length_max: int) -> None:

@@ -242,14 +242,47 @@ async def test_with_a_full_inbox_nothing_follows_the_footer(page: Page, scripted
     assert blank < 60
 
 
+def dead(number: int) -> dict[str, Any]:
+    about = {"at": 1_700_000_000_000, "user": "ann", "type": "post.liked", "priority": "normal", "attempts": 0}
+    return {"letter": f"{number}-0", "id": f"d{number}", "seq": number, "reason": f"<b>broken</b> {number}", **about}
+
+
+async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.letters = [dead(3), dead(2), dead(1)]
+    await open_demo(page, scripted.url, token())
+    card, lines = page.locator("#dead-letters"), page.locator(".dead")
+    await expect(lines).to_have_count(3)
+    await expect(lines.first).to_contain_text("<b>broken</b> 3")
+    await lines.first.get_by_text("Message").click()
+    await expect(lines.first.locator("pre")).to_contain_text("<b>bold</b>")
+    await lines.nth(1).get_by_role("button", name="Redrive").click()
+    await expect(card).to_contain_text("Published again: accepted.")
+    await expect(page.locator(".message-title")).to_contain_text("redriven d2")
+    scripted.letters.remove(dead(1))  # somebody else was faster
+    await lines.nth(1).get_by_role("button", name="Drop").click()
+    await expect(card).to_contain_text("Somebody else has handled it.")
+    await lines.first.get_by_role("button", name="Drop").click()
+    await expect(card).to_contain_text("Dropped.")
+    await expect(lines).to_have_count(0)
+    assert scripted.letters == []
+
+
+async def test_who_may_not_handle_dead_letters_does_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token(scope="connect publish"))
+    await expect(page.locator("#dead-letters")).to_be_hidden()
+
+
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
 async def test_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine, size: Any) -> None:
     await page.set_viewport_size(size)
+    await page.emulate_media(reduced_motion="reduce")  # half-way through its arrival a message is half transparent
     await page.goto(scripted.url)
     await expect(page.locator("#sign-in")).to_be_visible()
+    scripted.letters = [dead(1)]
     signed_out = await Axe().run(page)
     await open_demo(page, scripted.url, token())
     await page.get_by_text("when I mark as read").click()
+    await expect(page.locator(".dead")).to_have_count(1)
     scripted.publish("a message", priority="high", attempt=2, actor="ada")
     await publish(page, delay="50")
     await expect(page.locator(".message")).to_have_count(1)

@@ -34,6 +34,8 @@ LEFT_OUT = (
     "/v1/edges/{edge}/drain",  # would end the edge
 )
 
+EVERY_SCOPE = "connect publish admin operator"
+
 SETTINGS: dict[str, Any] = {
     "seed": 1,
     "generation": {"deterministic": True, "max-examples": 8, "database": "none", "with-security-parameters": False},
@@ -129,7 +131,7 @@ def is_as_described(case: schemathesis.Case, edge: EdgeWorld, session: requests.
         return
     if case.path == "/v1/poll" and str((case.query or {}).get("wait", "25")).replace(".", "").isdigit():
         case.query = {**(case.query or {}), "wait": 0}
-    headers = {"Authorization": f"Bearer {edge.token()}"}
+    headers = {"Authorization": f"Bearer {edge.token(scopes=EVERY_SCOPE)}"}
     case.call_and_validate(base_url=edge.url(), headers=headers, session=session, timeout=10)
 
 

@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
 from engine.api.counters import CounterSignals, SumStore
+from engine.api.dead_letters import LetterStore
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
@@ -39,6 +40,7 @@ from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, Ready, Status, app
 from engine.store.broadcast_stream import Appended
 from engine.store.counter_sums import CounterSums
+from engine.store.dead_letter_stream import DeadLetterStream, LetterPage, StoredLetter
 from engine.store.revocation_log import RevocationsRead
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
 from engine.transports import http_server
@@ -417,6 +419,40 @@ class FakeRevocationLog:
         self._lost += 1
 
 
+class FakeLetters:
+    """Dead letters in a list, oldest first; storage may be away, or lose the answer of removals."""
+
+    def __init__(self) -> None:
+        self.letters: list[StoredLetter] = []
+        self.away = False
+        self.removals_failing = 0
+
+    async def page(self, tenant: str, user: str = "", after: str = "", count: int = 100, *, oldest_first: bool = False) -> LetterPage:
+        self._check()
+        ordered = self.letters if oldest_first else self.letters[::-1]
+        places = [place for place, letter in enumerate(ordered) if letter.letter == after]
+        rest = [letter for letter in ordered[places[0] + 1 if places else 0 :] if user in ("", letter.user)]
+        return LetterPage(rest[:count], rest[count - 1].letter if len(rest) > count else "", len(self.letters))
+
+    async def read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]:
+        self._check()
+        known = {letter.letter: letter for letter in self.letters}
+        return [known.get(letter) for letter in letters]
+
+    async def remove(self, tenant: str, letters: Sequence[str]) -> int:
+        self._check()
+        self.removals_failing -= 1
+        if self.removals_failing >= 0:
+            raise StorageUnavailable("no answer")
+        before = len(self.letters)
+        self.letters = [letter for letter in self.letters if letter.letter not in letters]
+        return before - len(self.letters)
+
+    def _check(self) -> None:
+        if self.away:
+            raise StorageUnavailable("dead letters: away")
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -440,6 +476,7 @@ class EdgeWorld:
         self.authenticator = Authenticator(keyed, self.gateway.revoked)
         self.revocation_log = FakeRevocationLog()
         self.revocations = TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
+        self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
         self.port = 0
         self.server: http_server.EdgeServer
 
@@ -462,6 +499,7 @@ class EdgeWorld:
             self.revocations,
             self.usage,
             self.drain_edge,
+            self.dead_letters,
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:

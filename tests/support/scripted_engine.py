@@ -57,6 +57,7 @@ class ScriptedEngine:
         self.confirms = True  # refusals
         self.mute = False  # nothing is said any more, the socket stays open
         self.status_code = 200
+        self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
         self.url = ""
@@ -242,6 +243,23 @@ class ScriptedEngine:
         }  # fmt: skip
         return JSONResponse({"version": "0.1.0", "totals": totals}, self.status_code)
 
+    async def dead_letters(self, request: Request) -> Response:
+        return JSONResponse({"tenant": "default", "total": len(self.letters), "dead_letters": self.letters})
+
+    async def dead_letter(self, request: Request) -> Response:
+        (found,) = (letter for letter in self.letters if letter["letter"] == request.path_params["letter"])
+        return JSONResponse({**found, "notification": {"id": found["id"], "data": {"title": "<b>bold</b>"}}})
+
+    async def settle_letters(self, request: Request) -> Response:
+        chosen = (await request.json())["letters"]
+        found = [letter for letter in self.letters if letter["letter"] in chosen]
+        self.letters = [letter for letter in self.letters if letter not in found]
+        if request.path_params["action"] == "drop":
+            return JSONResponse({"dropped": len(found)})
+        for letter in found:
+            self.publish(f"redriven {letter['id']}")
+        return JSONResponse({"results": [{"letter": one, "status": "accepted" if found else "gone"} for one in chosen]})
+
     # -- serving -------------------------------------------------------------------------------------------------------
     def app(self) -> Starlette:
         return Starlette(
@@ -253,6 +271,9 @@ class ScriptedEngine:
                 Route("/v1/notifications", self.post, methods=["POST"]),
                 Route("/v1/scheduled/{sid}", self.scheduled, methods=["DELETE"]),
                 Route("/v1/status", self.status),
+                Route("/v1/dead-letters", self.dead_letters),
+                Route("/v1/dead-letters/{action:str}", self.settle_letters, methods=["POST"]),
+                Route("/v1/dead-letters/{letter:str}", self.dead_letter),
                 Route("/blank", lambda request: HTMLResponse("<!doctype html><link rel=icon href=data:,><title>blank</title>")),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ]

@@ -8,6 +8,7 @@
 import { Api } from "./api.js";
 import { NotifyClient, readClaims } from "./client.js";
 import { Counters } from "./counters.js";
+import { DeadLetters } from "./dead_letters.js";
 import { byId, make, shellWord } from "./dom.js";
 import { Inbox, wording } from "./inbox.js";
 import { PublishForm } from "./publish.js";
@@ -79,6 +80,7 @@ class Demo {
     this.inbox = new Inbox();
     this.counters = new Counters(this.api);
     this.form = new PublishForm(this.api, this.me);
+    this.deadLetters = new DeadLetters(this.api, String(readClaims(token).scope ?? ""));
     byId("demo").hidden = byId("top-end").hidden = byId("sign-out").hidden = false;
     byId("inbox-user").textContent = `of ${this.me}`;
     byId("fact-device").textContent = this.#device;

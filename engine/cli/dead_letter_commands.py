@@ -1,0 +1,176 @@
+"""`engine dead-letters list | show | redrive | drop`: the messages that clients refused, and what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote, urlencode
+
+import typer
+
+from engine.cli.operator_commands import GivenToken, setting_option
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.cli.local_engine import Target
+
+_PAGE: Final = 100
+
+app = typer.Typer(no_args_is_help=True, help="List, look at, redrive and drop dead letters.", rich_markup_mode="rich")
+
+DataDir = Annotated[str | None, setting_option("data_dir")]
+Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
+User = Annotated[str | None, typer.Option("--user", help="Only those of this user.")]
+Letters = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters, as `list` prints them.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Instead of ids: all there are when the command begins, oldest first.")]
+
+
+@app.command("list")
+def list_(
+    user: User = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print dead letters, newest first.
+
+    [dim]engine dead-letters list
+    engine dead-letters list --user alice --json | jq .reason[/dim]
+    """
+    import msgspec
+
+    from engine.cli.local_engine import printable
+
+    target = _target(data_dir, url, token, tenant)
+    for letter in islice(_walk(target, tenant, user, "newest"), limit):
+        if json:
+            sys.stdout.write(msgspec.json.encode(letter).decode() + "\n")
+        else:
+            at = datetime.fromtimestamp(letter["at"] / 1000, UTC).astimezone().isoformat(timespec="seconds")
+            words = (letter["letter"], at, letter["user"], letter["type"], f"id={letter['id']}", letter["reason"])
+            sys.stdout.write("  ".join(printable(word) for word in words) + "\n")
+
+
+@app.command()
+def show(
+    letter: Annotated[str, typer.Argument(help="Id of the dead letter.")],
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print a dead letter and its message as JSON."""
+    import msgspec
+
+    target = _target(data_dir, url, token, tenant)
+    found = _ask(target, "GET", f"/v1/dead-letters/{quote(letter, safe='')}", {"tenant": tenant})
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+
+
+@app.command()
+def redrive(
+    letters: Letters = None,
+    all: All = False,
+    user: User = None,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Publish dead letters again, and remove those that are accepted. Repeating it, after any failure, delivers each once.
+
+    [dim]engine dead-letters redrive 1700000000000-0
+    engine dead-letters redrive --all --user alice[/dim]
+    """
+    from engine.cli.local_engine import printable
+
+    target = _target(data_dir, url, token, tenant)
+    stays = 0
+    for some in _chosen(target, tenant, letters, user, all=all):
+        for result in _ask(target, "POST", "/v1/dead-letters/redrive", {"tenant": tenant}, {"letters": some})["results"]:
+            words = [f"{name}={result[name]}" for name in ("id", "user", "seq", "reason") if name in result]
+            sys.stdout.write(" ".join(printable(word) for word in (result["letter"], result["status"], *words)) + "\n")
+            stays += result["status"] in ("suppressed", "unreadable")
+    if stays:
+        raise typer.Exit(1)
+
+
+@app.command()
+def drop(
+    letters: Letters = None,
+    all: All = False,
+    user: User = None,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete dead letters.
+
+    [dim]engine dead-letters drop 1700000000000-0
+    engine dead-letters drop --all[/dim]
+    """
+    target = _target(data_dir, url, token, tenant)
+    dropped = sum(
+        int(_ask(target, "POST", "/v1/dead-letters/drop", {"tenant": tenant}, {"letters": some})["dropped"])
+        for some in _chosen(target, tenant, letters, user, all=all)
+    )
+    sys.stdout.write(f"dropped {dropped}\n")
+
+
+def _target(data_dir: str | None, url: str | None, token: str | None, tenant: str) -> Target:
+    from engine.cli.local_engine import find_engine
+
+    return find_engine(data_dir, url, token, "engine-dead-letters", ["admin"], tenant)
+
+
+def _chosen(target: Target, tenant: str, letters: Sequence[str] | None, user: str | None, *, all: bool) -> Iterator[list[str]]:
+    """The letters that were named, or all of them, in parts that one request may have."""
+    if all == bool(letters):
+        raise EngineError("which dead letters: ids, or --all")
+    if user is not None and letters:
+        raise EngineError("--user: only with --all")
+    named = list(letters or ())
+    if all:
+        # What is refused again while this runs becomes a newer letter: it is left for the next time.
+        newest = next(_walk(target, tenant, None, "newest", 1), None)
+        last = _position(newest["letter"]) if newest else (0, 0)
+        named = [one["letter"] for one in _walk(target, tenant, user, "oldest") if _position(one["letter"]) <= last]
+    for start in range(0, len(named), _PAGE):
+        yield named[start : start + _PAGE]
+
+
+def _walk(target: Target, tenant: str, user: str | None, order: str, limit: int = _PAGE) -> Iterator[dict[str, Any]]:
+    """All dead letters, page by page."""
+    query: dict[str, Any] = {"tenant": tenant, "order": order, "limit": limit, **({} if user is None else {"user": user})}
+    while True:
+        page = _ask(target, "GET", "/v1/dead-letters", query)
+        yield from page["dead_letters"]
+        if "after" not in page:
+            return
+        query["after"] = page["after"]
+
+
+def _ask(target: Target, method: str, path: str, query: dict[str, Any], body: Any = None) -> dict[str, Any]:
+    from engine.cli.operator_request import NoAnswer, ask, reason_of
+
+    try:
+        return ask(target, method, f"{path}?{urlencode(query)}", body)
+    except EngineError as error:
+        raise target.explained(error) from error
+    except NoAnswer as error:
+        raise EngineError(
+            f"the engine at {target.url} does not answer: {reason_of(error)}; repeat it, nothing is delivered twice"
+        ) from error
+
+
+def _position(letter: str) -> tuple[int, int]:
+    at_ms, _, number = letter.partition("-")
+    return int(at_ms), int(number)
