@@ -80,6 +80,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_memory_bytes_max: NonNegative = 0  # 0: a third of the machine's; rewriting its file may take as much again
     redis_durability: Literal["required", "reported"] = "required"  # a 202 must not promise what the Redis behind it does not keep
     redis_replicas_min: NonNegative = 0  # 0: a fail-over may lose the last moments
+    snapshot_interval_s: NonNegative = 0  # 0: none; each forks Redis and writes all of its data once
+    snapshots_kept: Positive = 7  # a week of days
 
     # -- published: [auth] ---------------------------------------------------------------------------------------------
     jwt_secret: str = ""  # empty and no key below: made, and kept in the data directory with mode 0600
@@ -404,6 +406,10 @@ def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
         config.offline_bytes_max >= config.window_bytes,
         f"offline_bytes_max: must not be below {config.window_bytes}, what one connection may have in flight",
+    )
+    yield (
+        not (config.snapshot_interval_s and config.redis_url),
+        "snapshot_interval_s: snapshots are of the engine's own Redis; back up the one of redis_url where it runs (docs/OPERATIONS.md)",
     )
     yield 0 < config.timer_degrade_load <= 1, "timer_degrade_load: a share of the claims, above 0 and at most 1"
     if config.redis_replicas_min:

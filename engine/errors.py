@@ -15,6 +15,10 @@ class StorageUnavailable(EngineError):
     """Durable storage did not answer in time, or refused the write for a reason that may pass (loading, out of memory)."""
 
 
+class SnapshotFailed(EngineError):
+    """A snapshot could not be taken or restored; the message says why. The data are as they were."""
+
+
 class Fenced(EngineError):
     """Storage has a newer epoch than the writer: another incarnation owns this shard or slot. The writer must stop."""
 

@@ -49,6 +49,7 @@ def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
         ("timer_degrade_load", {"timer_degrade_load": 0.0}),
         ("redis_timeout_ms", {"redis_url": "redis://h", "redis_replicas_min": 1, "redis_timeout_ms": 1000}),
         ("redis_replicas_min", {"redis_replicas_min": 1}),
+        ("snapshot_interval_s", {"redis_url": "redis://h", "snapshot_interval_s": 60}),
     ],
 )
 def test_a_value_that_breaks_a_rule_is_refused_by_the_name_of_its_setting(name: str, values: dict[str, Any]) -> None:

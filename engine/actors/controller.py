@@ -40,6 +40,7 @@ from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import claim_slot_map
+from engine.store.snapshots import SnapshotSchedule
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +153,8 @@ class Controller:
         self._own = self._watch_of_self()
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
         self._redis_run = ""
+        self._snapshots: SnapshotSchedule | None = None
+        self._snapshotting: asyncio.Task[None] | None = None
         self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
@@ -248,7 +251,7 @@ class Controller:
         Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
         """
         self._lock.check("stop", proof)
-        tasks = [task for task in (self._watching, self._created, self._round) if task is not None]
+        tasks = [task for task in (self._watching, self._created, self._round, self._snapshotting) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -289,6 +292,10 @@ class Controller:
         await self._prepare_storage(self._client)
         for role, index in self._watches:
             self._create(role, index)
+        if self._config.snapshot_interval_s:
+            self._snapshots = SnapshotSchedule(self._config, self._client)
+            self._snapshotting = asyncio.ensure_future(self._snapshots.follow())
+            self._snapshotting.add_done_callback(self._end_when_failed)
 
     async def _prepare_storage(self, client: Redis) -> None:
         """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
@@ -403,6 +410,8 @@ class Controller:
             "aof_enabled": bool(info.get("aof_enabled")),
             "aof_bytes": info.get("aof_current_size", 0),
         }
+        if self._snapshots is not None:
+            self._redis["snapshots"] = self._snapshots.status()
 
     async def _renew_lease(self, client: Redis) -> None:
         try:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import client_commands, operator_commands
+from engine.cli import client_commands, operator_commands, snapshot_commands
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,6 +54,7 @@ def options_of_all(
 
 
 operator_commands.register(app)
+snapshot_commands.register(app)
 client_commands.register(app)
 
 

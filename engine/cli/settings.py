@@ -87,6 +87,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "redis_memory_bytes_max": "memory of the engine's own Redis; at nine tenths of it 429; 0: a third of the machine's",
             "redis_durability": "of your Redis: `required` refuses one that fsyncs too late, `reported` says so on /readyz and in 202s",
             "redis_replicas_min": "replicas that must have a write before it is answered",
+            "snapshot_interval_s": "between snapshots of the engine's own Redis in DATA_DIR/snapshots; 0 for none",
+            "snapshots_kept": "snapshots that are kept; with each new one the oldest beyond them are deleted",
         },
     ),
     "auth": Section(

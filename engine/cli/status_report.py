@@ -52,6 +52,11 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     console.print(latency_table(totals))
     if totals.get("quarantined"):
         console.print(f"[red]{totals['quarantined']} stored records could not be read and were moved aside[/]; the shards' logs say which")
+    if snapshots := found["redis"].get("snapshots"):
+        last = f"the last {snapshots['age_s'] / 60:.0f} min ago, {snapshots['bytes'] / 1e6:.1f} MB" if "name" in snapshots else "none yet"
+        console.print(f"{snapshots['count']} snapshots, {last}", highlight=False)
+        if snapshots["error"]:
+            console.print(f"[yellow]snapshots:[/] {escape(printable(snapshots['error']))}", soft_wrap=True, highlight=False)
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
             console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)

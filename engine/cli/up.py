@@ -253,7 +253,8 @@ class _Run:
                     soft_wrap=True,
                 )
             self._supervisor = asyncio.ensure_future(self._redis.supervise())
-            self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported")
+            data_dir = str(self._redis.data_dir)  # absolute: the controller, which takes snapshots, has another working directory
+            self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported", data_dir=data_dir)
             return
         client = connect(config)
         try:

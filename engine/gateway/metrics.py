@@ -277,6 +277,17 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield storage
     yield connections
     yield from _latencies(status, rows)
+    yield from _snapshots((status.get("redis") or {}).get("snapshots") or {})
+
+
+def _snapshots(snapshots: Mapping[str, Any]) -> Iterator[Metric]:
+    """Of the engine's own Redis, where they are taken by schedule."""
+    if "age_s" in snapshots:
+        yield GaugeMetricFamily("engine_snapshot_age_seconds", "Since the last snapshot of the engine's own Redis.", snapshots["age_s"])
+    if "failures" in snapshots:
+        yield CounterMetricFamily(
+            "engine_snapshot_failures", "Scheduled snapshots of the engine's own Redis that failed.", snapshots["failures"]
+        )
 
 
 def _latencies(status: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Metric]:

@@ -4,7 +4,8 @@ The server is a child of `engine up` and ends with it, also when that is killed 
 engine left running is found by its pid file and stopped before a new one opens the same files. One engine per data directory: a file
 in it is locked (`flock`) for the life of the process; the kernel releases the lock.
 
-A server that dies is restarted on the same data; `restarts` counts it.
+A server that dies is restarted on the same data; `restarts` counts it. Data that a restore has prepared are adopted before a server starts
+(`engine.store.snapshot_restore`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
@@ -32,6 +34,14 @@ from engine.store.redis_client import check_version
 from engine.store.server_program import NAMES, ServerProgram, installed_servers
 
 log = logging.getLogger(__name__)
+
+REDIS_FOLDER: Final = "redis"
+"""The server's directory, in the data directory."""
+
+RESTORED_FOLDER: Final = "redis.restored"
+"""Data that are to take its place: a restore that is decided and not completed."""
+
+_REPLACED: Final = "redis.replaced-"  # begins the names of directories that a restore has replaced
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """`sockaddr_un.sun_path` on Linux is 108 bytes with its NUL (unix(7))."""
@@ -112,6 +122,26 @@ class DataDirLock:
         self._file.close()
 
 
+def adopt_restored(data_dir: Path) -> Path | None:
+    """Complete a restore that is decided: its data take the place of those that are there. Does nothing where there is none.
+
+    The caller holds the `DataDirLock`, and no server runs.
+
+    Returns:
+        Where the replaced data are; None where there were none.
+    """
+    if not (data_dir / RESTORED_FOLDER).is_dir():
+        return None
+    current, replaced = data_dir / REDIS_FOLDER, None
+    if current.is_dir() and not any(current.iterdir()):
+        current.rmdir()
+    elif current.exists():
+        replaced = data_dir / f"{_REPLACED}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        current.rename(replaced)
+    (data_dir / RESTORED_FOLDER).rename(current)
+    return replaced
+
+
 class EmbeddedRedis:
     """One server process over the engine's life.
 
@@ -123,7 +153,10 @@ class EmbeddedRedis:
     """
 
     def __init__(self, config: Config, servers: Sequence[ServerProgram] = ()) -> None:
-        self._dir = Path(config.data_dir).absolute() / "redis"
+        self.data_dir = Path(config.data_dir).absolute()
+        if (replaced := adopt_restored(self.data_dir)) is not None:
+            log.warning("completed a restore that was interrupted; the replaced data are in %s", replaced)
+        self._dir = self.data_dir / REDIS_FOLDER
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._dir.chmod(0o700)
         self._servers = self._able_to_read(list(servers) or installed_servers())
@@ -179,7 +212,7 @@ class EmbeddedRedis:
         Raises:
             StorageUnavailable: it was not ready within `start_timeout_s`; the message has the end of its log.
         """
-        await self._end_leftover()
+        await self.end_leftover()
         while True:
             try:
                 return await self._launch()
@@ -188,7 +221,7 @@ class EmbeddedRedis:
                     raise
                 log.warning("%s cannot read the files of the data directory, trying %s", self._servers.pop(0), self.server)
 
-    async def _end_leftover(self) -> None:
+    async def end_leftover(self) -> None:
         """Stop the server of a killed engine if it still runs: two writers would corrupt the files."""
         try:
             pid = int(self._pid_path.read_text("ascii"))

@@ -22,7 +22,7 @@ from engine.cli.state_file import EngineState, read_state, remove_state, write_s
 from engine.errors import EngineError
 from tests.support.running_engine import RunningEngine, wait_gone
 
-COMMANDS = ("up", "token", "revoke", "publish", "listen", "replay", "rules", "status", "config", "scale", "down")
+COMMANDS = ("up", "token", "revoke", "publish", "listen", "replay", "rules", "status", "config", "scale", "snapshot", "restore", "down")
 STOP_S = 30
 """The aim is 4 s; this machine may be doing anything else."""
 

@@ -38,6 +38,28 @@ def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be
     assert re.search(r"send to ACK +- +- +-", told)
 
 
+@pytest.mark.parametrize(
+    ("snapshots", "lines"),
+    [
+        ({"count": 0, "failures": 1, "error": "disk full"}, ["0 snapshots, none yet", "snapshots: disk full"]),
+        (
+            {"count": 2, "failures": 0, "error": "", "name": "n", "bytes": 1_500_000, "age_s": 125.0},
+            ["2 snapshots, the last 2 min ago, 1.5 MB"],
+        ),
+    ],
+)
+def test_the_status_shows_the_last_snapshot_and_why_one_failed(
+    monkeypatch: pytest.MonkeyPatch, snapshots: dict[str, Any], lines: list[str]
+) -> None:
+    totals = dict.fromkeys(("connections", "pending", "published", "acknowledged"), 0)
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    redis = {"alive": True, "restarts": 0, "snapshots": snapshots}
+    found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
+    printed = CliRunner().invoke(app, ["status"]).stdout.splitlines()
+    assert [line for line in printed if "snapshots" in line] == lines
+
+
 def test_the_status_of_a_busy_engine_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def row(role: str, index: int, **more: int) -> dict[str, object]:
         process = {

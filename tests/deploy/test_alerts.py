@@ -20,6 +20,7 @@ FIGURES = ("pressure", "stalled", "delivered", "dead_lettered", "trimmed", "refu
 STATUS: dict[str, Any] = {
     "shards": [{**ROW, **dict.fromkeys(FIGURES, 0)}],
     "schedulers": [ROW],
+    "redis": {"snapshots": {"failures": 0}},
     "edges": [{**ROW, "connections": {"websocket": 1, "sse": 1, "poll": 1}}],
 }
 

@@ -70,6 +70,15 @@ def values(text: bytes, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
+def test_snapshots_have_an_age_and_failures_where_they_are_taken() -> None:
+    assert not {"engine_snapshot_age_seconds", "engine_snapshot_failures"} & set(families(rendered(EdgeMetrics("edge-0"), STATUS)))
+    for snapshots, age in (({"count": 0, "failures": 2, "error": "full"}, {}), ({"count": 1, "failures": 2, "age_s": 61.5}, {(): 61.5})):
+        text = rendered(EdgeMetrics("edge-0"), STATUS | {"redis": {"alive": True, "snapshots": snapshots}})
+        assert values(text, "engine_snapshot_failures_total") == {(): 2}
+        found = families(text)
+        assert (values(text, "engine_snapshot_age_seconds") if "engine_snapshot_age_seconds" in found else {}) == age
+
+
 def test_an_edge_tells_what_it_has_counted() -> None:
     metrics = EdgeMetrics("edge-3", lambda: 9, lambda: {"shard-0": "tcp", "shard-1": "tcp", "scheduler-0": "ray", "scheduler-1": ""})
     metrics.published.update(["accepted", "accepted", "duplicate"])
