@@ -293,7 +293,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fired_tombstone_s: Positive = 24 * 3600  # how long a cancellation gets `409 already fired` instead of `404`
     list_timers_max: Positive = 1000
     list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and marked as such
-    slots_refresh_ms: Positive = 3000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
+    timer_release_ms: Positive = 1000  # for the scheduler that had a partition to release it, then it is taken; it reads the map as often
+    slots_refresh_ms: Positive = 1000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
 
     # -- internal: links -----------------------------------------------------------------------------------------------
     link_transport: Literal["auto", "ray"] = "auto"  # `ray`: Ray calls only, so that the suite can be run on them

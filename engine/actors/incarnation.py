@@ -1,7 +1,8 @@
 """Which process of an actor is the newest: an older one that runs on beside its successor finds out, and ends.
 
-A shard and a scheduler find out when a write is rejected. An edge writes nothing that is fenced, and may run beside its successor for as
-long as Ray does not reach its host, or where nothing reaps the processes of a node that Ray has given up.
+A shard finds out when a write is rejected; a scheduler, whose partitions may also be another scheduler's by now, looks then. An edge
+writes nothing that is fenced, and may run beside its successor for as long as Ray does not reach its host, or where nothing reaps the
+processes of a node that Ray has given up: it looks periodically.
 
 States; each process owns its own, storage has the epoch of the name
     starting   takes an epoch, above all earlier ones, and claims the name with it. A late copy of an older claim has no effect
@@ -41,14 +42,22 @@ class Incarnation:
         self._epoch = await take_epoch(self._client)
         await claim_name(self._client, self._name, self._epoch)
 
+    async def confirm(self) -> None:
+        """Returns when there is no newer process.
+
+        Raises:
+            Fenced: there is one.
+            StorageUnavailable: nothing is known.
+        """
+        newest = await claim_name(self._client, self._name, self._epoch)
+        if newest > self._epoch:
+            raise Fenced(f"{self._name} has a newer process, with epoch {newest}")
+
     async def watch(self, period_ms: int) -> None:
         """Look every `period_ms`. Raises Fenced when there is a newer process; never returns."""
         while True:
             await asyncio.sleep(period_ms / 1000)
             try:
-                newest = await claim_name(self._client, self._name, self._epoch)
+                await self.confirm()
             except StorageUnavailable as error:
                 log.info("%s does not know whether it is the newest: %s", self._name, error)
-                continue
-            if newest > self._epoch:
-                raise Fenced(f"{self._name} has a newer process, with epoch {newest}")

@@ -10,6 +10,7 @@ and no later batch is applied; the next session announces all state again. The a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,6 +37,9 @@ _PACING_RECORDS = 64  # a batch of this many records doubles the interval behind
 _INFLIGHT_MAX = 8  # concurrent calls of one link: up to three are parked, the rest in transit
 _BATCH_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 256 << 20  # waiting at one end of one link; beyond it the session is reset
+
+_FLUSH_LOOK_S = 0.001
+"""Between looks at what waits to be sent."""
 
 _REOPEN_MS = (20.0, 50.0, 100.0, 200.0, 400.0)
 """Delays between attempts to open a session: a peer restarts in a second or two, and each attempt costs a call."""
@@ -374,6 +378,15 @@ class LinkServer:
         """The caller's connection is lost: end its session. A caller that is alive opens a new one."""
         state = self._sessions.get(session)
         if state is not None:
+            self._close(state)
+
+    async def end(self, flush_s: float) -> None:
+        """End all sessions; callers that are alive open new ones. What is queued is sent before, if that takes no longer than this."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(flush_s):
+                while self.queued_bytes:
+                    await asyncio.sleep(_FLUSH_LOOK_S)
+        for state in list(self._sessions.values()):
             self._close(state)
 
     def send(self, session: str, record: Struct) -> None:

@@ -205,6 +205,11 @@ def timer_unpaged_key(partition: int) -> str:
     return f"{{t{partition}}}unpaged"
 
 
+def timer_owner_key(partition: int) -> str:
+    """String: name of the scheduler that has taken the partition over and not released it."""
+    return f"{{t{partition}}}owner"
+
+
 def timer_epoch_key(partition: int) -> str:
     """String: epoch of the scheduler that owns the partition; writes with an older one are rejected."""
     return f"{{t{partition}}}epoch"

@@ -2,9 +2,9 @@
 
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
 timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
-tombstones of fired and cancelled timers, the epoch that fences older schedulers, the claim horizon and its exceptions
-(`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative: moving a timer
-does not rewrite its record.
+tombstones of fired and cancelled timers, the epoch that fences older schedulers, the name of the owner, the claim horizon and its
+exceptions (`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative:
+moving a timer does not rewrite its record.
 
 A turn is one script run per partition, all partitions in one round trip. A turn may be repeated: a scheduled id is stored once, a
 cancelled one stays cancelled, removing an absent timer changes nothing.
@@ -76,6 +76,7 @@ from engine.store.keys import (
     timer_epoch_key,
     timer_fired_key,
     timer_key,
+    timer_owner_key,
     timer_quarantine_key,
     timer_unpaged_key,
     timer_user_prefix,
@@ -85,12 +86,13 @@ from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 _TAKE_OVER = Script("timers_take_over")
 _TURN = Script("fenced/timers_turn")
 _QUARANTINE = Script("fenced/timers_quarantine")
-_RELEASE = Script("idempotency_release")
+_RELEASE = Script("fenced/timers_release")
+_RELEASE_ID = Script("idempotency_release")
 
 _COUNT = Script("fenced/timers_count")
 
@@ -137,9 +139,14 @@ class _TurnEntry:
 
 
 class TimerStore:
-    """Writes and reads the timers of some partitions under one epoch. Call `take_over` first."""
+    """Writes and reads the timers of some partitions under one epoch. Call `take_over` first.
 
-    def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int]) -> None:
+    Args:
+        name: of the scheduler, the same in every incarnation.
+    """
+
+    def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int], name: str) -> None:
+        self._name = name
         self._client = client
         self._config = config
         self._replicas = Replicas.wanted(config)
@@ -149,22 +156,41 @@ class TimerStore:
         self.claimed: dict[int, int] = {}
         """Claim horizon of each partition at the take-over, ms."""
 
-    async def take_over(self) -> int:
-        """Take a new epoch and fence the partitions: writes of older incarnations are rejected from then on. Returns the epoch.
+    async def is_held_by_others(self) -> bool:
+        """Whether a scheduler of another name has taken one of the partitions over and not released it. Raises StorageUnavailable."""
+        with _storage("owners of partitions"):
+            pipeline = self._client.pipeline(transaction=False)
+            for partition in self._partitions:
+                pipeline.get(timer_owner_key(partition))
+            owners = await pipeline.execute()
+        return any(owner is not None and owner.decode() != self._name for owner in owners)
+
+    async def take_over(self, confirm: Callable[[], Awaitable[None]] | None = None) -> int:
+        """Take a new epoch and fence the partitions: writes of older ones are rejected from then on. Returns the epoch.
 
         Each partition's horizon is read together with its fence, so no older incarnation can advance it afterwards.
 
+        Args:
+            confirm: awaited when the epoch is taken and nobody fenced; raises when the partitions are not this scheduler's.
+
         Raises:
-            Fenced: another incarnation took a newer epoch meanwhile.
+            Fenced: a newer epoch has one of the partitions.
             StorageUnavailable: Redis does not answer; retry.
         """
         epoch = await take_epoch(self._client)
-        of_partition = (timer_epoch_key, timer_claimed_key, timer_young_key)
-        calls = [([key_of(partition) for key_of in of_partition], [epoch]) for partition in self._partitions]
+        if confirm is not None:
+            await confirm()
+        of_partition = (timer_epoch_key, timer_claimed_key, timer_young_key, timer_owner_key)
+        calls = [([key_of(partition) for key_of in of_partition], [epoch, self._name]) for partition in self._partitions]
         replies = await _TAKE_OVER.run_many(self._client, calls, self._replicas)
         self.claimed = {partition: int(claimed) for partition, (_, claimed) in zip(self._partitions, replies, strict=True)}
         self.epoch = epoch
         return epoch
+
+    async def release(self) -> None:
+        """Let others take the partitions over at once; nothing must be written afterwards. Raises as `apply`."""
+        calls = [([timer_epoch_key(partition), timer_owner_key(partition)], [self.epoch]) for partition in self._partitions]
+        await _RELEASE.run_many(self._client, calls)
 
     async def apply(self, work: Sequence[StoreWork], now_ms: int) -> list[StoreDone]:
         """Apply one turn; returns one result per element of `work`, in order.
@@ -271,7 +297,7 @@ class TimerStore:
             for entry in entries
             if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
-        await _RELEASE.run_many(self._client, calls)
+        await _RELEASE_ID.run_many(self._client, calls)
 
     # -- The script. ---------------------------------------------------------------------------------------------------
     def _call(self, part: StoreWork, entries: Sequence[_TurnEntry], now_ms: int) -> tuple[list[str], list[Any]]:

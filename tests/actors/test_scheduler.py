@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from engine.actors.link import LinkCaller
 from engine.actors.scheduler import Scheduler
 from engine.config import Config
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import spread, timer_id
+from engine.core.model.routing import scheduler_of, spread, timer_id
 from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.store.keys import slots_key, timer_key
+from engine.store.slot_map import swap_slot_map
 from tests.support.edge_world import edge_world
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.tenant_recount import counted, recount
@@ -80,14 +82,11 @@ class World:
     async def end(self) -> None:
         """The scheduler and everyone's links end, as when its process is killed."""
         tasks = [peer.task for peer in self.peers]
-        if self.scheduler._serving is not None:
-            tasks.append(self.scheduler._serving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.peers.clear()
-        if self.scheduler._ready.is_set():
-            await self.scheduler._client.aclose()
+        await end(self.scheduler)
 
     async def connect(self) -> tuple[Peer, Peer]:
         """An edge and a shard whose links have carried a call each way."""
@@ -113,6 +112,15 @@ class World:
 
     async def status_of(self, edge: Peer, sid: str) -> int:
         return (await self.ask(edge, lambda ref: Inspect(ref, "default", sid))).status
+
+
+async def end(scheduler: Scheduler) -> None:
+    """Its process is killed."""
+    if scheduler._serving is not None:
+        scheduler._serving.cancel()
+        await asyncio.gather(scheduler._serving, return_exceptions=True)
+    if hasattr(scheduler, "_client"):
+        await scheduler._client.aclose()
 
 
 @asynccontextmanager
@@ -205,11 +213,11 @@ async def test_while_redis_is_away_requests_get_an_answer_and_claimed_timers_fir
             timer = Timer(refused, KEY, now_ms() + 60_000, now_ms(), 60_000, Envelope("b", b"12345678", 1, True, b""))
             assert (await engine.ask(edge, lambda ref: Schedule(ref, False, timer))).status == wire.UNAVAILABLE
             await until(lambda: [fired.sid for _, fired in shard.fired()] == [sid])
-            await until(lambda: engine.scheduler._core.lag_ms(now_ms()) > 0)
+            await until(lambda: engine.scheduler._term.core.lag_ms(now_ms()) > 0)
             assert len(shard.fired()) == 1, "the other one waits for its claim"
             server.start()
             await until(lambda: engine.status_of(edge, far), holds=lambda status: status == wire.ALREADY_FIRED)
-            await until(lambda: engine.scheduler._core.idle)
+            await until(lambda: engine.scheduler._term.core.idle)
             await engine.scheduler.drain()
             assert [fired.sid for _, fired in shard.fired()] == [sid, far]
     finally:
@@ -221,14 +229,14 @@ async def test_an_idle_scheduler_hardly_wakes(redis_server: RedisServer, redis_c
         edge, _ = await engine.connect()
         await engine.schedule(edge, "far", now_ms() + 3_600_000)
         wakes = 0
-        handle = engine.scheduler._core.handle
+        handle = engine.scheduler._term.core.handle
 
         def counted(event: Any, at_ms: int) -> Any:
             nonlocal wakes
             wakes += 1
             return handle(event, at_ms)
 
-        engine.scheduler._core.handle = counted  # type: ignore[method-assign]
+        engine.scheduler._term.core.handle = counted  # type: ignore[method-assign]
         began = time.monotonic()
         await until(lambda: time.monotonic() - began > 2)
         assert wakes <= 10
@@ -284,3 +292,204 @@ async def test_timers_of_an_older_version_are_counted_before_the_scheduler_serve
         engine.begin()
         await engine.connect()
         assert await counted(redis_client, "default") == figures
+
+
+# -- Schedulers whose number changes. ----------------------------------------------------------------------------------
+class Reachable:
+    """A handle to the newest process of a scheduler's name."""
+
+    def __init__(self, crew: Crew, index: int) -> None:
+        self.crew = crew
+        self.index = index
+        self.exchange = self
+
+    def remote(self, session: str, seq: int, data: bytes) -> Any:
+        return self._exchange(session, seq, data)
+
+    async def _exchange(self, session: str, seq: int, data: bytes) -> bytes:
+        scheduler = self.crew.running.get(self.index)
+        if scheduler is None:
+            raise ConnectionError("it is dead")
+        reply = asyncio.ensure_future(scheduler.exchange(session, seq, data))
+        died = self.crew.died.setdefault(scheduler, asyncio.get_running_loop().create_future())
+        await asyncio.wait((reply, died), return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            reply.cancel()
+            raise ConnectionError("it died")
+        return reply.result()
+
+
+class Crew:
+    """All schedulers, an edge and a shard that route by the newest slot map, and what the edge was answered."""
+
+    def __init__(self, server: RedisServer, client: Redis) -> None:
+        self.config = Config(redis_url=server.url, shards=1, timer_claim_ms=300, timer_refire_ms=500, slots_refresh_ms=100)
+        self.client = client
+        self.slots = spread(1)
+        self.running: dict[int, Scheduler] = {}
+        self.ended: list[Scheduler] = []
+        self.died: dict[Scheduler, asyncio.Future[None]] = {}
+        self.edges: dict[int, LinkCaller] = {}
+        self.shards: dict[int, LinkCaller] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+        self.asked: dict[int, Any] = {}
+        self.answers: dict[int, TimerAnswer] = {}
+        self.fired: dict[str, list[int]] = {}  # arrivals
+        self.refs = 0
+
+    def start(self, index: int) -> None:
+        self.running[index] = Scheduler(self.config, index)
+        if index not in self.edges:
+            for links, name, decoder in (
+                (self.edges, "edge-0", wire.scheduler_to_edge),
+                (self.shards, "shard-0", wire.scheduler_to_shard),
+            ):
+                links[index] = LinkCaller(
+                    RayPeer(Reachable(self, index)),
+                    name,
+                    decoder,
+                    self.config,
+                    on_records=self.on_answers if links is self.edges else self.on_fires,
+                    on_reset=partial(self.repeat, index) if links is self.edges else lambda: None,
+                )
+                self.tasks.append(asyncio.create_task(links[index].run()))
+
+    async def kill(self, index: int) -> None:
+        scheduler = self.running.pop(index)
+        self.died.setdefault(scheduler, asyncio.get_running_loop().create_future()).set_result(None)
+        await end(scheduler)
+
+    def of(self, sid: str) -> int:
+        return scheduler_of(int(sid.partition("-")[0]), self.slots.schedulers)
+
+    def on_answers(self, records: list[Any]) -> None:
+        for record in records:
+            if isinstance(record, wire.Moved):
+                asyncio.get_running_loop().call_later(0.02, self.send, record.ref)
+            elif self.asked.pop(record.ref, None) is not None:
+                self.answers[record.ref] = record
+
+    def repeat(self, index: int) -> None:
+        for ref, request in list(self.asked.items()):
+            if self.of(sid_of(request)) == index:
+                self.send(ref)
+
+    def send(self, ref: int) -> None:
+        request = self.asked.get(ref)
+        if request is not None:
+            self.edges[self.of(sid_of(request))].send(request)
+
+    def on_fires(self, records: list[Any]) -> None:
+        for record in records:
+            if isinstance(record, Fire):
+                for timer in record.timers:
+                    self.fired.setdefault(timer.sid, []).append(now_ms())
+                    self.shards[self.of(timer.sid)].send(FireDone([timer.sid]))
+
+    def ask(self, build: Callable[[int], Any]) -> int:
+        self.refs += 1
+        self.asked[self.refs] = build(self.refs)
+        self.send(self.refs)
+        return self.refs
+
+    async def scale(self, schedulers: int, *, calls: bool = True) -> None:
+        """As the controller: create, store the map, let everyone follow it."""
+        for index in range(schedulers):
+            if index not in self.running:
+                self.start(index)
+        self.slots = msgspec.structs.replace(self.slots, version=self.slots.version + 1, schedulers=schedulers)
+        assert await swap_slot_map(self.client, self.slots)
+        if calls:
+            await asyncio.gather(*(scheduler.follow(self.slots.version) for scheduler in self.running.values()))
+
+
+def sid_of(request: Any) -> str:
+    return str(request.timer.sid if isinstance(request, Schedule) else request.sid)
+
+
+@asynccontextmanager
+async def crew(server: RedisServer, client: Redis) -> AsyncIterator[Crew]:
+    await client.set(slots_key(), msgspec.msgpack.encode(spread(1)))
+    made = Crew(server, client)
+    made.start(0)
+    await until(lambda: made.edges[0].open and made.shards[0].open)
+    try:
+        yield made
+    finally:
+        for task in made.tasks:
+            task.cancel()
+        await asyncio.gather(*made.tasks, return_exceptions=True)
+        for scheduler in [*made.running.values(), *made.ended]:
+            await end(scheduler)
+
+
+async def versions(made: Crew) -> set[int]:
+    return {(await scheduler.stats()).get("slots_version", 0) for scheduler in made.running.values()}
+
+
+STEPS = {
+    "nobody dies": None,
+    "the old owner dies before it knows": ("before", 0),
+    "the new owner dies before it knows": ("before", 1),
+    "the old owner dies while partitions move": ("during", 0),
+    "the new owner dies while partitions move": ("during", 1),
+    "the old owner dies when they have moved": ("after", 0),
+    "the new owner dies when they have moved": ("after", 1),
+}
+
+
+@pytest.mark.parametrize("death", STEPS.values(), ids=STEPS.keys())
+async def test_timers_stay_exact_while_schedulers_come_and_go(
+    death: tuple[str, int] | None, redis_server: RedisServer, redis_client: Redis
+) -> None:
+    async with crew(redis_server, redis_client) as made:
+        timers: dict[str, tuple[int, int]] = {}  # by scheduled id: due, ref
+        cancels: dict[str, int] = {}
+
+        async def publish() -> None:
+            """Some timers, due soon and later, of users all over the partitions; every fifth is cancelled later."""
+            for n in range(1000):
+                key = f"default:u{n}"
+                sid, due_ms = timer_id(key, f"{n}"), now_ms() + (150 * n) % 1900
+                timer = Timer(sid, key, due_ms, now_ms(), 60_000, Envelope(f"{n}", b"12345678", 1, True, b'"id":"x"'))
+                timers[sid] = (due_ms, made.ask(lambda ref, timer=timer: Schedule(ref, False, timer)))
+                if n % 5 == 4:
+                    earlier = list(timers)[n - 4]
+                    cancels[earlier] = made.ask(lambda ref, sid=earlier: Cancel(ref, "default", sid))
+                await asyncio.sleep(0.005)
+
+        async def dies(when: str) -> None:
+            if death is not None and death[0] == when and death[1] in made.running:
+                await made.kill(death[1])
+                made.start(death[1])
+
+        publishing = asyncio.create_task(publish())
+        try:
+            for schedulers in (2, 1):
+                await until(lambda wanted=100 // schedulers: len(timers) > wanted)
+                made.start(1) if 1 not in made.running else None
+                await dies("before")
+                moving = asyncio.create_task(made.scale(schedulers, calls=death is None))
+                await asyncio.sleep(0.01)
+                await dies("during")
+                await moving
+                await until(lambda: versions(made), holds=lambda found: found == {made.slots.version})
+                await dies("after")
+                await until(lambda: versions(made), holds=lambda found: found == {made.slots.version})
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+        await until(lambda: not made.asked)
+        cancelled = {sid for sid, ref in cancels.items() if made.answers[ref].status == wire.OK}
+        late = {sid for sid, ref in cancels.items() if made.answers[ref].status == wire.ALREADY_FIRED}
+        for sid in [sid for sid, ref in cancels.items() if made.answers[ref].status == wire.NOT_FOUND]:
+            assert death is not None, "an answer was lost, though nobody died"
+            cancelled.add(sid)  # by its first sending
+        fire = timers.keys() - cancelled
+        await until(lambda: made.fired.keys() >= fire)
+        assert made.fired.keys() == fire, "cancelled, and fired"
+        assert late <= made.fired.keys(), "too late to be cancelled, and not fired"
+        assert {made.answers[ref].status for _, ref in timers.values()} <= {wire.SCHEDULED}
+        assert not [sid for sid in fire if made.fired[sid][0] < timers[sid][0]], "early"
+        assert cancelled
+        await until(lambda: redis_client.keys("{t*}timer"), holds=lambda left: not left)

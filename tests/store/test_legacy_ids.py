@@ -189,7 +189,7 @@ async def test_a_delayed_publish_under_an_id_of_the_old_version_is_a_duplicate_o
     first = timer("first", id="mine")
     await redis_client.set(old_key(KEY, "mine"), idempotency_value(DIGEST, 0, first.sid))
     await redis_client.set(old_key(KEY, "sent"), idempotency_value(DIGEST, 42, ""))
-    store = TimerStore(redis_client, Config(), [partition_of(KEY)])
+    store = TimerStore(redis_client, Config(), [partition_of(KEY)], "scheduler-0")
     await store.take_over()
     timers = [timer("a", id="other"), timer("b", id="mine"), timer("c", id="sent"), timer("d", id="mine", digest=b"another.")]
     requests = [StoreRequest(Schedule(ref, True, one)) for ref, one in enumerate(timers)]

@@ -151,7 +151,7 @@ async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
 
 async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client: Redis) -> None:
     """Timers beyond the claim wait: the shards could not journal them either."""
-    store = TimerStore(client, Config(), [3])
+    store = TimerStore(client, Config(), [3], "scheduler-0")
     await store.take_over()
     timer = Timer("3-a", "t:u", NOW_MS + 5000, NOW_MS, 60_000, Envelope("a", b"12345678", 1, True, b""))
     await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, timer))], claim_ms=NOW_MS + 1000)], NOW_MS)

@@ -139,7 +139,7 @@ async def test_a_fail_over_to_a_replica_that_lagged_is_noticed(group: SentinelGr
 @pytest.mark.slow
 async def test_a_timer_is_scheduled_when_the_replicas_have_it(group: SentinelGroup, client: Redis) -> None:
     config = Config(redis_url=group.url, redis_replicas_min=1, redis_replicas_timeout_ms=300)
-    store = TimerStore(client, config, [3])
+    store = TimerStore(client, config, [3], "scheduler-0")
     await store.take_over()
     now_ms = int(time.time() * 1000)
 

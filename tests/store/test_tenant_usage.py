@@ -158,7 +158,7 @@ async def test_what_an_older_version_has_stored_is_counted_once_when_a_shard_beg
 # -- Timers. -----------------------------------------------------------------------------------------------------------
 async def timers_of(client: Redis, **settings: int) -> TimerStore:
     """Of a scheduler that owns all partitions, which are counted."""
-    store = TimerStore(client, Config(**settings), range(TIMER_PARTITIONS))
+    store = TimerStore(client, Config(**settings), range(TIMER_PARTITIONS), "scheduler-0")
     await store.take_over()
     await store.count()
     return store

@@ -61,7 +61,7 @@ class Hold:
     """A store that has taken over, and short ways to use it."""
 
     def __init__(self, client: Redis, config: Config) -> None:
-        self.store = TimerStore(client, config, range(TIMER_PARTITIONS))
+        self.store = TimerStore(client, config, range(TIMER_PARTITIONS), "scheduler-0")
         self.claimed_ms = NOW - 1
 
     async def ask(self, *requests: Any, repeat: bool = False, now_ms: int = NOW) -> list[TimerAnswer]:
@@ -96,7 +96,35 @@ async def hold(redis_client: Redis) -> Hold:
 
 
 async def _keys(client: Redis) -> set[str]:
-    return {key.decode() for key in await client.keys("{t*")} - {f"{{t{partition}}}epoch" for partition in range(TIMER_PARTITIONS)}
+    of_owners = {f"{{t{partition}}}{name}" for partition in range(TIMER_PARTITIONS) for name in ("epoch", "owner")}
+    return {key.decode() for key in await client.keys("{t*")} - of_owners
+
+
+# -- Owners. -----------------------------------------------------------------------------------------------------------
+async def test_a_partition_is_held_until_its_owner_releases_it_or_another_takes_it_over(redis_client: Redis) -> None:
+    first, second, third = (TimerStore(redis_client, Config(), [PARTITION], f"scheduler-{index}") for index in range(3))
+    assert not await first.is_held_by_others(), "nobody has had it"
+    await first.take_over()
+    assert not await TimerStore(redis_client, Config(), [PARTITION], "scheduler-0").is_held_by_others(), "an incarnation does not wait"
+    assert await second.is_held_by_others()
+    await first.release()
+    assert not await second.is_held_by_others()
+    await second.take_over()
+    with pytest.raises(Fenced):
+        await first.release()
+    assert await third.is_held_by_others(), "a late release has no effect"
+
+
+async def test_nothing_is_fenced_when_the_take_over_is_not_confirmed(redis_client: Redis) -> None:
+    async def refuse() -> None:
+        raise StorageUnavailable("the slot map")
+
+    first, second = (TimerStore(redis_client, Config(), [PARTITION], f"scheduler-{index}") for index in range(2))
+    await first.take_over()
+    with pytest.raises(StorageUnavailable):
+        await second.take_over(refuse)
+    await first.apply([StoreWork(PARTITION, 0, {}, [])], NOW)
+    assert await second.is_held_by_others()
 
 
 # -- Claims. -----------------------------------------------------------------------------------------------------------
@@ -260,9 +288,9 @@ async def test_a_listing_is_soonest_first_and_says_when_it_is_cut(redis_client: 
 
 
 async def keys_left(redis_client: Redis) -> set[bytes]:
-    """Keys of the partition beside the epoch and the tombstones."""
+    """Keys of the partition beside those of the owner and the tombstones."""
     names = await redis_client.keys(f"{{t{PARTITION}}}*")
-    return {name.partition(b"}")[2] for name in names} - {b"epoch", b"cancelled", b"fired"}
+    return {name.partition(b"}")[2] for name in names} - {b"epoch", b"owner", b"cancelled", b"fired"}
 
 
 async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_client: Redis) -> None:

@@ -134,5 +134,5 @@ def scheduler_of(partition: int, schedulers: int) -> int:
 
 
 def partitions_of(scheduler: int, schedulers: int) -> Sequence[int]:
-    """All timer partitions of one scheduler."""
-    return range(scheduler, TIMER_PARTITIONS, schedulers)
+    """All timer partitions of one scheduler; none when there are only so many schedulers before it."""
+    return range(scheduler, TIMER_PARTITIONS if scheduler < schedulers else 0, schedulers)

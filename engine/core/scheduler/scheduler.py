@@ -14,7 +14,8 @@ storage in batches, one batch at a time. Storage applies a partition's requests 
     CancelAll    OK with the number cancelled. Timers that may have taken effect are not cancelled; after a lost answer, the
                  number is that of the last attempt
     Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
-    any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already
+    any          UNAVAILABLE: storage did not answer within `commit_retry_ms`; OVERLOADED: `timer_requests_max` wait already;
+                 `Moved`: by the slot map of that version the partition is another scheduler's
 
 The race of a Cancel, CancelAll or Reschedule with the firing is decided when the request arrives here: if the timer has been
 handed to a shard it is claimed, and the answer is 409; else it is frozen (`engine.core.scheduler.request_holds`) and cannot fire, and
@@ -48,6 +49,8 @@ What a crash, or a lost answer, does at each point:
                                        cancelled or removed meanwhile changes nothing
     an old incarnation still runs      its writes carry an older epoch and are rejected; its hand-outs take effect once at the shards, and
                                        all of them count as claimed here: it cannot claim more (`engine.core.scheduler.claim_horizon`)
+    partitions move                    the next owner does as after a crash. The one before it first finishes what waits for storage and
+                                       answers it (`Retired`); what it is asked from then on has no answer: its sessions end
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ from engine.core.scheduler.scheduler_events import (
     Quarantined,
     Received,
     Request,
+    Retired,
     Send,
     SlotsRead,
     StoreDone,
@@ -102,6 +106,7 @@ from engine.core.wire.records import (
     FireDone,
     FireFailed,
     ListTimers,
+    Moved,
     Reschedule,
     Schedule,
     Timer,
@@ -114,11 +119,11 @@ _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
 
 
 class SchedulerCore:
-    """One scheduler: the partitions of `partitions_of(index, config.schedulers)`, and volatile timers for every shard.
+    """One scheduler: the partitions that the slot map gives it, and volatile timers for every shard.
 
     Args:
         index: index of this scheduler.
-        slots: the initial slot map.
+        slots: the initial slot map; one that gives it other partitions is for another core.
         now_ms: start of this incarnation, after it has fenced off earlier ones, ms since the epoch.
         claimed: claimed bound of each partition at that time, ms; see `engine.core.scheduler.claim_horizon`.
     """
@@ -126,7 +131,7 @@ class SchedulerCore:
     def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
         self._config = config
         self._slots = slots
-        partitions = partitions_of(index, config.schedulers)
+        self.partitions = partitions = partitions_of(index, slots.schedulers)
         self._horizon = ClaimHorizon(config, partitions, claimed, now_ms)
         self._firing = Firing(config, slots, self._horizon)
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
@@ -140,6 +145,7 @@ class SchedulerCore:
         self._stored: dict[int, int] = {}  # timers per partition, as of the last answer of storage
         self._effects: list[Effect] = []
         self._due_sent = 0
+        self._retired = False
 
     # -- State. --------------------------------------------------------------------------------------------------------
     @property
@@ -160,6 +166,7 @@ class SchedulerCore:
     def stats(self) -> dict[str, int | str | list[list[int]]]:
         """Counters and gauges for `engine status` and the metrics."""
         return {
+            "slots_version": self._slots.version,
             "armed": sum(self._stored.values()),
             "loaded": len(self._firing),
             "volatile": sum(len(wheel) for wheel in self._sessions.values() if wheel is not None),
@@ -184,6 +191,8 @@ class SchedulerCore:
 
     def next_at(self) -> int | None:
         """The latest time to call `handle` with `Ticked`, ms; None when only another event can change anything."""
+        if self._retired:
+            return self._store_after_ms if self._batch is None and not self.idle else None
         moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
         moments.append(self._firing.next_at())
         if self._batch is None:
@@ -218,9 +227,12 @@ class SchedulerCore:
                 self._closed(session, now_ms)
             case SlotsRead(slots):
                 self._slots_read(slots, now_ms)
+            case Retired():
+                self._retired = True
             case Ticked():
                 pass
-        self._fire(now_ms)
+        if not self._retired:
+            self._fire(now_ms)
         self._give_up(now_ms)
         self._begin_store(now_ms)
         effects, self._effects = self._effects, []
@@ -287,11 +299,13 @@ class SchedulerCore:
 
     # -- Requests. -----------------------------------------------------------------------------------------------------
     def _requested(self, session: str, request: Request, now_ms: int) -> None:
+        if self._retired:
+            return  # the edge repeats it in its next session
         partition = partition_for(request)
         if partition is None:
             self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
         elif not self._loading.owns(partition):
-            self._answer(session, TimerAnswer(request.ref, UNAVAILABLE, detail=f"partition {partition} is not of this scheduler"))
+            self._answer(session, Moved(request.ref, -1, self._slots.version))
         elif (settled := self._settled(request)) is not None:
             self._answer(session, TimerAnswer(request.ref, settled))
         elif len(self._queue) >= self._config.timer_requests_max:
@@ -315,7 +329,7 @@ class SchedulerCore:
             return NOT_FOUND
         return ALREADY_FIRED if self._is_fired(request.sid) else None
 
-    def _answer(self, session: str, answer: TimerAnswer) -> None:
+    def _answer(self, session: str, answer: TimerAnswer | Moved) -> None:
         if session in self._sessions:
             self._effects.append(Send(session, answer))
 
@@ -337,9 +351,10 @@ class SchedulerCore:
         """Send all waiting work to storage, unless a batch is in flight."""
         if self._batch is not None or now_ms < self._store_after_ms:
             return
-        pages = self._loading.pages(now_ms)
-        due_ms = self._firing.due_at()
-        if not (pages or self._queue or self._settling.is_due(now_ms) or self._horizon.to_claim(due_ms, now_ms)):
+        pages = {} if self._retired else self._loading.pages(now_ms)
+        due_ms = None if self._retired else self._firing.due_at()
+        settles = self._settling.is_due(now_ms) or (self._retired and self._settling)
+        if not (pages or self._queue or settles or self._horizon.to_claim(due_ms, now_ms)):
             return
         work: dict[int, StoreWork] = {}
         self._settling.give(lambda partition: self._work_of(work, partition))
@@ -347,7 +362,7 @@ class SchedulerCore:
         for waiting in self._batch:
             self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
             waiting.tried = True
-            if isinstance(waiting.request, Schedule):  # a timer that is due soon is claimed in the step that stores it
+            if isinstance(waiting.request, Schedule) and not self._retired:  # one due soon is claimed in the step that stores it
                 near_ms = waiting.request.timer.due_ms
                 due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
         for partition, page in pages.items():

@@ -23,6 +23,7 @@ from engine.core.wire.records import (
     FireFailed,
     Inspect,
     ListTimers,
+    Moved,
     Reschedule,
     Schedule,
     Timer,
@@ -152,16 +153,20 @@ class TimersNotWritten(Struct):
 
 
 class SlotsRead(Struct):
-    """The slot map as it is in storage now."""
+    """The slot map as it is in storage now; it gives the scheduler the partitions that it has."""
 
     slots: SlotMap
+
+
+class Retired(Struct):
+    """The newest slot map gives the scheduler other partitions: finish what waits for storage, and begin nothing else."""
 
 
 class Ticked(Struct):
     """Nothing but the time has changed."""
 
 
-Event = Opened | Closed | Received | TimersWritten | TimersNotWritten | SlotsRead | Ticked
+Event = Opened | Closed | Received | TimersWritten | TimersNotWritten | SlotsRead | Retired | Ticked
 
 
 # -- Effects. ----------------------------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ class Send(Struct):
     """Send one record to a session."""
 
     session: str
-    record: TimerAnswer | Due | Fire
+    record: TimerAnswer | Moved | Due | Fire
 
 
 class WriteTimers(Struct):

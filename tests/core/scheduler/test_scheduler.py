@@ -19,6 +19,7 @@ from engine.core.scheduler.scheduler_events import (
     Event,
     Opened,
     Received,
+    Retired,
     Send,
     SlotsRead,
     StoreWork,
@@ -45,6 +46,7 @@ from engine.core.wire.records import (
     FireFailed,
     Inspect,
     ListTimers,
+    Moved,
     Reschedule,
     Schedule,
     Timer,
@@ -71,6 +73,7 @@ class Rig:
         self.now = START
         self.work: list[StoreWork] | None = None
         self.answers: list[TimerAnswer] = []
+        self.moved: list[Moved] = []
         self.fired: list[tuple[str, Timer]] = []  # (session, timer), also repeats
         self.fires: list[Fire] = []
         self.due: list[tuple[str, str]] = []
@@ -84,6 +87,9 @@ class Rig:
                 case Send(session, TimerAnswer() as answer):
                     assert session == EDGE
                     self.answers.append(answer)
+                case Send(session, Moved() as moved):
+                    assert session == EDGE
+                    self.moved.append(moved)
                 case Send(session, Fire() as fire):
                     self.fires.append(fire)
                     self.fired += [(session, fired) for fired in fire.timers]
@@ -1030,6 +1036,73 @@ def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> Non
     assert rig.sids() == [before]
 
 
+# -- Partitions that move. ---------------------------------------------------------------------------------------------
+def test_a_request_for_another_scheduler_s_partition_is_answered_with_the_slot_map_that_says_so() -> None:
+    rig = Rig(slots=spread(2, 7, schedulers=2))
+    rig.open_all()
+    sids = [timer_id(user, "a") for user in USERS]
+    for sid, user in zip(sids, USERS, strict=True):
+        rig.send(EDGE, Schedule(rig.ref(), False, timer(sid, user, START + 1000)))
+    rig.store()
+    own = [answer.ref for answer in rig.answers if answer.status == SCHEDULED]
+    assert own == [ref for ref, sid in enumerate(sids, 1) if int(sid.partition("-")[0]) % 2 == 0]
+    assert rig.moved == [Moved(ref, -1, 7) for ref in range(1, 7) if ref not in own]
+    assert rig.moved
+    assert own
+
+
+def test_a_scheduler_that_the_slot_map_does_not_have_serves_no_partition_and_still_wakes_shards() -> None:
+    slots = spread(2, 7)
+    core = SchedulerCore(Config(), 1, slots, START, {})
+    assert core.handle(Opened(EDGE), START) == []
+    assert core.caught_up
+    assert core.next_at() is None
+    request = Cancel(1, "default", timer_id(USERS[0], "a"))
+    assert core.handle(Received(EDGE, [request]), START) == [Send(EDGE, Moved(1, -1, 7))]
+    core.handle(Opened("shard-0/a"), START)
+    core.handle(Received("shard-0/a", [Arm("k", START + 10)]), START)
+    assert core.handle(Ticked(), START + 10) == [Send("shard-0/a", Due(["k"]))]
+
+
+def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_nothing_else() -> None:
+    rig = Rig(Config(timer_removal_ms=100, commit_records_max=2))
+    session = rig.open(rig.slots.owner(USERS[0]), "a")
+    rig.ask(Schedule(rig.ref(), False, timer(timer_id(USERS[0], "fires"), USERS[0], START + 10)))
+    rig.store()
+    rig.at(START + 10)
+    rig.store()
+    for n in range(5):
+        rig.send(EDGE, Schedule(rig.ref(), False, timer(timer_id(USERS[0], f"t{n}"), USERS[0], START + 10 + n)))
+    fired = rig.sids()
+    rig.send(session, FireDone(fired))
+    rig.handle(Retired())
+    rig.send(EDGE, Cancel(99, "default", timer_id(USERS[0], "t4")))
+    rig.at(START + 20)
+    rig.store_once()  # what was under way
+    while rig.work is not None:
+        assert not rig.core.idle
+        assert all(part.page is None and part.claim_ms == 0 for part in rig.work), "nothing is read or claimed for hand-outs"
+        rig.store_once()
+    assert [answer.status for answer in rig.answers[-5:]] == [SCHEDULED] * 5
+    assert 99 not in [answer.ref for answer in rig.answers], "its edge repeats it"
+    assert rig.sids() == fired, "nothing more is handed out"
+    assert rig.storage.fired == set(fired), "without waiting for more removals"
+    assert rig.core.idle
+    assert rig.core.next_at() is None
+
+
+def test_a_scheduler_that_steps_down_tries_again_when_storage_fails() -> None:
+    rig = Rig()
+    rig.send(EDGE, Schedule(1, False, timer(timer_id(USERS[0], "a"), USERS[0], START + 1000)))
+    rig.handle(Retired())
+    rig.fail()
+    at_ms = rig.core.next_at()
+    assert at_ms is not None
+    rig.at(at_ms)
+    rig.store()
+    assert [answer.status for answer in rig.answers] == [SCHEDULED]
+
+
 # -- Volatile timers. --------------------------------------------------------------------------------------------------
 def test_a_volatile_timer_is_due_once_at_its_latest_arming() -> None:
     rig = Rig()
@@ -1275,6 +1348,22 @@ class Promises(RuleBasedStateMachine):
         self.rig.core = SchedulerCore(_TINY, 0, self.rig.slots, self.rig.now, self.rig.storage.take_over())
         self.rig.handle(Opened(EDGE))
         self._look()
+
+    @rule(data=st.data(), lives_on=st.booleans())
+    def partitions_move(self, data: st.DataObject, lives_on: bool) -> None:
+        """It steps down, and the next one takes over when it has finished, or will not wait any longer."""
+        fires = len(self.rig.fires)
+        self.rig.handle(Retired())
+        self._look()
+        for _ in range(data.draw(st.integers(0, 8))):
+            at_ms = self.rig.core.next_at()
+            if self.rig.work is not None:
+                self.storage_answers() if data.draw(st.integers(0, 3)) else self.storage_fails(data.draw(st.booleans()))
+            elif at_ms is not None:
+                self.time_passes(max(at_ms - self.rig.now, 1))
+        assert len(self.rig.fires) == fires, "handed out by a scheduler that steps down"
+        assert self.asked == {} or not self.rig.core.idle, "finished, and requests from before have no answer"
+        self.scheduler_crashes(False, lives_on, 0)
 
     @invariant()
     def memory_stays_bounded(self) -> None:
