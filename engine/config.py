@@ -19,6 +19,7 @@ from engine.errors import ConfigError
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
+Tenant = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 
 
 REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
@@ -89,6 +90,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jwt_jwks_url: str = ""
     jwt_issuer: str = ""  # checked when set
     jwt_audience: str = ""  # checked when set
+    ray_publish: tuple[Tenant, ...] = ()  # closed by default: whoever may submit a job to the Ray cluster could publish
+    ray_listen: tuple[Tenant, ...] = ()  # apart from publishing: it reads, and acknowledges, what users get
 
     # -- published: [delivery] -----------------------------------------------------------------------------------------
     ttl_s_default: Positive = 72 * 3600  # a weekend, and a day
@@ -212,6 +215,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add; and again trailers
     request_headers_max: Positive = 100  # of one request, some 100 bytes each; browsers and proxies send 20 to 40
     request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
+    ray_requests_max: Positive = (
+        200  # of Ray jobs, that an edge answers at once: a fifth of its concurrent calls, which health checks need too
+    )
     keep_alive_s: Positive = 75  # idle HTTP connections; longer than the pools of usual HTTP clients keep theirs
 
     # -- internal: mailboxes -------------------------------------------------------------------------------------------

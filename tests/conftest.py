@@ -29,6 +29,8 @@ MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "b
 for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
     del os.environ[_name]  # a developer's settings must not decide what the tests see
 
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # which Ray reads once, when it is imported: for tests that join an engine's Ray
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="fewer examples of each property: a first answer, not a proof")
@@ -111,8 +113,8 @@ async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
 # -- the whole engine --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def engine(redis_server: RedisServer) -> Iterator[RunningEngine]:
-    """One whole engine for the session. Use users of your own; do not kill parts of it."""
-    with running_engine() as running:
+    """One whole engine for the session. Use users of your own; do not kill parts of it. Ray jobs may act for the tenant `jobs`."""
+    with running_engine(env={"ENGINE_RAY_PUBLISH": "jobs,quiet", "ENGINE_RAY_LISTEN": "jobs"}) as running:
         yield running
 
 

@@ -42,6 +42,7 @@ from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import SlotMap
+from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -57,6 +58,7 @@ from engine.store.slot_map import require_slot_map
 from engine.store.tenant_usage import TenantUsage
 from engine.transports import http_server
 from engine.transports.http_protocol import HttpProtocol
+from engine.transports.ray_requests import RayAnswer, RayRequests
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +107,7 @@ class Edge(Process):
         self._gateway: Gateway
         self._signals: CounterSignals
         self._server: http_server.EdgeServer
+        self._ray_requests: RayRequests
 
     # -- Called by other actors. -------------------------------------------------------------------------------------------
     async def stats(self) -> dict[str, Any]:
@@ -127,6 +130,16 @@ class Edge(Process):
         """Open connections of this tenant."""
         self._lock.check("connections_of", proof)
         return self._gateway.connections_of[tenant] if self._ready.is_set() else 0
+
+    async def request(self, tenant: str, user: str, method: str, target: str, body: bytes) -> RayAnswer:
+        """The answer to a request of a Ray job. Every job may call; `engine.transports.ray_requests` says what it may.
+
+        Raises:
+            Unavailable: this edge does not serve now; another one may.
+        """
+        if not self._ready.is_set() or self._leaving is not None:
+            raise Unavailable("this edge does not serve now")
+        return await self._ray_requests.answer(tenant, user, method, target, body)
 
     async def drain(self, proof: bytes = b"") -> None:
         """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""
@@ -186,6 +199,7 @@ class Edge(Process):
         await self._retry_storage(revocations.catch_up)
         usage = TenantUsage(self._redis)
         application = self._app(authenticator, revocations, usage)
+        self._ray_requests = RayRequests(application, authenticator, self._gateway, self._config)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
             for task in (

@@ -21,7 +21,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -53,6 +53,7 @@ TOKEN_CHARS_MAX: Final = 8192  # about what fits a request header
 TOKEN_TOPICS_MAX: Final = 1000
 _LEEWAY_S: Final = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` has none
 _JTI_BYTES: Final = 12
+_GRANT_BYTES: Final = 32
 _TOKEN_ID_CHARS: Final = 32  # 128 bits
 _SECONDS_MAX: Final = 1 << 40  # far beyond any token's life, far below what a float holds exactly
 
@@ -104,6 +105,7 @@ class Authenticator:
         self._keyring = Keyring(config)
         self._claims = msgspec.json.Decoder(_Claims)
         self._verified: dict[bytes, Principal] = {}
+        self._granted: dict[bytes, Principal] = {}
         self._version = self._keyring.version
 
     async def prepare(self) -> None:
@@ -146,7 +148,7 @@ class Authenticator:
         if len(token) > TOKEN_CHARS_MAX:
             raise unauthorized(f"a token has at most {TOKEN_CHARS_MAX} characters")
         digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
-        principal = self._verified.get(digest)
+        principal = self._verified.get(digest) or self._granted.get(digest)
         if principal is None:
             if self._revoked.unknown:
                 raise unavailable("which tokens are revoked is not known now", RETRY_AFTER_S)
@@ -161,6 +163,17 @@ class Authenticator:
             self._verified.pop(digest, None)
             raise unauthorized("the token was revoked")
         return principal
+
+    @contextlib.contextmanager
+    def granted(self, principal: Principal) -> Iterator[str]:
+        """A token that this process alone accepts, while the block runs: for a request whose principal is known otherwise."""
+        token = secrets.token_urlsafe(_GRANT_BYTES)
+        digest = sha256(token.encode()).digest()
+        self._granted[digest] = principal
+        try:
+            yield token
+        finally:
+            del self._granted[digest]
 
     def verify(self, token: str, now_s: float) -> Principal:
         """The principal of a token, which may have expired or been revoked. Raises Problem for a signature or claim that is not valid."""

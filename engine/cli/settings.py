@@ -99,6 +99,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "jwt_jwks_url": "URL of the identity provider's keys",
             "jwt_issuer": "`iss` that tokens must have, when set",
             "jwt_audience": "`aud` that tokens must have, when set",
+            "ray_publish": "tenants for which every job of the Ray cluster may publish, without a token; none by default",
+            "ray_listen": "tenants whose users' messages every job of the Ray cluster may read and acknowledge; none by default",
         },
     ),
     "delivery": Section(

@@ -126,10 +126,14 @@ class HttpConnection:
         address: of the engine.
         connections_max: requests in flight; more wait for their turn.
         ssl: for https, instead of the system's default.
+
+    Attributes:
+        engine: its URL.
     """
 
     def __init__(self, address: EngineUrl, *, connections_max: int = 8, ssl: SSLContext | None = None) -> None:
         self._address = address
+        self.engine = address.http
         self._ssl = (ssl or True) if address.secure else None
         self._idle: deque[_Exchange] = deque()
         self._slots = asyncio.Semaphore(connections_max)

@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials, Token, parse_url
-from engine.client.http_connection import Response
+from engine.client.http_connection import HttpConnection, Response
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
 
@@ -78,17 +78,31 @@ class Publisher:
         connections_max: int = 8,
         ssl: SSLContext | None = None,
     ) -> None:
+        carrier = HttpConnection(parse_url(url), connections_max=connections_max, ssl=ssl)
+        self._begin(carrier, Credentials(token), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, MessageIds())
+
+    def _begin(
+        self,
+        carrier: Carrier,
+        credentials: Credentials,
+        batch_max: int,
+        linger_s: float,
+        queue_max: int,
+        timeout_s: float,
+        retry_for_s: float,
+        on_result: Callable[[Result], object] | None,
+        new_id: Callable[[], str],
+    ) -> None:
+        """What publishers have in common, whatever carries their requests. `new_id` is called for each item without an id."""
         if batch_max < 1 or queue_max < 1:
             raise ValueError("batch_max and queue_max must be at least 1")
-        self._requests = RetriedRequests(
-            parse_url(url), Credentials(token), timeout_s=timeout_s, retry_for_s=retry_for_s, connections_max=connections_max, ssl=ssl
-        )
+        self._requests = RetriedRequests(carrier, credentials, timeout_s=timeout_s, retry_for_s=retry_for_s)
         self._batch_max = batch_max
         self._linger_s = linger_s
         self._queue_max = queue_max
         self._on_result = on_result
         self._settings = UserSettings(self._requests)
-        self._new_id = MessageIds()
+        self._new_id = new_id
         self._queue: deque[_Item] = deque()
         self._posted = self._answered = 0
         self._flushing = 0
@@ -232,7 +246,7 @@ class Publisher:
         if self._closed:
             raise RuntimeError("this Publisher is closed")
         present = {name: value for name, value in fields.items() if value is not None}
-        id_ = str(present.setdefault("id", self._new_id()))
+        id_ = str(present["id"] if "id" in present else present.setdefault("id", self._new_id()))
         users = present.get("users")
         return _Item(id_, msgspec.json.encode(present), len(users) if isinstance(users, list | tuple) else 1)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
-from ssl import SSLContext
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
-from engine.client.credentials import Credentials, EngineUrl
-from engine.client.http_connection import HttpConnection, Response
+from engine.client.credentials import Credentials
+from engine.client.http_connection import Response
 from engine.client.publish_results import problem_of
 from engine.errors import Unreachable
 
@@ -24,31 +23,36 @@ RETRY_JITTER: Final = 0.3
 RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
+class Carrier(Protocol):
+    """What takes one attempt of a request to an engine, over HTTP (`engine.client.http_connection`) or Ray (`engine.ray.edge_calls`).
+
+    Attributes:
+        engine: the engine, for error messages.
+    """
+
+    engine: str
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float) -> Response:
+        """The answer. Raises OSError when there is none; the request may have taken effect."""
+
+    def close(self) -> None:
+        """Close what is idle."""
+
+
 class RetriedRequests:
     """Sends requests to one engine. Close it at the end.
 
     Args:
+        carrier: takes each attempt.
         timeout_s: of one attempt.
         retry_for_s: how long a request is repeated.
-        connections_max: requests in flight; more wait for their turn.
-        ssl: for `https`, instead of the system's default.
     """
 
-    def __init__(
-        self,
-        address: EngineUrl,
-        credentials: Credentials,
-        *,
-        timeout_s: float,
-        retry_for_s: float,
-        connections_max: int = 8,
-        ssl: SSLContext | None = None,
-    ) -> None:
-        self._address = address
+    def __init__(self, carrier: Carrier, credentials: Credentials, *, timeout_s: float, retry_for_s: float) -> None:
+        self._carrier = carrier
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._retry_for_s = retry_for_s
-        self._http = HttpConnection(address, connections_max=connections_max, ssl=ssl)
 
     async def send(
         self, method: str, path: str, body: bytes, failed: str = "did not answer", on_retry: Callable[[Response], None] | None = None
@@ -71,7 +75,7 @@ class RetriedRequests:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s = None
             try:
-                answer = await self._http.request(method, path, headers, body, timeout_s=self._timeout_s)
+                answer = await self._carrier.request(method, path, headers, body, timeout_s=self._timeout_s)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
                 reason = str(error) or f"no answer within {self._timeout_s:g} s"
             else:
@@ -87,12 +91,12 @@ class RetriedRequests:
             delay_s = retry_delay_s(attempt, wait_s, random.random())
             attempt += 1
             if time.monotonic() + delay_s > give_up:
-                raise Unreachable(f"{self._address.http} {failed} within {self._retry_for_s:g} s: {reason}")
+                raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}")
             await asyncio.sleep(delay_s)
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._http.close()
+        self._carrier.close()
 
 
 def retry_after_s(header: str | None) -> float | None:

@@ -139,7 +139,10 @@ class SyncPublisher:
     """
 
     def __init__(self, url: str, token: Token, **options: Any) -> None:
-        self._publisher = Publisher(url, token, **options)
+        self._begin(Publisher(url, token, **options))
+
+    def _begin(self, publisher: Publisher) -> None:
+        self._publisher = publisher
         self._loop = _Loop("engine-publisher")
 
     def __enter__(self) -> Self:

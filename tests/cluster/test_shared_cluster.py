@@ -52,7 +52,8 @@ def test_a_job_of_somebody_else_gets_to_see_no_secret(cluster: SharedCluster, on
         assert repr(key)[2:-1] not in text
     actors = {"controller", "shard-0", "scheduler-0", "edge-0"}
     assert {call.partition(".")[0] for call in found["answered"]} == actors
-    assert {call.partition(".")[2] for call in found["answered"]} <= {"stats", "address", "created", "public_config"}
+    assert {call.partition(".")[2] for call in found["answered"]} <= {"stats", "address", "created", "public_config", "request"}
+    assert "Ray jobs may not do this for this tenant" in text
     assert {
         "controller.stop", "controller.status", "controller.drain_edge", "controller.connections_of", "controller.unlock",
         "edge-0.drain", "edge-0.hand_over", "edge-0.connections_of", "shard-0.exchange", "shard-0.drain", "scheduler-0.exchange",

@@ -60,6 +60,7 @@ def calls_of(actor: Any) -> dict[str, tuple[Any, ...]]:
         "unlock": (bytes(32),),
         "connections_of": ("default",),
         "drain_edge": (0,),
+        "request": ("default", "", "POST", "/v1/notifications", b'[{"user": "ann", "type": "t"}]'),
     }
     return {name: arguments.get(name, ()) for name in names}
 

@@ -22,6 +22,7 @@ TOGETHER: Final = {
         "tests/browser/test_demo_page.py",
         "tests/cli/test_app.py",
         "tests/client/test_client.py",
+        "tests/ray/",
         "tests/fuzz/test_boundaries.py",
         "tests/fuzz/test_engine.py",
         "tests/store/test_keys.py",

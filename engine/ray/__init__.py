@@ -1,0 +1,40 @@
+"""The engine inside Ray: publish and listen from tasks, actors, Serve replicas, Data pipelines and drivers of the engine's cluster.
+
+    from engine.ray import Publisher
+
+    @ray.remote
+    def train(user):
+        ...
+        with Publisher() as publisher:
+            publisher.publish(user=user, type="model.trained", data={"accuracy": 0.93})
+
+There is no URL and no token: the engine is found by its namespace, and its settings `ray_publish` and `ray_listen` say for which tenants
+jobs may act. `edge_calls.py` finds edges and calls them, `task_ids.py` makes ids that a retried task makes again, `task_publisher.py` is
+`engine.client`'s publisher over both. docs/RAY.md has examples.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.ray.task_publisher import AsyncPublisher, Publisher
+
+_HOME = {
+    "AsyncPublisher": "engine.ray.task_publisher",
+    "ItemError": "engine.client.publish_results",
+    "PublishError": "engine.client.publish_results",
+    "Publisher": "engine.ray.task_publisher",
+    "Result": "engine.client.publish_results",
+}
+
+__all__ = ["AsyncPublisher", "ItemError", "PublishError", "Publisher", "Result"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first access (PEP 562): a publisher needs nothing of Ray Data."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
