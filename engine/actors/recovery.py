@@ -7,11 +7,11 @@ sequence numbers were given out, the data epoch is replaced, so that no cursor o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import redis.asyncio as redis
 
-from engine.core.journal.journal_records import keys_of
+from engine.core.journal.journal_records import keys_of, owned
 from engine.core.journal.salvage import salvage_journal
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.shard.shard import ShardCore
@@ -60,7 +60,9 @@ class Recovery:
         To be called once per core: after an exception the core is in part replayed and must be discarded.
         """
         core = self._core
-        core.mailbox_store.begin_replay(await self._pages.floors(core.slot_map.slots_of(core.index)))
+        slots = core.slot_map.slots_of(core.index)
+        own = frozenset(slots)
+        core.mailbox_store.begin_replay(await self._pages.floors(slots))
         entries = groups = 0
         async for entry_id, payload in self._journal.entries():
             try:
@@ -72,6 +74,7 @@ class Recovery:
                 records = salvaged.records
                 if not salvaged.complete:
                     await self._numbers_lost()
+            records = owned(records, own)
             unseen = keys_of(records) - core.mailboxes.keys()
             if unseen:
                 await self.read_pages(list(unseen))
@@ -79,15 +82,15 @@ class Recovery:
             entries += len(records)
             groups += 1
         core.replayed()
-        await self._open_windows()
+        await self.open_windows(slots)
         if groups:
             log.info("shard %d replayed %d records of %d groups", core.index, entries, groups)
         await self.quarantine_damaged()
         self.quarantined = await self._journal.quarantined()
 
-    async def _open_windows(self) -> None:
-        """Load mailboxes with open windows: windows are closed in memory only."""
-        keys = await self._pages.with_windows(self._core.slot_map.slots_of(self._core.index))
+    async def open_windows(self, slots: Sequence[int]) -> None:
+        """Load the mailboxes of these slots that have open windows: windows are closed in memory only."""
+        keys = await self._pages.with_windows(slots)
         absent = [key for key in keys if key not in self._core.mailboxes]
         for start in range(0, len(absent), _PAGES_READ):
             await self.read_pages(absent[start : start + _PAGES_READ])

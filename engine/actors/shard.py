@@ -7,6 +7,7 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
     erase       deletes erased users from storage
     checkpoint  writes dirty mailboxes every few seconds, users that went offline at once, then trims the journal
     follow      reads the broadcast log
+    slots       follows the slot map, hands slots over and adopts them (`engine.actors.slot_mover`)
     pressure    measures it ten times a second, sends held messages, evicts mailboxes
     sweep       removes expired messages of offline users and expired broadcasts
     tenants     counts what they have in slots that no version before has counted; then asks which have as many users as they may
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -32,15 +33,17 @@ from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
 from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.recovery import Recovery
+from engine.actors.slot_mover import SlotMover
 from engine.api.time_zones import zone_here
 from engine.config import Config, message_bytes_max
 from engine.core.commit.group import Group
+from engine.core.journal.journal_records import Checkpoint
 from engine.core.model.routing import SlotMap, partition_of, scheduler_of
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
-from engine.errors import DataLost, StorageUnavailable
+from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.dead_letter_stream import write_dead_letters
 from engine.store.external_streams import read_online, write_session_events
@@ -80,9 +83,6 @@ is reset, all its connections are announced again, and the same messages are rea
 _SEND_BACKLOG_S = 0.01
 """Between looks at that backlog: about what a batch takes."""
 
-_SLOTS_S = 1.0
-"""Between two reads of the slot map: what changes it waits so long for every shard to know."""
-
 _TENANTS_S = 1.0
 """Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
 
@@ -112,6 +112,8 @@ class Shard(Server):
         self._pages: Pages
         self._offline: OfflineStreams
         self._recovery: Recovery
+        self._mover: SlotMover
+        self._running: asyncio.TaskGroup
         self._links: LinkServer
 
     # -- what other actors call ---------------------------------------------------------------------------------------
@@ -124,6 +126,8 @@ class Shard(Server):
         return {
             **base,
             "epoch": self._journal.epoch,
+            "slots": self._mover.served,
+            "slots_version": self._mover.stored.version,
             "quarantined": self._recovery.quarantined,
             "links": {f"scheduler-{scheduler}": caller.carrier for scheduler, (caller, _) in enumerate(self._callers)},
             **self._core.stats(self._now_ms()),
@@ -133,6 +137,21 @@ class Shard(Server):
         """Messages per second of each slot that gets any (`engine.core.shard.slot_loads`)."""
         self._lock.check("slot_loads", proof)
         return self._core.slot_loads.per_s(self._now_ms()) if self._ready.is_set() else {}
+
+    async def hand_over(self, slots: Sequence[int], to: int, proof: bytes = b"") -> int:
+        """Hand these slots over to another shard, as far as they are this one's; returns the version of the slot map that says so.
+
+        Their users are served again when that shard has adopted them. Repeatable; see `engine.actors.slot_mover`.
+        """
+        self._lock.check("hand_over", proof)
+        await self._started()
+        return await self._mover.hand_over(slots, to)
+
+    async def adopt(self, version: int, proof: bytes = b"") -> None:
+        """Returns when this shard serves what is its own by a slot map of at least this version."""
+        self._lock.check("adopt", proof)
+        await self._started()
+        await self._mover.adopt(version)
 
     async def drain(self, proof: bytes = b"") -> None:
         """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
@@ -154,7 +173,11 @@ class Shard(Server):
             self._pressure_loop,
             self._tenants_loop,
         )
-        return [self._until_data_is_lost([*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush)])]
+        return [
+            self._until_data_is_lost(
+                [*(loop() for loop in loops), self._watch_callbacks(), self._follower.run(self._flush), self._mover.run()]
+            )
+        ]
 
     async def _until_data_is_lost(self, tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Run the tasks until one fails, which ends the process.
@@ -163,14 +186,16 @@ class Shard(Server):
         """
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._slots_loop(group))
+                self._running = group
+                self._on_map(self._mover.stored)
                 for task in tasks:
                     group.create_task(task)
         except* DataLost as lost:
             log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
             self._ready.clear()  # no new input meanwhile
             core, now_s = self._core, self._now_ms() // 1000
-            await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, self._config.commit_bytes_max, now_s))
+            slot_map, size = self._mover.stored, self._config.commit_bytes_max
+            await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, slot_map, size, now_s))
             raise
         except* RecordFailed as failed:
             for error in _leaves(failed):
@@ -205,9 +230,19 @@ class Shard(Server):
             on_close=self._on_edge_close,
             context=self._context,
         )
-        slot_map, data_epoch = await self._retry_storage(self._read_placement)
-        await self._retry_storage(lambda: self._journal.take_over(slot_map.slots_of(self._index)))
+        slot_map, data_epoch = await self._retry_storage(self._take_over)
         await self._retry_storage(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
+        self._mover = SlotMover(
+            client,
+            slot_map,
+            self._core,
+            (self._journal, self._pages, self._recovery, self._follower),
+            retry=self._retry_storage,
+            checkpoint=self._write_all,
+            flush=self._flush,
+            on_map=self._on_map,
+            now_ms=self._now_ms,
+        )
         return f"epoch {self._journal.epoch}, data epoch {self._core.data_epoch}"
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
@@ -219,7 +254,16 @@ class Shard(Server):
         core.refused_records = refused_after(await self._journal.failed_records())
         await self._follower.catch_up()
         await self._recovery.replay()
-        core.connections.presence.assume(await read_online(self._client, slot_map.slots_of(self._index)), self._now_ms())
+        core.connections.presence.assume(await read_online(self._client, slot_map.slots_of(self._index)), self._now_ms(), told=True)
+
+    async def _take_over(self) -> tuple[SlotMap, str]:
+        """Fence older incarnations, which may have handed slots over until then."""
+        placement = await self._read_placement()
+        while True:
+            await self._journal.take_over(placement[0].slots_of(self._index))
+            before, placement = placement, await self._read_placement()
+            if placement[0] == before[0]:
+                return placement
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await require_slot_map(self._client)
@@ -307,8 +351,9 @@ class Shard(Server):
         if self._callers:
             self._callers[scheduler_of(partition, len(self._callers))][0].send(record)
 
-    def _match_schedulers(self, tasks: asyncio.TaskGroup, count: int) -> None:
-        """Keep a link to each of so many schedulers: it sends retry timers and receives due ones."""
+    def _on_map(self, slot_map: SlotMap) -> None:
+        """Keep a link to each scheduler of the newest slot map: it sends retry timers and receives due ones."""
+        count = slot_map.schedulers
         if count == len(self._callers):
             return
         while len(self._callers) > count:
@@ -325,7 +370,7 @@ class Shard(Server):
                 pacing_ms=self._config.link_timer_pacing_ms,
                 context=self._context,
             )
-            self._callers.append((caller, tasks.create_task(caller.run())))
+            self._callers.append((caller, self._running.create_task(caller.run())))
         for scheduler in range(count):  # what was armed elsewhere
             self._arm_again(scheduler)
 
@@ -340,19 +385,6 @@ class Shard(Server):
                 self._feed(partial(self._core.delivery.due, record.keys, self._now_ms()))
             else:
                 self._feed(partial(self._core.fire, record.timers, self._now_ms()))
-
-    # -- slots --------------------------------------------------------------------------------------------------------
-
-    async def _slots_loop(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow the slot map."""
-        slot_map = self._core.slot_map
-        while True:
-            self._match_schedulers(tasks, slot_map.schedulers)
-            await asyncio.sleep(_SLOTS_S)
-            try:
-                slot_map = await require_slot_map(self._client)
-            except StorageUnavailable as error:
-                log.info("shard %d keeps its slot map: %s", self._index, error)
 
     # -- journal ------------------------------------------------------------------------------------------------------
 
@@ -496,11 +528,22 @@ class Shard(Server):
             self._core.data_epoch_changed(data_epoch, self._now_ms())
             self._flush()
 
+    async def _write_all(self, take: Callable[[], Checkpoint | None]) -> None:
+        """Write the checkpoint of mailboxes that are to leave, until storage has it."""
+        while not await self._write(take):
+            pass
+
     async def _checkpoint(self, *, full: bool) -> None:
+        await self._write(lambda: self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES))
+
+    async def _write(self, take: Callable[[], Checkpoint | None]) -> bool:
+        """Write a checkpoint; returns whether storage has it."""
         async with self._checkpointing:
-            checkpoint = self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES)
+            if self._core.mailbox_store.is_writing:
+                raise Fenced("the last checkpoint failed for good, and its task ends this process")
+            checkpoint = take()
             if checkpoint is None:
-                return
+                return True
             while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
                 await asyncio.sleep(_FILL_PAUSE_S)
             try:
@@ -510,10 +553,11 @@ class Shard(Server):
                 log.warning("shard %d: checkpoint: %s", self._index, error)
                 self._core.mailbox_store.checkpoint_failed()
                 await asyncio.sleep(RETRY_S)
-            else:
-                while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
-                    await asyncio.sleep(0)
+                return False
+            while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
+                await asyncio.sleep(0)
         self._flush()
+        return True
 
     async def _pressure_loop(self) -> None:
         while True:
@@ -524,23 +568,26 @@ class Shard(Server):
     async def _sweep_loop(self) -> None:
         """Delete expired messages of offline users, pages of users who are gone, and expired broadcasts."""
         config, store = self._config, self._core.mailbox_store
-        slots = self._core.slot_map.slots_of(self._index)
-        indexed = more = False
+        indexed: set[int] = set()
+        more = False
         while True:
             # What was found stays due until a checkpoint has written it.
             await asyncio.sleep((2 * config.checkpoint_ms if more else config.sweep_ms) / 1000)
             swept_ms = self._now_ms()
+            slots = self._core.slot_map.slots_of(self._index)
             try:
                 await self._follower.sweep(swept_ms)
-                if not indexed:
-                    await self._offline.index(slots, swept_ms + config.user_forget_s * 1000)
-                    indexed = True
+                if new := [slot for slot in slots if slot not in indexed]:
+                    await self._offline.index(new, swept_ms + config.user_forget_s * 1000)
+                    indexed.update(new)
                 swept = await self._offline.sweep(slots, swept_ms, config.sweep_pages_max)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._index, error)
                 continue
             more = len(swept) == config.sweep_pages_max
             for found in swept:
+                if self._core.slot_map.owner(found.key) != self._index:
+                    continue  # handed over meanwhile
                 if found.expires:
                     store.swept(found.key, found.page, found.oldest_expires_ms, swept_ms)
                 else:
@@ -548,10 +595,14 @@ class Shard(Server):
 
     async def _tenants_loop(self) -> None:
         usage, users_max = TenantUsage(self._client), self._config.tenant_users_max
-        await self._retry_storage(partial(usage.count_slots, self._core.slot_map.slots_of(self._index)))
-        while users_max:
+        counted: set[int] = set()
+        while True:
+            if new := [slot for slot in self._core.slot_map.slots_of(self._index) if slot not in counted]:
+                await self._retry_storage(partial(usage.count_slots, new))
+                counted.update(new)
             try:
-                self._core.full_tenants = (await usage.full({"users": users_max}))["users"]
+                if users_max:
+                    self._core.full_tenants = (await usage.full({"users": users_max}))["users"]
             except StorageUnavailable as error:
                 log.info("shard %d: %s", self._index, error)
             await asyncio.sleep(_TENANTS_S)

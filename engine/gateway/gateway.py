@@ -199,7 +199,7 @@ class Gateway:
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
         self._slots_wanted = 0
-        self._moved_connections: list[int] = []  # connections without an owner until a newer slot map is read
+        self._moved_connections: dict[int, None] = {}  # connections without an owner until a newer slot map is read
         self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
@@ -229,7 +229,7 @@ class Gateway:
 
     def _route_again(self) -> None:
         self.pending_calls.send_parked()
-        moved, self._moved_connections = self._moved_connections, []
+        moved, self._moved_connections = self._moved_connections, {}
         for number in moved:
             connection = self.connections.get(number)
             if connection is not None:
@@ -315,6 +315,7 @@ class Gateway:
 
     def _announce(self, connection: Connection) -> None:
         connection.shard = self.slots.owner(connection.key)
+        self._moved_connections.pop(connection.id, None)
         again = connection.welcomed
         record = wire.Attach(
             connection.id,
@@ -534,7 +535,7 @@ class Gateway:
                 if known and self.slots.owner(connection.key) != route:
                     self._announce(connection)
                 else:
-                    self._moved_connections.append(record.conn)
+                    self._moved_connections[record.conn] = None
         if not known:
             self._links.need_slots(record.version)
 

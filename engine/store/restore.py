@@ -3,7 +3,7 @@
 The steps in this order, each idempotent, and each a consistent state to crash in:
 
     epoch       the fence may be lost as well. Taking a new epoch also detects a newer incarnation
-    slot map    unless it is there
+    slot map    unless it is there, or a newer one
     data epoch  replaced before any other write: sequence numbers that clients have seen may be assigned again, and a cursor of the
                 old epoch must not match the new one
     journal     the mailboxes in memory, appended to what is left of it (`engine.core.journal.rebuild`)
@@ -17,16 +17,20 @@ import redis.asyncio as redis
 
 from engine.core.commit.group import Group
 from engine.core.journal.rebuild import payloads
+from engine.core.model.routing import SlotMap
 from engine.core.shard.shard import ShardCore
 from engine.store.journal import Journal
 from engine.store.redis_client import replace_data_epoch
 from engine.store.slot_map import restore_slot_map
 
 
-async def restore_storage(client: redis.Redis, journal: Journal, core: ShardCore, entry_bytes_max: int, now_s: int) -> None:
+async def restore_storage(
+    client: redis.Redis, journal: Journal, core: ShardCore, slot_map: SlotMap, entry_bytes_max: int, now_s: int
+) -> None:
     """Run all steps. The core must not receive input any more.
 
     Args:
+        slot_map: the newest that was stored; the core's own lacks the slots that are being moved.
         entry_bytes_max: size of one journal entry.
         now_s: seconds since the epoch.
 
@@ -36,7 +40,7 @@ async def restore_storage(client: redis.Redis, journal: Journal, core: ShardCore
         StorageUnavailable: no reply; run it again.
     """
     await journal.take_over(core.slot_map.slots_of(core.index))
-    await restore_slot_map(client, core.slot_map)
+    await restore_slot_map(client, slot_map)
     await replace_data_epoch(client, core.data_epoch, now_s)
     for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max), 1):
         await journal.append(Group(number, payload, [], [], [], [], [], []))

@@ -14,10 +14,11 @@ from redis.exceptions import RedisError
 
 from engine.core.model.routing import SlotMap, spread
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.keys import journal_key, slots_key
+from engine.store.keys import journal_key, shard_epoch_key, slots_key
 from engine.store.lua import Script
 
 _SWAP = Script("slot_map_swap")
+_HAND_OVER = Script("fenced/slots_hand_over")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SlotMap)
@@ -59,6 +60,22 @@ async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
 
 async def _swap(client: redis.Redis, before: bytes, after: bytes) -> bool:
     reply = await _SWAP.run(client, [slots_key()], [before, after])
+    return bool(reply[1])
+
+
+async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map: SlotMap) -> bool:
+    """As `swap_slot_map`, by the shard that hands slots over under this epoch.
+
+    Raises:
+        Fenced: this incarnation has been replaced; its successor owns the slots.
+        DataLost: storage has lost the epoch.
+        StorageUnavailable: it may have been stored.
+    """
+    before, packed = await _read(client), _encoder.encode(slot_map)
+    version = _decoder.decode(before).version if before else 0
+    if before != packed and version != slot_map.version - 1:
+        return False
+    reply = await _HAND_OVER.run(client, [shard_epoch_key(shard), slots_key()], [epoch, before, packed])
     return bool(reply[1])
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,10 +12,6 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.actors import shard
-from engine.actors.actor_process import ProcessContext
-from engine.actors.carrier import RayPeer
-from engine.actors.link import LinkCaller
-from engine.actors.shard import Shard
 from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
@@ -40,77 +34,18 @@ from engine.core.wire.records import (
     Rejected,
     SetProfile,
     Subscribe,
-    Welcome,
 )
 from engine.store.keys import dead_letter_key, journal_key, journal_quarantine_key, offline_key
-from engine.store.redis_client import claim_data_epoch, connect, replace_data_epoch
+from engine.store.redis_client import claim_data_epoch, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
 from engine.store.tenant_usage import Figure, TenantUsage
-from tests.support.link_peers import Nobody
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
+from tests.support.shard_process import FAR_MS, ShardProcess, shard_process
 from tests.support.tenant_recount import counted, recount
 from tests.support.waiting import until
 
-FAR_MS = int(time.time() * 1000) + 3_600_000
 ANN, BOB = "t:ann", "t:bob"
-
-
-class Process:
-    """A shard, the edge that talks to it, and whether its process has ended itself."""
-
-    def __init__(self, config: Config) -> None:
-        self.ended = asyncio.Event()
-        self._client = connect(config)
-        context = ProcessContext(
-            connect=lambda _config: self._client,
-            peer=lambda _name, _namespace: Nobody(),
-            tune_memory=lambda: None,
-            end_process=self._end,
-        )
-        self.shard = Shard(config, 0, context)
-        self.records: list[Any] = []
-        self.exchange = self
-        self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
-        self._task = asyncio.create_task(self.link.run())
-        self._ref = 0
-
-    def _end(self) -> None:
-        self.ended.set()
-        raise asyncio.CancelledError  # nothing runs behind this call
-
-    def remote(self, session: str, seq: int, data: bytes) -> Any:
-        return self.shard.exchange(session, seq, data)
-
-    async def close(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-    def send_post(self, key: str, id: str) -> int:
-        self._ref += 1
-        self.link.send(Post(self._ref, key, True, FAR_MS, Envelope(id, b"digest..", 1, True, b'"id":"%b"' % id.encode())))
-        return self._ref
-
-    async def post(self, key: str, id: str) -> Posted:
-        ref = self.send_post(key, id)
-        answers = await until(lambda: [record for record in self.of(Posted) if record.ref == ref])
-        answer: Posted = answers[0]
-        return answer
-
-    async def attach(self, conn: int, key: str, epoch: str = "", seq: int = 0) -> Welcome:
-        self.link.send(Attach(conn, key, wire.WEBSOCKET, epoch, seq, f"c{conn}", "phone"))
-        answers = await until(lambda: [record for record in self.of(Welcome) if record.conn == conn])
-        answer: Welcome = answers[0]
-        return answer
-
-    def delivered(self, conn: int) -> list[int]:
-        return sorted({seq for record in self.of(Deliver) if record.conn == conn for seq, _, _ in record.messages})
 
 
 @pytest.fixture
@@ -120,18 +55,8 @@ async def config(redis_server: RedisServer, redis_client: Redis) -> Config:
     return Config(redis_url=redis_server.url, shards=1, checkpoint_ms=50, ack_journal_ms=10, log_level="CRITICAL")
 
 
-@asynccontextmanager
-async def process(config: Config) -> AsyncIterator[Process]:
-    running = Process(config)
-    try:
-        await until(lambda: running.link.open)
-        yield running
-    finally:
-        await running.close()
-
-
 async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_holds_it(config: Config, redis_client: Redis) -> None:
-    async with process(config) as before:
+    async with shard_process(config) as before:
         welcome = await before.attach(1, ANN)
         await before.post(ANN, "one")
         moment = await Moment.taken(redis_client)
@@ -142,7 +67,7 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         await before.post(BOB, "other")
         await moment.come_back()
         await until(before.ended.is_set)
-    async with process(config) as after:
+    async with shard_process(config) as after:
         again = await after.attach(1, ANN, welcome.epoch, 2)
         assert again.epoch != welcome.epoch
         assert (again.resumed, again.head) == ("gap", 4)
@@ -163,7 +88,7 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
     monkeypatch.setattr("engine.actors.link._BATCH_BYTES_MAX", 1 << 20)
     monkeypatch.setattr("engine.actors.shard._SEND_BACKLOG_BYTES", 1 << 20)
     users = [f"t:u{n}" for n in range(60)]
-    async with process(config) as running:
+    async with shard_process(config) as running:
         body = b'"x":"%b"' % (b"y" * 400_000)
         for n, key in enumerate(users):
             running.link.send(Post(n, key, True, FAR_MS, Envelope(f"m{n}", b"digest..", 1, True, body)))
@@ -177,7 +102,7 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
 
 
 async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(config: Config, redis_client: Redis) -> None:
-    async with process(config) as before:
+    async with shard_process(config) as before:
         welcome = await before.attach(1, ANN)
         moment = await Moment.taken(redis_client)
         await before.post(BOB, "for someone offline")
@@ -186,7 +111,7 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
         await before.post(ANN, "a sign of life")  # so that the checkpoint is confirmed
         await moment.come_back()
         await until(before.ended.is_set)
-    async with process(config) as after:
+    async with shard_process(config) as after:
         again = await after.attach(2, BOB, welcome.epoch, 0)
         assert (again.resumed, again.head) == ("gap", 1)
         await until(lambda: after.of(GapRange))
@@ -195,7 +120,7 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
 
 
 async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_shard(config: Config, redis_client: Redis) -> None:
-    async with process(config) as before:
+    async with shard_process(config) as before:
         await before.post(ANN, "one")
         moment = await Moment.taken(redis_client)
         await before.post(ANN, "two")
@@ -203,26 +128,26 @@ async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_s
         ref = before.send_post(ANN, "unanswered")
         await until(before.ended.is_set)
         assert [record for record in before.of(Posted) if record.ref == ref] == []
-    async with process(config) as after:
+    async with shard_process(config) as after:
         assert (await after.post(ANN, "unanswered")).seq == 3
 
 
 async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(config: Config, redis_client: Redis) -> None:
-    async with process(config) as before:
+    async with shard_process(config) as before:
         welcome = await before.attach(1, ANN)
         for id in ("one", "two", "three"):
             await before.post(ANN, id)
         before.link.send(Ack(1, 1))
         await redis_client.flushall()
         await until(before.ended.is_set)
-    async with process(config) as after:
+    async with shard_process(config) as after:
         again = await after.attach(1, ANN)
         assert again.epoch != welcome.epoch
         await until(lambda: after.delivered(1) == [2, 3])
 
 
 async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_data(config: Config, redis_client: Redis) -> None:
-    async with process(config) as running:
+    async with shard_process(config) as running:
         welcome = await running.attach(1, ANN)
         replaced = await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 10)
         assert await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 99) == replaced, "once, however many notice"
@@ -244,13 +169,13 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
 
     monkeypatch.setattr(ShardCore, "_enqueue", failing)
     for entries in (1, 2):
-        async with process(config) as dying:
+        async with shard_process(config) as dying:
             before, poison, behind = (dying.send_post(ANN, id) for id in ("before", "poison", "behind"))
             async with asyncio.timeout(10):
                 await dying.ended.wait()
             assert dying.of(Posted) == []
             assert await redis_client.xlen(journal_quarantine_key(0)) == entries
-    async with process(config) as last:
+    async with shard_process(config) as last:
         before, poison, behind = (last.send_post(ANN, id) for id in ("before", "poison", "behind"))
         await until(lambda: len(last.of(Posted)) == 3)
         answers = {answer.ref: answer for answer in last.of(Posted)}
@@ -262,7 +187,7 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
 
 
 async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with process(config) as dying:
+    async with shard_process(config) as dying:
         monkeypatch.setattr(dying.shard._core.delivery, "due", lambda *_: 1 / 0)
         dying.shard._on_scheduler_records([wire.Due([ANN])])
         async with asyncio.timeout(10):
@@ -277,7 +202,7 @@ async def test_a_page_is_read_while_the_session_log_cannot_be_written(config: Co
         await asyncio.Event().wait()
 
     monkeypatch.setattr(shard, "write_session_events", stuck)
-    async with process(config) as running:
+    async with shard_process(config) as running:
         await running.attach(1, ANN)
         await writing.wait()
         await running.attach(2, BOB)
@@ -297,7 +222,7 @@ async def everything_of(client: Redis, user: str) -> list[bytes]:
 async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: Config, redis_client: Redis, *, killed: bool) -> None:
     """Page, offline stream, journal, dead letters, session log; also when the shard dies after the erasure was journalled."""
     key = "t:erased-user"
-    async with process(config) as running:
+    async with shard_process(config) as running:
         await running.attach(1, key)
         for id in ("one", "two"):
             await running.post(key, id)
@@ -313,11 +238,11 @@ async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: 
             await until(lambda: running.of(ErasureDone))
             assert await everything_of(redis_client, "erased-user") == []
     if killed:
-        async with process(config) as after:
+        async with shard_process(config) as after:
             after.link.send(Erase(900, key))  # the edge repeats what was not answered
             await until(lambda: after.of(ErasureDone))
             assert await everything_of(redis_client, "erased-user") == []
-    async with process(config) as successor:
+    async with shard_process(config) as successor:
         assert (await successor.attach(2, key)).head == 2
         assert (await successor.post(key, "three")).seq == 3, "no number is given twice"
         assert (await successor.attach(3, BOB)).head == 1
@@ -325,11 +250,11 @@ async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: 
 
 async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_and_its_page(config: Config, redis_client: Redis) -> None:
     lazy = msgspec.structs.replace(config, checkpoint_ms=600_000)
-    async with process(lazy) as dying:
+    async with shard_process(lazy) as dying:
         for key in (ANN, BOB, "u:ann"):
             assert (await dying.post(key, "one")).status == ACCEPTED
         assert (await counted(redis_client, "t"))["users"] == 0, "there is no page yet"
-    async with process(config) as running:
+    async with shard_process(config) as running:
         for tenant, users in (("t", 2), ("u", 1)):
             await until(partial(_counts, redis_client, tenant, "users", users))
             assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
@@ -338,7 +263,7 @@ async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_an
         assert await counted(redis_client, "t") == await recount(redis_client, "t")
         for key in (ANN, BOB):
             running.link.send(Erase(900, key))
-    async with process(config) as after:
+    async with shard_process(config) as after:
         for ref, key in enumerate((ANN, BOB), 900):
             after.link.send(Erase(ref, key))
         await until(lambda: len(after.of(ErasureDone)) == 2)
@@ -354,7 +279,7 @@ async def test_a_tenant_with_as_many_users_as_it_may_gets_no_new_one_and_keeps_t
     config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard, "_TENANTS_S", 0.02)
-    async with process(msgspec.structs.replace(config, tenant_users_max=1)) as running:
+    async with shard_process(msgspec.structs.replace(config, tenant_users_max=1)) as running:
         assert (await running.post(ANN, "one")).status == ACCEPTED
         await until(lambda: running.shard._core.full_tenants)
         refused = await running.post(BOB, "one")
@@ -373,5 +298,5 @@ async def test_a_tenant_with_as_many_users_as_it_may_gets_no_new_one_and_keeps_t
         assert (await running.post(BOB, "one")).status == ACCEPTED
 
 
-def _rejected(running: Process, ref: int) -> list[Rejected]:
+def _rejected(running: ShardProcess, ref: int) -> list[Rejected]:
     return [record for record in running.of(Rejected) if record.ref == ref]

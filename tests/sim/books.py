@@ -42,13 +42,15 @@ from engine.core.journal.journal_records import (
     MailboxPage,
     Profiled,
     Record,
+    Released,
     StoredMessage,
     Topics,
+    keys_of,
 )
 from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
-from engine.core.model.routing import slot_of
-from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key
+from engine.core.model.routing import SlotMap, slot_of
+from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key, slots_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
 from tests.sim.known import Message, Receiving, Timer, User, Violation
@@ -201,6 +203,11 @@ class Books:
             for user in self.users.values():
                 user.wishes.next_group()
             for record, following in zip(records, [*records[1:], None], strict=True):
+                if isinstance(record, Released):
+                    self.seen["slots released"] += len(record.slots)
+                    continue
+                for key in keys_of([record]):
+                    self._check_owner(key)
                 self._added(record, following, epoch)
         elif how == "xdel":
             for record in reversed(records):
@@ -245,6 +252,14 @@ class Books:
             self.seen["merged"] += count > 1
         else:
             self.fail(f"a {type(record).__name__} is not part of this world", user.key)
+
+    def _check_owner(self, key: str) -> None:
+        """A journal has nothing of users whose slot is another shard's: nobody would read it."""
+        stored = self._server.cmd_get(slots_key().encode())
+        writer = self._writer()
+        owner = f"shard-{msgspec.msgpack.decode(stored, type=SlotMap).owner(key)}"
+        if writer is not None and writer.name != owner:
+            raise Violation(f"[4] {writer} journals for {key}, whose slot is that of {owner}", key)
 
     def _removed(self, record: Record) -> None:
         """A record's group is rolled back; of a group the last record comes first."""

@@ -31,6 +31,7 @@ CLASSES: Final = {
     "partition": "two parties (actors, Redis, Ray's control service, clients) cannot reach each other for a while, both ways or one",
     "cut-host": "a host cannot reach the others for a while, both ways or one; Ray may give it up",
     "crash-controller": "the controller's process is killed and restarted",
+    "move": "slots move from one shard to another",
     "client-silent": "a client vanishes without closing its connection",
     "client-slow": "a client acknowledges late, or not at all",
     "client-cursor": "a client resumes with an old, future or foreign cursor",

@@ -9,7 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.core.wire.records import ACCEPTED, DUPLICATE, SSE, Ack, AckIds, Attach, Deliver, Detach, GapRange, Hangup, Post, Posted, Welcome
+from engine.core.wire.records import (
+    ACCEPTED,
+    DUPLICATE,
+    SSE,
+    Ack,
+    AckIds,
+    Attach,
+    Deliver,
+    Detach,
+    GapRange,
+    Hangup,
+    Moved,
+    Post,
+    Posted,
+    Welcome,
+)
 from tests.sim.books import Books
 from tests.sim.known import User, Violation
 from tests.sim.loop import Process
@@ -45,7 +60,7 @@ class ShardTap:
         self._closed = self._core.closed
         self._core.handle = self.handle
         self._core.closed = self.closed
-        actor._flush = self.flush
+        actor._flush = actor._mover._flush = self.flush
 
     def handle(self, session: str, records: Iterable[Any], now_ms: int) -> None:
         for record in records:
@@ -111,7 +126,7 @@ class ShardTap:
         if kind is Deliver:
             flight.attached = True
             self._delivered(flight, record, f"{session}/{record.conn}")
-        elif kind is Hangup:
+        elif kind is Hangup or kind is Moved:
             del self._flights[session, record.conn]  # what its client says from now on arrives too late
         elif kind is Welcome or kind is GapRange:
             flight.attached = True

@@ -9,6 +9,7 @@ acknowledge what they get, and within a bounded time nothing may be left over.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import Counter
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.routing import slot_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from tests.sim.books import Books
 from tests.sim.clients import Device
@@ -52,6 +54,9 @@ EPISODES: Final = {
 
 LATER_EPISODES: Final = {"crash-again": 0.15, "crash-node": 0.1}
 """The same; which of them a world has is drawn apart, so that the others' worlds stay what they were."""
+
+MOVES_PER_S: Final = (0.0, 0.0, 1.0, 5.0, 20.0)
+"""How often slots move, in worlds with more than one shard."""
 
 HOST_EPISODES: Final = {"partition": 1.0, "cut-host": 0.4, "crash-controller": 0.2}
 """Of worlds with several hosts, in place of the above."""
@@ -161,11 +166,16 @@ class World:
         self._trace = tell
         rng = Random(f"{options.seed}:world")
         config = sizes(rng)
+        moves = Random(f"{options.seed}:moves")
+        moves_per_s = moves.choice(MOVES_PER_S)
+        if moves_per_s:
+            config = replace(config, shards=moves.choice((2, 2, 3)))
         users = [f"t:u{number}" for number in range(rng.choice((1, 2, 3)))]
         self.faults = Faults(options.seed, options.enabled, options.fault_steps, lambda: self.loop.steps, lambda what: self.tell("", what))
         self._pace = {name: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name, rate in EPISODES.items()}
         later = Random(f"{options.seed}:later")
         self._pace |= {name: rate * later.choice((0.0, 0.0, 1.0, 3.0)) for name, rate in LATER_EPISODES.items()}
+        self._pace["move"] = moves_per_s
         layout = layout_of(options.seed)
         if layout.has_controller:
             self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
@@ -187,6 +197,7 @@ class World:
         self.cluster.on_failure = lambda why: self.fail(Violation(why))
         self.cluster.storage.on_broken = self._broken
         self._config = config
+        self._slots = sorted({slot_of(user) for user in users})
         self._taps: list[ShardTap] = []
         kinds = rng.choice(((WEBSOCKET,), (WEBSOCKET,), (WEBSOCKET, SSE, POLL), (WEBSOCKET, SSE, SSE_EXPLICIT, POLL)))
         self.devices = [
@@ -313,6 +324,26 @@ class World:
         self.faults.happens("crash-node", f"{names} are killed")
         for name in names:
             self.cluster.kill(self.cluster.newest(name))
+
+    def _do_move(self, rng: Random) -> None:
+        """As a controller does it, which may die before it tells the new owner."""
+        process = self._victim(rng, "shard")
+        if process is None or process.state != "running":
+            return
+        actor = self.cluster.actors[process]
+        slots = rng.sample(self._slots, rng.randint(1, len(self._slots)))
+        to = rng.randrange(self._config.shards)
+        told = rng.random() < 0.7
+        self.faults.happens("move", f"{process} is to hand {slots} over to shard {to}")
+
+        def adopt(done: asyncio.Task[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.books.seen["hand-overs"] += 1
+                target = self.cluster.newest(f"shard-{to}")
+                if told and target.alive:
+                    target.context.run(self.loop.create_task, self.cluster.actors[target].adopt(done.result()))
+
+        process.context.run(self.loop.create_task, actor.hand_over(slots, to)).add_done_callback(adopt, context=self.loop.outside)
 
     def _do_stall(self, rng: Random) -> None:
         process = self._victim(rng, "shard", "scheduler", "edge", CONTROLLER)

@@ -299,7 +299,7 @@ class World:
             self.core.mailbox_store.replay(records, self.now_ms)
         self.core.replayed()
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
-        self.core.connections.presence.assume(sorted(self.online), self.now_ms)
+        self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)
 
     def wait(self, ms: int) -> list[Any]:
         """Time passes; retry timers fire when they are due."""

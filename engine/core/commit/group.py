@@ -36,7 +36,7 @@ from engine.core.commit.policy_step import (
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
-from engine.core.journal.journal_records import Decided, Handled, StoredMessage, Topics, message_of
+from engine.core.journal.journal_records import Decided, Handled, Released, StoredMessage, Topics, message_of
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
@@ -90,6 +90,7 @@ class Group(Struct):
     changes: Sequence[SubscriptionChange] = ()  # of subscriptions
     closing: Sequence[Mailbox] = ()  # with windows that are due
     notes: Sequence[UserChange] = ()  # changes of users' state
+    released: Released | None = None  # slots that are handed over
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
 
@@ -192,13 +193,13 @@ class GroupBuilder:
     def finish(self) -> bool:
         """Number the adopted broadcasts and encode the payload. False when there is nothing to write."""
         group = self._group
-        if not (group.records or group.handled or group.adoptions or group.changes or group.notes):
+        if not (group.records or group.handled or group.adoptions or group.changes or group.notes or group.released):
             return False
         adopted = number(group.adoptions, self._heads, self._now_ms)
         topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        group.payload = FORMAT_VERSION + _encoder.encode(
-            [*group.records, *adopted, *topics, *(note.record for note in group.notes), *group.handled]
-        )
+        notes = (note.record for note in group.notes)
+        released = () if group.released is None else (group.released,)
+        group.payload = FORMAT_VERSION + _encoder.encode([*group.records, *adopted, *topics, *notes, *group.handled, *released])
         return True
 
     def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:
@@ -329,6 +330,7 @@ class PostQueue:
         changes: Sequence[SubscriptionChange] = (),
         closing: Sequence[Mailbox] = (),
         notes: Sequence[UserChange] = (),
+        released: Released | None = None,
     ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
@@ -341,9 +343,8 @@ class PostQueue:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        return self._assemble(
-            taken, Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing, notes), now_ms
-        )
+        group = Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing, notes, released)
+        return self._assemble(taken, group, now_ms)
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
@@ -377,7 +378,8 @@ class PostQueue:
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         posts = {id(pending) for pending in group.posts}
         followers = [answer.pending for answer in group.answers if id(answer.pending) not in posts]
-        again = Group(group.number, b"", [], [], [], [], group.handled, [], group.adoptions, group.changes, group.closing, group.notes)
+        riders = group.adoptions, group.changes, group.closing, group.notes, group.released
+        again = Group(group.number, b"", [], [], [], [], group.handled, [], *riders)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 

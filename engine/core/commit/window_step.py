@@ -14,7 +14,7 @@ refused group only `WindowCloser.watch` has to be called for its mailboxes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
@@ -26,6 +26,7 @@ from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Exten
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
+from engine.core.model.routing import slot_of
 from engine.core.policy.contact_policy import Decision
 from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED
 
@@ -41,6 +42,7 @@ class WindowCloser:
         self._heap: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}  # key -> its valid entry in the heap; others are outdated
         self._due: dict[str, Mailbox] = {}
+        self._left: Collection[int] = ()
 
     @property
     def wants_commit(self) -> bool:
@@ -53,6 +55,11 @@ class WindowCloser:
         if closes_ms and closes_ms < self._armed.get(mailbox.key, closes_ms + 1):
             self._armed[mailbox.key] = closes_ms
             heappush(self._heap, (closes_ms, mailbox.key))
+
+    def leave(self, slots: Collection[int]) -> None:
+        """Close no more windows of these slots: their next owner does."""
+        self._left = slots
+        self._due = {key: mailbox for key, mailbox in self._due.items() if slot_of(key) not in slots}
 
     def forget(self, key: str) -> None:
         """The mailbox leaves memory."""
@@ -68,7 +75,7 @@ class WindowCloser:
                 continue
             del self._armed[key]
             mailbox = self._mailboxes.get(key)
-            if mailbox is None or mailbox.windows is None:
+            if mailbox is None or mailbox.windows is None or (self._left and slot_of(key) in self._left):
                 continue
             if 0 < mailbox.windows.next_ms <= now_ms:
                 self._due[key] = mailbox

@@ -39,6 +39,7 @@ from engine.core.wire.records import (
     Detach,
     Fault,
     Hangup,
+    Moved,
     Nack,
     NacksStored,
     Probe,
@@ -207,10 +208,14 @@ class Connections:
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
         self._acked.pop(mailbox.key, None)
 
-    def release(self, slots: Container[int], mailboxes: Iterable[Mailbox]) -> None:
-        """Another shard gets these users: detach their connections, which their edges announce there. Who is online stays in storage."""
+    def release(self, slots: Container[int], mailboxes: Iterable[Mailbox], version: int) -> None:
+        """Another shard gets these users: detach their connections. Their edges announce them there, by this version of the slot map.
+
+        Who is online stays in storage.
+        """
         for mailbox in mailboxes:
             for session, conn in list(mailbox.connections):
+                self._output.to_edges.append((session, Moved(-1, conn, version)))
                 del self._sessions[session][conn]
                 mailbox.detach((session, conn))
                 self._broadcast_step.detached(mailbox)

@@ -268,6 +268,11 @@ class MailboxStore:
         """Whether a mailbox is urgent."""
         return bool(self._urgent)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is under way."""
+        return self._checkpoint is not None
+
     def take_checkpoint(self, full: bool, messages_max: int) -> Checkpoint | None:
         """Begin a checkpoint, to be filled: of all dirty mailboxes and the journal (`full`), or of the urgent mailboxes only.
 

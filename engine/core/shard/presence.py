@@ -26,7 +26,7 @@ The shard owns the state and, with its tick, the only timer: expectations are ke
                                 successor expects each of them for `offline_after_ms` from its start, since no client can return or probe
                                 while there is no shard. It does not know whom its predecessor told suspect: it tells nobody suspect, and
                                 back whoever attaches. Edges announce what they still have within a second
-    the user's slot moves       as for a dead shard; edges announce at once whom they have
+    the user's slot moves       as for a dead shard; but nobody is told back, since edges announce at once whom they have
     the shard moves on the wall clock     a step forward ends expectations early; a step back ends the shard (`engine.actors.actor_process`)
 
 Bounds: a counter per connected user, and an expectation (about 400 bytes) per user who is suspect, at most `suspects_max` of them; beyond
@@ -140,10 +140,13 @@ class Presence:
             self._expect(key, Expectation(0, expected.told, client, expected.code), now_ms)
         return state
 
-    def assume(self, keys: Iterable[str], now_ms: int) -> None:
-        """These users were online under an earlier owner of their slot: expect them. To be called before anything else of them."""
+    def assume(self, keys: Iterable[str], now_ms: int, *, told: bool) -> None:
+        """These users were online under an earlier owner of their slot: expect them. To be called before anything else of them.
+
+        `told`: that owner may have told that they are suspect.
+        """
         for key in keys:
-            self._expect(key, Expectation(0, True, Client(), 1006), now_ms)
+            self._expect(key, Expectation(0, told, Client(), 1006), now_ms)
 
     def release(self, slots: Container[int]) -> None:
         """These slots are another shard's: nothing is told of their users here any more."""

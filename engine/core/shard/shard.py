@@ -13,6 +13,7 @@ Its parts:
     engine.core.shard.broadcast_audience  broadcasts on their way into mailboxes
     engine.core.shard.fired_timers        durable timers that fired
     engine.core.shard.admission           rejecting and holding back under overload
+    engine.core.shard.slot_release        slots on their way to another shard
 
 A mailbox is loaded on the first record that concerns its user: the page is read, and the user's records wait for it in order
 (`PageWait`). It is evicted when it has no connection, is written completely, and has been idle for `mailbox_idle_ms`, or memory is
@@ -39,7 +40,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
-from engine.core.model.routing import SlotMap, split_key, topic_of
+from engine.core.model.routing import NOBODY, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -52,6 +53,7 @@ from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
+from engine.core.shard.slot_release import SlotRelease
 from engine.core.shard.user_requests import MAKES_USERS, Question, UserRequests, admission_of
 from engine.core.wire.records import (
     DEFERRED,
@@ -101,6 +103,17 @@ class ShardCore:
         self.fired_timers = FiredTimers(limits.postponed_max, output)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
+        self.slot_release = SlotRelease(
+            store,
+            self.post_queue,
+            self.page_wait,
+            self.connections,
+            self.user_requests,
+            self.broadcast_audience,
+            self.fired_timers,
+            self.delivery,
+            output,
+        )
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
@@ -294,6 +307,7 @@ class ShardCore:
             *riders,
             closing,
             self.user_requests.take(),
+            self.slot_release.take(),
         )
         self._answer(answers)
         if group is None:
@@ -309,6 +323,8 @@ class ShardCore:
         """Whether something waits for a group and is urgent: anything but acknowledgements."""
         admission = self.admission
         if len(self.post_queue) or self.mailbox_store.window_closer.wants_commit or len(self.user_requests):
+            return True
+        if self.slot_release.wants_commit:
             return True
         return self.broadcast_audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
@@ -345,6 +361,8 @@ class ShardCore:
                 self.mailbox_store.mark_urgent(mailbox)
         self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
         self.user_requests.committed(group.notes, now_ms)
+        if group.released is not None:
+            self.slot_release.committed()
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
@@ -414,6 +432,24 @@ class ShardCore:
     def wants_ack_commit(self) -> bool:
         """Whether acknowledgements wait for a group."""
         return bool(self.connections.acked_keys)
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Begin to hand slots over (`engine.core.shard.slot_release`): what comes for them waits at the edges for the next slot map."""
+        self.slot_map = self.slot_map.with_owner(slots, NOBODY)
+        self.slot_release.begin(slots, self.slot_map.version)
+
+    def adopt(self, slot_map: SlotMap, floors: Mapping[int, int], online: Iterable[str], now_ms: int) -> None:
+        """Serve the slots that this map has in addition. All that their last owner knew is in storage.
+
+        Args:
+            floors: as in `MailboxStore.adopt_floors`.
+            online: keys of the users who were online.
+        """
+        self.mailbox_store.adopt_floors(floors)
+        self.connections.presence.assume(online, now_ms, told=False)
+        self.slot_map = slot_map
 
     # -- pages and streams --------------------------------------------------------------------------------------------
 

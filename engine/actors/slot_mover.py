@@ -1,0 +1,219 @@
+"""Moves slots between shards while they serve: this shard's end of it, as the one that hands over and as the one that adopts.
+
+A slot map in storage says who owns which slot. `ShardCore.slot_map` is that map without the slots of this shard that it is handing over, or
+has not adopted yet. What comes for those is answered `Moved`, and edges keep it.
+
+    stored map        changes by compare-and-set: of a shard that hands slots over, fenced by its epoch; of the controller for the numbers
+    slots of a shard  `hand_over` -> `engine.core.shard.slot_release` -> stored map -> `adopt` of the new owner
+
+Hand over, in this order: pages are written while the slots are served, so that little is left; the slots are refused; what had been taken
+is finished; the rest of the pages is written; the journal gets `Released`; the map is stored. Only the map changes who owns the slots, and
+their owner stores it, so there is nothing to undo.
+
+Adopt, in this order: an epoch above the last owner's fences it; the broadcast log is read to its end, since pages may refer to entries
+that this shard has not seen; then who is online, and the numbers of deleted pages; then the slots are served, and open windows loaded.
+
+    crash                                effect
+    source, before the map is stored     its successor owns the slots, and recovers them from pages and journal; it answers the edges that
+                                         wait for the next map by the map as it is
+    source, after                        its successor skips its journal's records of these slots: the pages have them
+    target, before or while it adopts    its successor reads the map, fences the slots and recovers them
+    an old incarnation of the source     cannot store the map: the shard's epoch is another's, who reads the map after taking it
+    an old incarnation of the target     cannot journal anything, as ever
+    the controller                       is not needed: the target reads the map every `_POLL_S`, and edges when they are told to wait
+    storage                              the hand-over waits; meanwhile nobody accepts anything
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import redis.asyncio as redis
+
+from engine.actors.broadcast_follower import BroadcastFollower
+from engine.actors.recovery import Recovery
+from engine.core.journal.journal_records import Checkpoint
+from engine.core.model.routing import NOBODY, SlotMap
+from engine.core.shard.shard import ShardCore
+from engine.store.external_streams import read_online
+from engine.store.journal import Journal
+from engine.store.pages import Pages
+from engine.store.slot_map import hand_over_slots, require_slot_map
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_POLL_S: Final = 1.0
+"""Between two reads of the slot map: what changes it waits so long for every shard to know."""
+
+_FOLLOW_S: Final = 0.01
+"""Between two reads of a slot map that somebody knows to be newer."""
+
+_WAIT_S: Final = 0.002
+"""Between two looks whether what was taken for slots is finished: about what a group takes."""
+
+
+class SlotMover:
+    """The moves of one shard, one after another.
+
+    Args:
+        core, journal, pages, recovery, follower: of the shard.
+        retry: runs an action until storage answers.
+        checkpoint: writes the checkpoint that the function takes, until storage has it. Others wait meanwhile.
+        flush: carries out what the core wants.
+        on_map: called with each newer map that was read, before anything else is done about it.
+        now_ms: the wall clock, in milliseconds.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        slot_map: SlotMap,
+        core: ShardCore,
+        storage: tuple[Journal, Pages, Recovery, BroadcastFollower],
+        *,
+        retry: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
+        checkpoint: Callable[[Callable[[], Checkpoint | None]], Awaitable[None]],
+        flush: Callable[[], None],
+        on_map: Callable[[SlotMap], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.stored = slot_map
+        self._client = client
+        self._core = core
+        self._journal, self._pages, self._recovery, self._follower = storage
+        self._retry = retry
+        self._checkpoint = checkpoint
+        self._flush = flush
+        self._on_map = on_map
+        self._now_ms = now_ms
+        self._served = set(slot_map.slots_of(core.index))
+        self._wanted = asyncio.Event()
+        self._requests: list[tuple[Sequence[int], int, asyncio.Future[int]]] = []
+        self._followers: list[tuple[int, asyncio.Future[int]]] = []
+
+    @property
+    def served(self) -> int:
+        """How many slots are served."""
+        return len(self._served)
+
+    # -- What other actors ask for. ------------------------------------------------------------------------------------
+    async def hand_over(self, slots: Sequence[int], to: int) -> int:
+        """Hand these slots over, as far as they are this shard's. Returns the version of the map that says so."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._requests.append((slots, to, future))
+        self._wanted.set()
+        return await future
+
+    async def adopt(self, version: int) -> None:
+        """Returns when every slot is served that is this shard's by a map of at least this version."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._followers.append((version, future))
+        self._wanted.set()
+        await future
+
+    # -- The one task. -------------------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Follow the slot map, and carry out what is asked for. Runs until cancelled; a failure is one of the shard."""
+        while True:
+            await self._refresh()
+            await self._adopt_new()
+            while self._requests:
+                slots, to, future = self._requests.pop(0)
+                if to < self.stored.shards:
+                    await self._hand_over(slots, to)
+                    _resolve(future, self.stored.version)
+                elif not future.done():
+                    future.set_exception(ValueError(f"shard {to}: there are {self.stored.shards}"))
+            self._followers = [(version, future) for version, future in self._followers if not self._reached(version, future)]
+            if self._followers:
+                await asyncio.sleep(_FOLLOW_S)
+                continue
+            try:
+                async with asyncio.timeout(_POLL_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    def _reached(self, version: int, future: asyncio.Future[int]) -> bool:
+        if version <= self.stored.version:
+            _resolve(future, self.stored.version)
+        return future.done()
+
+    async def _refresh(self) -> None:
+        """Read the map, and answer by it; one that is older than the one known is what a fail-over has left of it."""
+        found: SlotMap = await self._retry(lambda: require_slot_map(self._client))
+        if found.version > self.stored.version:
+            self.stored = found
+            self._on_map(found)
+            self._core.slot_map = self._masked()
+
+    def _masked(self) -> SlotMap:
+        """The stored map without the slots that are not served. While some are handed over, edges are to wait for the map after it."""
+        index, leaving = self._core.index, self._core.slot_release.slots
+        served = self._served
+        owners = tuple(
+            NOBODY if owner == index and (slot not in served or slot in leaving) else owner for slot, owner in enumerate(self.stored.owners)
+        )
+        return SlotMap(self.stored.version + bool(leaving), owners, self.stored.shards, self.stored.schedulers)
+
+    # -- Handing over. -------------------------------------------------------------------------------------------------
+    async def _hand_over(self, slots: Sequence[int], to: int) -> None:
+        core, release = self._core, self._core.slot_release
+        slots = [slot for slot in slots if slot in self._served]
+        if not slots or to == core.index:
+            return
+        log.info("shard %d hands %d slots over to shard %d", core.index, len(slots), to)
+        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(slots)))
+        core.release(slots)
+        self._flush()
+        while release.waits():
+            await asyncio.sleep(_WAIT_S)
+            await self._refresh()
+        await self._checkpoint(release.take_checkpoint)
+        release.written()
+        self._flush()
+        while not release.journalled:
+            await asyncio.sleep(_WAIT_S)
+        await self._store_map(slots, to)
+        self._served.difference_update(slots)
+        release.end()
+        core.slot_map = self._masked()
+
+    async def _store_map(self, slots: Sequence[int], to: int) -> None:
+        while True:
+            await self._refresh()
+            if any(self.stored.owners[slot] != self._core.index for slot in slots):
+                return  # an attempt whose answer was lost
+            after = self.stored.with_owner(slots, to)
+            if await self._retry(lambda after=after: hand_over_slots(self._client, self._core.index, self._journal.epoch, after)):  # type: ignore[misc]
+                self.stored = after
+                self._on_map(after)
+                return
+
+    # -- Adopting. -----------------------------------------------------------------------------------------------------
+    async def _adopt_new(self) -> None:
+        slots = [slot for slot in self.stored.slots_of(self._core.index) if slot not in self._served]
+        if not slots:
+            return
+        log.info("shard %d adopts %d slots", self._core.index, len(slots))
+        epoch = await self._retry(lambda: self._journal.adopt(slots))
+        self._pages.adopt(slots, epoch)
+        await self._retry(self._follower.catch_up)
+        floors = await self._retry(lambda: self._pages.floors(slots))
+        online = await self._retry(lambda: read_online(self._client, slots))
+        self._served.update(slots)
+        self._core.adopt(self._masked(), floors, online, self._now_ms())
+        self._flush()
+        await self._retry(lambda: self._recovery.open_windows(slots))
+        self._flush()
+
+
+def _resolve(future: asyncio.Future[int], version: int) -> None:
+    if not future.done():  # its caller may have gone
+        future.set_result(version)

@@ -1,0 +1,114 @@
+"""Slots on their way from this shard to another: at most one hand-over at a time.
+
+    serving    --begin-->       closing    What comes for the slots is answered `Moved` to the version of the slot map after this one, so
+                                           edges keep it until that is there. Connections are detached with the same answer; they are
+                                           announced to the new owner, with what they were sent
+    closing    --not `waits`--> quiet      What had been taken is committed, answered and written: posts, changes, fired timers, dead
+                                           letters, erasures, session events. Nothing changes the mailboxes any more
+    quiet      --checkpoint-->  written    Storage has all of them: pages with what they normally leave out, and every message. They leave
+                                           memory
+    written    --Released-->    journalled The journal says that its earlier records of these slots are void: pages have them
+    journalled --slot map-->    serving    The map names the new owner
+
+The shell (`engine.actors.slot_mover`) carries it out. What a crash does: before the slot map is stored, the successor owns the slots as
+before, and finds them in pages and journal; from then on the new owner does, and finds them in the pages. The successor of this shard
+skips records of slots that are not its own, and those before a `Released` in any case: the slot may have come back since, with newer pages.
+
+`retain: false` messages that a client has been sent and has not acknowledged are in memory only, as ever, once a checkpoint has passed
+them: the new owner cannot repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engine.core.commit.group import PostQueue
+from engine.core.journal.journal_records import Checkpoint, Released
+from engine.core.model.routing import slot_of
+from engine.core.shard.broadcast_audience import BroadcastAudience
+from engine.core.shard.connections import Connections
+from engine.core.shard.delivery import Delivery
+from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
+from engine.core.shard.page_wait import PageWait
+from engine.core.shard.user_requests import UserRequests
+
+
+class SlotRelease:
+    """The hand-over of one shard; see the module's text. `ShardCore.release` begins it."""
+
+    def __init__(
+        self,
+        mailbox_store: MailboxStore,
+        post_queue: PostQueue,
+        page_wait: PageWait,
+        connections: Connections,
+        user_requests: UserRequests,
+        broadcast_audience: BroadcastAudience,
+        fired_timers: FiredTimers,
+        delivery: Delivery,
+        output: ShardOutput,
+    ) -> None:
+        self.slots: frozenset[int] = frozenset()
+        self.wants_commit = False  # the record that ends the hand-over in the journal
+        self.journalled = False
+        self._mailbox_store = mailbox_store
+        self._post_queue = post_queue
+        self._page_wait = page_wait
+        self._connections = connections
+        self._user_requests = user_requests
+        self._broadcast_audience = broadcast_audience
+        self._fired_timers = fired_timers
+        self._delivery = delivery
+        self._output = output
+
+    def begin(self, slots: Collection[int], version: int) -> None:
+        """Detach the connections of these slots. The caller refuses what comes for them from now on, until this version of the slot map."""
+        assert not self.slots, "one hand-over at a time"
+        self.slots = frozenset(slots)
+        mailboxes = self._mailbox_store.mailboxes
+        self._mailbox_store.window_closer.leave(self.slots)
+        self._connections.release(self.slots, [mailboxes[key] for key in self._mailbox_store.keys_in(self.slots)], version)
+
+    def waits(self) -> bool:
+        """Whether something that was taken for these slots is not over yet."""
+        slots = self.slots
+        return any(
+            slot_of(key) in slots
+            for keys in (
+                self._post_queue.busy(),
+                self._broadcast_audience.busy(),
+                self._user_requests.busy(),
+                self._page_wait.keys(),
+                self._fired_timers.keys(),
+                self._mailbox_store.dying_keys(),
+                self._output.told_of(),
+            )
+            for key in keys
+        )
+
+    def take_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint of all that storage lacks; None when it lacks nothing. It is filled and done like any other."""
+        return self._mailbox_store.take_whole(self._mailbox_store.keys_in(self.slots))
+
+    def written(self) -> None:
+        """Storage has everything: forget it, and let the next group say so."""
+        keys = self._mailbox_store.keys_in(self.slots)
+        self._connections.forget(keys)
+        self._delivery.forget(keys)
+        self._mailbox_store.drop(keys)
+        self.journalled, self.wants_commit = False, True
+
+    def take(self) -> Released | None:
+        """The record for the next group, if one is due: in every group until one is `committed`."""
+        return Released(sorted(self.slots)) if self.wants_commit else None
+
+    def committed(self) -> None:
+        """The group with the record is durable."""
+        self.journalled, self.wants_commit = True, False
+
+    def end(self) -> None:
+        """The slots are another shard's."""
+        self.slots = frozenset()
+        self._mailbox_store.window_closer.leave(())
