@@ -20,17 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.ray.notification_sink import NotificationSink, RowOutcome
     from engine.ray.task_publisher import AsyncPublisher, Publisher
 
 _HOME = {
     "AsyncPublisher": "engine.ray.task_publisher",
     "ItemError": "engine.client.publish_results",
+    "NotificationSink": "engine.ray.notification_sink",
     "PublishError": "engine.client.publish_results",
     "Publisher": "engine.ray.task_publisher",
     "Result": "engine.client.publish_results",
+    "RowOutcome": "engine.ray.notification_sink",
 }
 
-__all__ = ["AsyncPublisher", "ItemError", "PublishError", "Publisher", "Result"]
+__all__ = ["AsyncPublisher", "ItemError", "NotificationSink", "PublishError", "Publisher", "Result", "RowOutcome"]
 
 
 def __getattr__(name: str) -> Any:
