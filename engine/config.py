@@ -115,6 +115,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link_tls_key: str = ""
     link_tls_ca: str = ""
 
+    # -- published: [autoscale] ----------------------------------------------------------------------------------------
+    autoscale_shards: str = ""  # FIRST-LAST; empty: machines cost money, so an operator says how many there may be
+    autoscale_edges: str = ""
+    autoscale_dry_run: bool = False
+
     # -- published: [tenants], each of one tenant, 0 for none ----------------------------------------------------------
     # None by default: an engine of one tenant needs no quota, and what tenants may use is a matter of what they pay for.
     tenant_requests_per_s: NonNegative = 0
@@ -321,6 +326,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
+    autoscale_up_ms: Positive = 10_000  # a load that lasts so long is more than a burst, and five rounds of the controller have seen it
+    autoscale_down_ms: Positive = 300_000  # an actor too many for five minutes costs little, one that comes and goes moves slots each time
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
 
@@ -330,6 +337,14 @@ def port_range(ports: str) -> range:
     first, last = (int(part) if part.isascii() and part.isdigit() else 0 for part in ports.split("-"))
     if not 1024 <= first <= last <= 65535:
         raise ValueError(ports)
+    return range(first, last + 1)
+
+
+def count_range(counts: str) -> range:
+    """The numbers of a setting `FIRST-LAST`. Raises ValueError."""
+    first, last = (int(part) if part.isascii() and part.isdigit() else 0 for part in counts.split("-"))
+    if not 1 <= first <= last:
+        raise ValueError(counts)
     return range(first, last + 1)
 
 
@@ -352,7 +367,12 @@ def check(config: Config) -> None:
         value = getattr(config, name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
-    for holds, reason in (*_delivery_rules(config), *_storage_rules(config), *_link_rules(config)):
+    for holds, reason in (
+        *_delivery_rules(config),
+        *_storage_rules(config),
+        *_link_rules(config),
+        *_scaling_rules(config),
+    ):
         if not holds:
             raise ConfigError(reason)
 
@@ -448,3 +468,17 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
     pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms, config.link_ray_pacing_max_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"
+
+
+def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    for name, most in (("autoscale_shards", 1024), ("autoscale_edges", 64)):
+        counts = getattr(config, name)
+        try:
+            allowed = not counts or count_range(counts)[-1] <= most
+        except ValueError:
+            allowed = False
+        yield allowed, f"{name}: {counts!r} is not allowed; allowed is FIRST-LAST, two numbers from 1 to {most}, or empty to leave it off"
+    yield (
+        not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_edges),
+        "autoscale_dry_run: needed are autoscale_shards or autoscale_edges, else there is nothing to decide",
+    )

@@ -1,8 +1,11 @@
 """The controller actor: creates the other actors, checks their health, replaces those that hang, returns the engine's status.
 
-It has no state of its own: actors are found by their names, the slot map is in Redis. When it dies, Ray restarts it and it finds the
-running actors; messages flow without it. A round calls `stats()` of every actor, every `health_ms`, and once more when the status is
-asked for and the last round is older than `FRESH_MS`. `engine.core.controller.health` decides what the results mean.
+It has no state of its own: actors are found by their names, the slot map and the wanted numbers of actors are in Redis. When it dies, Ray
+restarts it and it finds the running actors; messages flow without it. `engine.actors.reconciler` brings about the wanted numbers: those of
+the settings when an engine starts, and what an operator or the autoscaler wants while it runs.
+
+A round calls `stats()` of every actor, every `health_ms`, and once more when the status is asked for and the last round is older than
+`FRESH_MS`. `engine.core.controller.health` decides what the results mean.
 
 Repairs: Ray restarts a process that died, under the same handle; a process that runs and does not answer is killed here, so that Ray
 restarts it; an actor that Ray has given up is created anew here.
@@ -15,32 +18,35 @@ have started a successor elsewhere: each controller leaves a fencing epoch in st
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
 from typing import Any, Final
 
-import ray
+import msgspec
 from ray.exceptions import ActorDiedError, RayError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
-from engine.actors.edge import Edge
 from engine.actors.engine_key import ConfigLock
-from engine.actors.scheduler import Scheduler
-from engine.actors.shard import Shard
+from engine.actors.fleet import ROLES, ActorKey, Fleet
+from engine.actors.ray_actors import RayActors
+from engine.actors.reconciler import Reconciler
 from engine.config import Config
+from engine.core.controller.autoscaler import ScalingPolicy
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
+from engine.core.controller.wanted import WantedNumbers
+from engine.core.model.routing import SlotMap
 from engine.errors import ConfigError, Fenced, StorageUnavailable
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
 from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
 from engine.store.sealed_config import SealedConfig
-from engine.store.slot_map import claim_slot_map
+from engine.store.slot_map import claim_slot_map, require_slot_map
 from engine.store.snapshots import SnapshotSchedule
+from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
 
@@ -50,73 +56,12 @@ CONTROLLER: Final = "controller"
 FRESH_MS: Final = 400
 """Age of a round beyond which the status starts another one. With the edges' cache of the status, counters are shown within a second."""
 
-_ROLES: Final = ("shard", "scheduler", "edge")
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
+_DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
 _REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
 _LATENCIES: Final = {"latency": "", "send_latency": "send_", "ack_latency": "ack_"}  # shards' histograms: prefix of their quantiles
-
-
-def actor_options(config: Config, name: str, resources: dict[str, float]) -> dict[str, Any]:
-    """Options of every actor of an engine: found by name, restarted without limit, calls never repeated by Ray."""
-    return {
-        "name": name,
-        "namespace": config.namespace,
-        "lifetime": "detached",
-        "get_if_exists": True,
-        "max_restarts": -1,
-        "max_task_retries": 0,
-        "max_concurrency": 1000,  # parked link calls: a few per peer
-        "num_cpus": 0,
-        "resources": resources,
-        "scheduling_strategy": "SPREAD",  # over the nodes with room; Ray's default fills one before it takes the next
-        "enable_task_events": False,
-    }
-
-
-def remote_class(actor: type) -> Any:
-    """A class for Ray's actors with the public coroutines of this one as its methods, and no others.
-
-    Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
-    """
-
-    def construct(self: Any, *arguments: Any, **named: Any) -> None:
-        self.actor = actor(*arguments, **named)
-
-    methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
-    # With `__ray_actor_class__` it looks as if Ray had added what it adds.
-    made = {"__init__": construct, **methods, "__module__": actor.__module__, "__ray_actor_class__": actor}
-    return ray.remote(type(actor.__name__, (), made))
-
-
-def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
-    async def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-        return await getattr(self.actor, name)(*arguments, **named)
-
-    return forward
-
-
-class RayActors:
-    """What the controller asks of Ray's control service. The simulator has one of its own."""
-
-    def names(self, namespace: str) -> set[str]:
-        """Of the actors that exist, also those that Ray is about to start again."""
-        return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
-
-    def create(self, given: Config | SealedConfig, role: str, index: int) -> Any:
-        """The handle of the actor of this name, created when there is none."""
-        config = given.public if isinstance(given, SealedConfig) else given
-        options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
-        if role == "shard":
-            return remote_class(Shard).options(**options).remote(given, index)
-        if role == "scheduler":
-            return remote_class(Scheduler).options(**options).remote(given, index)
-        return remote_class(Edge).options(**options).remote(given, index, config.port)
-
-    def kill(self, handle: Any, *, restart: bool) -> None:
-        """End the actor's process; with `restart` Ray starts the next one."""
-        ray.kill(handle, no_restart=not restart)
 
 
 class Controller:
@@ -137,16 +82,12 @@ class Controller:
         self._config = config = self._lock.public  # with its secrets from `_create_all` on
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._context = context
-        self._actors = actors or RayActors()
+        self._fleet = Fleet(given, actors or RayActors(), context.monotonic_ms)
         self._client: Redis | None = None
         self._started_ms = context.wall_ns() // 1_000_000
-        self._handles: dict[tuple[str, int], Any] = {}
-        self._watches = {
-            (role, index): HealthWatch(role, index, config.health_timeout_ms, context.monotonic_ms())
-            for role, count in zip(_ROLES, (config.shards, config.schedulers, config.edges), strict=True)
-            for index in range(count)
-        }
-        self._drained: dict[tuple[str, int], int] = {}  # the process of an edge that was last told to leave
+        self._reconciler: Reconciler | None = None  # once storage has what it goes by
+        self._policy = ScalingPolicy(config)
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_MAX)
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
@@ -159,6 +100,8 @@ class Controller:
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
         self._watching.add_done_callback(self._end_when_failed)
+        self._reconciling: asyncio.Task[None] = asyncio.ensure_future(self._reconcile())
+        self._reconciling.add_done_callback(self._end_when_failed)
 
     # -- remote methods ---------------------------------------------------------------------------------------------
 
@@ -191,34 +134,34 @@ class Controller:
                 Otherwise the status is up to `health_ms` old and costs the actors nothing.
 
         Returns:
-            {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "totals"}. A row per actor is its `stats()`,
-            plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the recent past in
-            ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms` from
-            acceptance to the ACK, which includes the time in which a user was away.
+            {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "scaling", "totals"}. A row per actor is its
+            `stats()`, plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the recent
+            past in ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms`
+            from acceptance to the ACK, which includes the time in which a user was away.
         """
         self._lock.check("status", proof)
         old = self._context.monotonic_ms() - self._round_at_ms > FRESH_MS
         if fresh and old and self._round is not None and not self._watching.done():
             await asyncio.wait({self._begin_round()}, timeout=_REFRESH_TIMEOUT_S)
-        rows: dict[str, list[dict[str, Any]]] = {role: [] for role in _ROLES}
-        for (role, _), watch in self._watches.items():
-            rows[role].append(watch.row())
+        fleet = self._fleet
+        rows = {role: [fleet.row(key) for key in fleet.keys(role)] for role in ROLES}
         everyone = [row for of_role in rows.values() for row in of_role]
         return {
             "version": __version__,
-            "ready": self._redis["alive"] and all(row["ready"] for row in everyone),
+            "ready": self._redis["alive"] and self._created.done() and fleet.ready(),
             "shards": rows["shard"],
             "schedulers": rows["scheduler"],
             "edges": rows["edge"],
             "controller": self._own.row(),
             "redis": dict(self._redis),
+            "scaling": self._scaling(),
             "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
         }
 
     async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
         """Open connections of this tenant, at the edges that answer at once."""
         self._lock.check("connections_of", proof)
-        edges = [handle for (role, _), handle in self._handles.items() if role == "edge"]
+        edges = [self._fleet.handles[key] for key in self._fleet.keys("edge")]
         calls = [asyncio.ensure_future(handle.connections_of.remote(tenant, self._lock.proof("connections_of"))) for handle in edges]
         done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
         for call in late:
@@ -232,18 +175,50 @@ class Controller:
             Why it is refused, "" when it is not, and how many connections the edge has.
         """
         self._lock.check("drain_edge", proof)
-        key = ("edge", index)
-        if not self._serves(key):
+        fleet, key = self._fleet, ("edge", index)
+        if not fleet.serves(key):
             return f"edge-{index} does not serve, or is being drained", 0
-        if not any(self._serves(other) for other in self._watches if other[0] == "edge" and other != key):
+        if not any(fleet.serves(other) for other in fleet.keys("edge") if other != key):
             return f"no edge but edge-{index} serves: its clients would have nowhere to go", 0
-        self._drained[key] = self._watches[key].row()["pid"]
-        return "", await self._handles[key].hand_over.remote(self._lock.proof("hand_over"))
+        fleet.drained(key)
+        return "", await fleet.handles[key].hand_over.remote(self._lock.proof("hand_over"))
 
-    def _serves(self, key: tuple[str, int]) -> bool:
-        """Whether the actor was ready at its last answer, and was not told to leave since."""
-        row = self._watches[key].row()
-        return bool(row["ready"]) and self._drained.get(key) != row["pid"]
+    async def scale(
+        self, shards: int | None = None, schedulers: int | None = None, edges: int | None = None, by: str = "", proof: bytes = b""
+    ) -> dict[str, Any]:
+        """Run with other numbers of actors from now on. Returns when they are stored, which is before they are reached.
+
+        Args:
+            shards, schedulers, edges: None leaves the number as it is.
+            by: who wants it.
+
+        Returns:
+            `scaling` of the status.
+
+        Raises:
+            StorageUnavailable: nothing was begun.
+        """
+        self._lock.check("scale", proof)
+        await self._want(by, shards=shards, schedulers=schedulers, edges=edges)
+        return self._scaling()
+
+    async def rebalance(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:
+        """Move slots from busy shards to idle ones, by what each slot gets. Returns and raises as `scale`."""
+        self._lock.check("rebalance", proof)
+        await self._want(by, sharing="load")
+        return self._scaling()
+
+    async def _want(self, by: str, **changes: Any) -> None:
+        if self._reconciler is None:
+            raise StorageUnavailable("the engine is starting")
+        given = {name: value for name, value in changes.items() if value is not None}
+        if given.get("shards", self._reconciler.wanted.shards) != self._reconciler.wanted.shards:
+            given["sharing"] = "even"
+        await self._reconciler.want(**given, by=by, at_ms=self._wall_ms())
+
+    def _scaling(self) -> dict[str, Any]:
+        reconciled = {} if self._reconciler is None else self._reconciler.status()
+        return {**reconciled, "autoscale": self._policy.mode, "decisions": list(self._decisions)}
 
     async def stop(self, proof: bytes = b"") -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
@@ -251,7 +226,7 @@ class Controller:
         Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
         """
         self._lock.check("stop", proof)
-        tasks = [task for task in (self._watching, self._created, self._round, self._snapshotting) if task is not None]
+        tasks = [task for task in (self._watching, self._reconciling, self._created, self._round, self._snapshotting) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -261,10 +236,10 @@ class Controller:
             (("shard",), self._config.stop_timeout_ms),
             (("scheduler",), self._config.stop_timeout_ms),
         ):
-            keys = [key for key in self._handles if key[0] in roles]
+            keys = [key for role in roles for key in self._fleet.keys(role)]
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
             for key in keys:
-                self._actors.kill(self._handles.pop(key), restart=False)
+                self._fleet.end(key)
         if self._client is not None:
             await self._end_lease(self._client)
             await self._client.aclose()
@@ -279,7 +254,7 @@ class Controller:
     async def _drain(self, key: tuple[str, int], timeout_ms: int) -> None:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._handles[key].drain.remote(self._lock.proof("drain"))
+                await self._fleet.handles[key].drain.remote(self._lock.proof("drain"))
         except (RayError, TimeoutError) as error:
             log.warning("%s-%d did not drain: %s", *key, type(error).__name__)
 
@@ -289,16 +264,21 @@ class Controller:
         self._config = await self._lock.config()
         self._client = self._context.connect(self._config)
         self._redis["url"] = display_url(self._config.redis_url)
-        await self._prepare_storage(self._client)
-        for role, index in self._watches:
-            self._create(role, index)
+        slots, wanted = await self._prepare_storage(self._client)
+        fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges)
+        members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
+        for key in members:
+            fleet.add(key)
+        for key in fleet.existing():  # what a predecessor had created, or had not ended yet
+            fleet.add(key, joining=True)
+        self._reconciler = Reconciler(self._config, self._client, fleet, self._context, self._lock.proof, wanted, self._epoch)
         if self._config.snapshot_interval_s:
             self._snapshots = SnapshotSchedule(self._config, self._client)
             self._snapshotting = asyncio.ensure_future(self._snapshots.follow())
             self._snapshotting.add_done_callback(self._end_when_failed)
 
-    async def _prepare_storage(self, client: Redis) -> None:
-        """Write data epoch and slot map, unless an engine is running: then both exist, and the map must not change."""
+    async def _prepare_storage(self, client: Redis) -> tuple[SlotMap, WantedNumbers]:
+        """Write data epoch, slot map and wanted numbers, unless an engine is running: then all exist, and none may change."""
         while True:
             try:
                 if self._engine:
@@ -306,12 +286,24 @@ class Controller:
                 self._epoch = await take_control(client)
                 await mark_upgrade(client, self._wall_ms())
                 await claim_data_epoch(client, self._wall_ms() // 1000)
-                if not self._anyone_runs():
-                    await claim_slot_map(client, self._config.shards, self._config.schedulers)
-                return
+                return await self._numbers(client)
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _numbers(self, client: Redis) -> tuple[SlotMap, WantedNumbers]:
+        """How many actors there are, and how many are wanted: what was wanted last, or for an engine that starts what the settings say."""
+        config, stored = self._config, await read_wanted(client)
+        if any(role == "shard" for role, _ in self._fleet.existing()):
+            slots = await require_slot_map(client)
+            wanted = stored or WantedNumbers(slots.shards, slots.schedulers, config.edges)
+        else:
+            slots = await claim_slot_map(client, config.shards, config.schedulers)
+            sharing = "even" if config.shards != slots.shards else stored.sharing if stored else ""
+            wanted = WantedNumbers(config.shards, slots.schedulers, config.edges, sharing, "settings", self._wall_ms())
+        if wanted != stored:
+            await write_wanted(client, wanted, self._epoch)
+        return slots, wanted
 
     @property
     def _lease_ms(self) -> int:
@@ -320,14 +312,6 @@ class Controller:
 
     def _wall_ms(self) -> int:
         return self._context.wall_ns() // 1_000_000
-
-    def _anyone_runs(self) -> bool:
-        names = self._actors.names(self._config.namespace)
-        return any(f"shard-{index}" in names for index in range(self._config.shards))
-
-    def _create(self, role: str, index: int) -> None:
-        """The actor of this name, created when there is none."""
-        self._handles[role, index] = self._actors.create(self._given, role, index)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +324,7 @@ class Controller:
         period_ms, short_ms = self._config.health_ms, min(self._config.health_ms, RETRY_S * 1000)
         while True:
             # During a start the rounds are close: `engine up` waits for the last actor.
-            settled = all(watch.row()["ready"] for watch in self._watches.values())
+            settled = self._fleet.ready() and not self._in_a_hurry()
             wait_ms = self._round_at_ms + (period_ms if settled else short_ms) - self._context.monotonic_ms()
             if self._round is not None and wait_ms > 0:
                 await asyncio.sleep(wait_ms / 1000)  # a status may have begun a round meanwhile
@@ -356,34 +340,69 @@ class Controller:
         return self._round
 
     async def _ask_all(self) -> None:
-        await asyncio.gather(self._ask_redis(), *(self._ask(key) for key in self._watches))
+        fleet = self._fleet
+        await asyncio.gather(self._ask_redis(), *map(self._ask, list(fleet.watches)))
         now_ms = self._context.monotonic_ms()
-        for key, watch in self._watches.items():
+        for key, watch in fleet.watches.items():
             if not self._redis["alive"]:
                 watch.excuse(now_ms)
-            elif watch.verdict(now_ms) == "replace":
+            elif key not in fleet.leaving and watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
-                self._actors.kill(self._handles[key], restart=True)
+                fleet.replace(key)
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
-            window.add(merge(watch.stats[name] for watch in self._watches.values() if name in watch.stats), now_ms)
+            window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
+        await self._autoscale()
 
-    async def _ask(self, key: tuple[str, int]) -> None:
-        watch = self._watches[key]
+    async def _ask(self, key: ActorKey) -> None:
+        fleet, watch, handle = self._fleet, self._fleet.watches[key], self._fleet.handles[key]
         watch.asked(self._context.monotonic_ms())
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
-                stats = await self._handles[key].stats.remote()
+                stats = await handle.stats.remote()
                 if stats.get("locked"):
-                    await self._handles[key].unlock.remote(self._lock.key)
+                    await handle.unlock.remote(self._lock.key)
             watch.answered(stats, self._context.monotonic_ms())
+            fleet.answered(key)
         except ActorDiedError as error:
-            log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
             watch.failed()
-            self._create(*key)
+            if key in fleet.watches and key not in fleet.leaving:
+                log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
+                fleet.create(key)
         except (RayError, TimeoutError) as error:
             watch.failed()
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
+
+    # -- scaling ------------------------------------------------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        try:
+            await asyncio.shield(self._created)
+        except ConfigError:
+            return  # `_watch` logs it
+        assert self._reconciler is not None
+        await self._reconciler.run()
+
+    def _in_a_hurry(self) -> bool:
+        return self._reconciler is not None and self._reconciler.in_a_hurry
+
+    async def _autoscale(self) -> None:
+        """Look at the load of the last round, and want what the policy decides."""
+        if self._policy.mode == "off" or self._reconciler is None or not self._redis["alive"]:
+            return
+        rows = {role: [self._fleet.row(key) for key in self._fleet.keys(role)] for role in ("shard", "edge")}
+        settled = self._reconciler.settled and self._fleet.ready()
+        for decision in self._policy.observe(rows["shard"], rows["edge"], int(self._context.monotonic_ms()), settled):
+            shown = {**msgspec.structs.asdict(decision), "at_ms": self._wall_ms()}
+            log.info("autoscaler: %s", shown)
+            self._decisions.appendleft(shown)
+            try:
+                if self._policy.mode == "on" and decision.action == "scale":
+                    await self._want("autoscaler", **{decision.role: decision.wanted})
+                elif self._policy.mode == "on" and decision.action == "rebalance":
+                    await self._want("autoscaler", sharing="load")
+            except StorageUnavailable as error:
+                log.warning("the decision is not carried out: %s", error)
 
     async def _ask_redis(self) -> None:
         client = self._client

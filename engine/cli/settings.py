@@ -134,6 +134,14 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
         },
     ),
+    "autoscale": Section(
+        "how many shards and edges there are, by their load; off by default",
+        {
+            "autoscale_shards": "FIRST-LAST: the fewest and the most shards, such as 2-6; empty leaves their number to `engine scale`",
+            "autoscale_edges": "the same for edges",
+            "autoscale_dry_run": "decisions are shown in `engine status`, and not carried out",
+        },
+    ),
     "tenants": Section(
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {

@@ -25,6 +25,9 @@ IDS_SINCE_FIELD: Final = "ids_since_ms"
 CONTROLLER_FIELD: Final = "controller"
 """Field of `meta_key()`: epoch of the controller that may replace actors (`engine.store.epoch`)."""
 
+WANTED_FIELD: Final = "wanted"
+"""Field of `meta_key()`: how many actors are wanted, `engine.core.controller.wanted.WantedNumbers` as JSON."""
+
 
 def slots_key() -> str:
     """String: the slot map, `engine.core.model.routing.SlotMap` as MessagePack."""

@@ -143,7 +143,7 @@ async def _up(
 
     controller = Controller(config, answers, end)
     actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _config, engine: controller))
-    monkeypatch.setattr("engine.actors.controller.remote_class", lambda _class: actor)
+    monkeypatch.setattr("engine.actors.ray_actors.remote_class", lambda _class: actor)
     monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
     monkeypatch.setattr(run._cluster, "start", lambda: None)
 

@@ -21,10 +21,11 @@ from msgspec import Struct
 from engine.actors.actor_process import Process as ActorProcess
 from engine.actors.actor_process import ProcessContext
 from engine.actors.carrier import NOWHERE, ActorPeer, RayPeer
-from engine.actors.controller import Controller, RayActors
+from engine.actors.controller import Controller
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkCaller
+from engine.actors.ray_actors import RayActors
 from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.actors.socket_carrier import Address, CallerConnection, ServedBy

@@ -1,8 +1,8 @@
 """How many shards and edges the load needs. A pure policy: measurements and the time go in, decisions with their reasons come out.
 
 The load of an actor is one number, a share of what it can do: the greatest of how busy its thread is, how full its memory, its queue and
-its table of connections are, and how late its commits. Lateness counts only where the thread is busy as well, else storage is what is slow,
-and more shards would not help. The load of a role is the mean over its actors.
+its table of connections are, and how late it is. Lateness counts only where the thread is busy as well, else what it waits for is slow,
+storage or a shard, and more actors of its role would not help. The load of a role is the mean over its actors.
 
     mean at UP_SHARE or more, for `up_ms`         as many more as bring it to TARGET_SHARE, at most twice as many
     mean at DOWN_SHARE or less, for `down_ms`     as many fewer as bring the highest load of that time to TARGET_SHARE, at least half
@@ -15,11 +15,13 @@ measurements say little about the numbers that are wanted: nothing is decided, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
+
+from engine.config import Config, count_range
 
 UP_SHARE: Final = 0.7
 DOWN_SHARE: Final = 0.3
@@ -29,6 +31,7 @@ _UNEVEN: Final = 1.3
 """Times the mean load that one shard has to have before its slots are moved."""
 
 Role = Literal["shards", "edges"]
+Mode = Literal["off", "dry run", "on"]
 Action = Literal["scale", "rebalance", "none"]
 
 
@@ -47,7 +50,7 @@ class ActorLoad(Struct, frozen=True):
     busy: float  # seconds of CPU per second
     lag: float = 0.0  # age of what waits longest for its commit
     memory: float = 0.0
-    backlog: float = 0.0
+    backlog: float = 0.0  # time that what waits will take
     connections: float = 0.0
 
 
@@ -155,12 +158,62 @@ def _strain(load: ActorLoad) -> tuple[float, str]:
     """The highest of an actor's measurements, and its name."""
     return max(
         (load.busy, "CPU"),
-        (load.lag if load.busy > DOWN_SHARE else 0.0, "commit lag"),
+        (load.lag if load.busy > DOWN_SHARE else 0.0, "lag"),
+        (load.backlog if load.busy > DOWN_SHARE else 0.0, "backlog"),
         (load.memory, "memory"),
-        (load.backlog, "backlog"),
         (load.connections, "connections"),
     )
 
 
 def _seconds(ms: int) -> str:
     return f"{ms / 1000:g} s"
+
+
+class ScalingPolicy:
+    """The policy for an engine. `mode`: whether its decisions are carried out, or shown only, or none are made."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        wanted = {"shards": config.autoscale_shards, "edges": config.autoscale_edges}
+        self._roles = {role: _autoscaler(role, counts, config) for role, counts in wanted.items() if counts}
+        self._shown: dict[str, ScalingDecision] = {}
+        self.mode: Mode = "off" if not self._roles else "dry run" if config.autoscale_dry_run else "on"
+
+    def observe(
+        self, shards: Iterable[Mapping[str, Any]], edges: Iterable[Mapping[str, Any]], now_ms: int, settled: bool
+    ) -> list[ScalingDecision]:
+        """The decisions that these rows of the status lead to; one that says what the last one of its role did is not repeated.
+
+        Args: as of `Autoscaler.observe`.
+        """
+        loads = {"shards": [_shard_load(row, self._config) for row in shards], "edges": [_edge_load(row, self._config) for row in edges]}
+        found = (scaler.observe(loads[role], now_ms, settled) for role, scaler in self._roles.items())
+        return [decision for decision in found if decision is not None and self._is_new(decision)]
+
+    def _is_new(self, decision: ScalingDecision) -> bool:
+        before = self._shown.get(decision.role)
+        self._shown[decision.role] = decision
+        if before is None or (self.mode == "on" and decision.action != "none"):
+            return True
+        return (before.action, before.have, before.wanted) != (decision.action, decision.have, decision.wanted)
+
+
+def _autoscaler(role: Any, counts: str, config: Config) -> Autoscaler:
+    allowed = count_range(counts)
+    return Autoscaler(role, ScalingLimits(allowed.start, allowed.stop - 1, config.autoscale_up_ms, config.autoscale_down_ms))
+
+
+def _shard_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
+    return ActorLoad(
+        min(row["cpu_pct"] / 100, 1.0),
+        lag=row.get("lag_ms", 0) / config.pressure_lag_ms,
+        memory=row.get("memory_bytes", 0) / config.shard_memory_bytes_max,
+    )
+
+
+def _edge_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
+    return ActorLoad(
+        min(row["cpu_pct"] / 100, 1.0),
+        backlog=row.get("delay_ms", 0) / config.publish_delay_target_ms,
+        connections=sum((row.get("connections") or {}).values()) / config.connections_max,
+    )

@@ -1,0 +1,101 @@
+"""The actors that a controller looks after: their handles, and what it knows of each.
+
+States of an actor here
+    joining   created while the engine runs, and not ready yet: it may wait for a machine. The engine is ready without it
+    member    it was ready once, or the engine began with it: replaced when it hangs, created anew when Ray has given it up
+    leaving   it is about to end for good: neither replaced nor created anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from engine.actors.ray_actors import RayActors
+from engine.config import Config
+from engine.core.controller.health import HealthWatch
+from engine.store.sealed_config import SealedConfig
+
+ActorKey = tuple[str, int]
+"""(role, index)."""
+
+ROLES: Final = ("shard", "scheduler", "edge")
+
+
+class Fleet:
+    """See the module's docstring.
+
+    Args:
+        given: what actors are constructed with.
+        clock: monotonic milliseconds.
+    """
+
+    def __init__(self, given: Config | SealedConfig, actors: RayActors, clock: Callable[[], float]) -> None:
+        self._given = given
+        self._config = given.public if isinstance(given, SealedConfig) else given
+        self._actors = actors
+        self._clock = clock
+        self.handles: dict[ActorKey, Any] = {}
+        self.watches: dict[ActorKey, HealthWatch] = {}
+        self.joining: dict[ActorKey, float] = {}  # since when
+        self.leaving: set[ActorKey] = set()
+        self._drained: dict[ActorKey, int] = {}  # the process of an edge that was last told to leave its clients
+
+    def existing(self) -> set[ActorKey]:
+        """The actors of this engine in Ray, also those that it is about to start again."""
+        parted = (name.rpartition("-") for name in self._actors.names(self._config.namespace))
+        return {(role, int(index)) for role, _, index in parted if role in ROLES and index.isdecimal()}
+
+    def add(self, key: ActorKey, *, joining: bool = False) -> None:
+        """Look after this actor, created when there is none. No effect when that is so already."""
+        if key in self.watches:
+            return
+        self.watches[key] = HealthWatch(*key, self._config.health_timeout_ms, self._clock())
+        if joining:
+            self.joining[key] = self._clock()
+        self.create(key)
+
+    def create(self, key: ActorKey) -> None:
+        """The actor of this name, created when there is none."""
+        self.handles[key] = self._actors.create(self._given, *key)
+
+    def replace(self, key: ActorKey) -> None:
+        """End its process; Ray starts the next one."""
+        self._actors.kill(self.handles[key], restart=True)
+
+    def end(self, key: ActorKey) -> None:
+        """End it for good."""
+        self._actors.kill(self.handles.pop(key), restart=False)
+        del self.watches[key]
+        self.joining.pop(key, None)
+        self.leaving.discard(key)
+        self._drained.pop(key, None)
+
+    def keys(self, role: str) -> list[ActorKey]:
+        """Of this role, by index."""
+        return sorted(key for key in self.watches if key[0] == role)
+
+    def answered(self, key: ActorKey) -> None:
+        """It has just answered; once it is ready it is a member."""
+        if self.watches[key].row()["ready"]:
+            self.joining.pop(key, None)
+
+    def row(self, key: ActorKey) -> dict[str, Any]:
+        """Its row of the status."""
+        row = self.watches[key].row()
+        return {**row, "leaving": True} if key in self.leaving else row
+
+    def serves(self, key: ActorKey) -> bool:
+        """Whether the actor was ready at its last answer, and was not told to leave since."""
+        if key not in self.watches or key in self.leaving:
+            return False
+        row = self.watches[key].row()
+        return bool(row["ready"]) and self._drained.get(key) != row["pid"]
+
+    def drained(self, key: ActorKey) -> None:
+        """Its present process was told to leave its clients to others."""
+        self._drained[key] = self.watches[key].row()["pid"]
+
+    def ready(self) -> bool:
+        """Whether all members are."""
+        return all(self.watches[key].row()["ready"] for key in self.watches.keys() - self.joining.keys() - self.leaving)

@@ -1,0 +1,392 @@
+"""Brings the engine to the numbers of actors that are wanted, while it serves.
+
+Three tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
+There is no other plan, so nothing is to be undone or resumed.
+
+    who owns what
+    wanted numbers          the controller in control, fenced by its epoch, in storage before anybody acts on them
+    slot map: numbers       the controller, by compare-and-set
+    slot map: owners        the shard that hands slots over, by compare-and-set, once their pages are written
+    slots                   the shard that the map names, fenced by the slots' epochs
+
+    shards, growing         create -> ready -> number in the map -> sets of slots move to them
+    shards, shrinking       sets of slots move away -> number in the map -> everybody has read it -> drain -> end
+    schedulers, growing     create -> ready -> number in the map -> the old ones follow it, then the new ones
+    schedulers, shrinking   number in the map -> those that leave follow it, then the others -> everybody has read it -> drain -> end
+    edges, growing          create
+    edges, shrinking        the clients are handed over -> end
+
+Crash points. The controller dies:
+    before the wanted numbers are stored    nobody was promised anything
+    after a create                          the successor finds the actor by its name
+    in the middle of a set of slots         the source goes on, or takes them back by itself; the map says how it ended
+    between two sets                        the next plan is what is left of this one (`engine.core.controller.slot_moves`)
+    before an actor is ended                it is above every number: the successor ends it. An edge may have served anew meanwhile
+A shard, source or target, dies: Ray starts it again, it reads the map, and its slots are not part of a step until it serves. The wanted
+numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
+compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
+
+New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from ray.exceptions import RayError
+from redis.asyncio import Redis
+
+from engine.actors.actor_process import RETRY_S, ProcessContext
+from engine.actors.fleet import ActorKey, Fleet
+from engine.config import Config
+from engine.core.controller.slot_moves import Move, even_moves, load_moves, next_sets, slots_in
+from engine.core.controller.wanted import WantedNumbers
+from engine.core.model.routing import SLOTS, SlotMap
+from engine.errors import StorageUnavailable
+from engine.store.slot_map import require_slot_map, swap_slot_map
+from engine.store.wanted_numbers import write_wanted
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 1.0
+"""Between two looks when nothing is to be done."""
+
+_BUSY_S: Final = 0.1
+"""Between two looks while an actor has to become ready, or to serve again."""
+
+_JOIN_MS: Final = 10_000
+"""New shards are waited for so long, since moving slots once to all of them moves fewer than to one after the other."""
+
+_CLOSE_ROUNDS_MS: Final = 60_000
+"""So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
+
+_MOVE_TIMEOUT_S: Final = 15.0
+"""For one set of slots. A shard that has not handed them over by then keeps them, or the map says that it has."""
+
+_FOLLOW_S: Final = 10.0
+"""For everybody to read a new slot map, which they do within a second or when they need it."""
+
+_ANSWER_S: Final = 2.0
+"""For an actor's `stats`."""
+
+_SLOW_MS: Final = 200
+_QUICK_MS: Final = 100
+"""A set that took longer is followed by one of half as many slots, a quicker one by one of twice as many: users wait for so long."""
+
+_SET_MAX: Final = 64
+_SET_FIRST: Final = 8
+
+_REBALANCED_MAX: Final = SLOTS // 4
+"""Slots that one rebalancing moves at most: then the load is measured anew."""
+
+
+class Reconciler:
+    """See the module's docstring.
+
+    Args:
+        prove: the proof for a call of this method.
+        wanted: what was wanted last.
+        epoch: of the controller.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: Redis,
+        fleet: Fleet,
+        context: ProcessContext,
+        prove: Callable[[str], bytes],
+        wanted: WantedNumbers,
+        epoch: int,
+    ) -> None:
+        self.wanted = wanted
+        self._config = config
+        self._client = client
+        self._fleet = fleet
+        self._now_ms = context.monotonic_ms
+        self._prove = prove
+        self._epoch = epoch
+        self._wanted_ms = self._now_ms()
+        self._slots: SlotMap | None = None
+        self._left = 0  # slots that are still to be moved
+        self._moved = 0
+        self._under_way: dict[int, Move] = {}  # by source
+        self._set_size = _SET_FIRST
+        self._by_load: list[Move] | None = None  # of the rebalancing that is under way
+        self._wake = {role: asyncio.Event() for role in ("shard", "scheduler", "edge")}
+        self._writing = asyncio.Lock()
+
+    async def want(self, **changes: Any) -> None:
+        """Store and bring about other numbers. Raises StorageUnavailable: they may have been stored, and nothing was begun."""
+        async with self._writing:
+            wanted = msgspec.structs.replace(self.wanted, **changes)
+            await write_wanted(self._client, wanted, self._epoch)
+            self.wanted = wanted
+        self._wanted_ms = self._now_ms()
+        self._by_load = None
+        for event in self._wake.values():
+            event.set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the engine is as it is wanted: no actor is to come or to leave, and no slot is to move."""
+        slots, wanted, fleet = self._slots, self.wanted, self._fleet
+        return (
+            slots is not None
+            and (slots.shards, slots.schedulers) == (wanted.shards, wanted.schedulers)
+            and not (wanted.sharing or self._left or self._under_way or fleet.leaving or fleet.joining)
+            and len(fleet.keys("edge")) == wanted.edges
+        )
+
+    @property
+    def in_a_hurry(self) -> bool:
+        """Whether an actor is about to become ready."""
+        return any(self._now_ms() - since_ms < _CLOSE_ROUNDS_MS for since_ms in self._fleet.joining.values())
+
+    def status(self) -> dict[str, Any]:
+        """For the status of the engine."""
+        slots, wanted, fleet = self._slots, self.wanted, self._fleet
+        have = {"shards": slots.shards, "schedulers": slots.schedulers} if slots is not None else {"shards": 0, "schedulers": 0}
+        return {
+            "settled": self.settled,
+            "wanted": {"shards": wanted.shards, "schedulers": wanted.schedulers, "edges": wanted.edges},
+            "by": wanted.by,
+            "wanted_at_ms": wanted.at_ms,
+            "have": {**have, "edges": sum(fleet.serves(key) for key in fleet.keys("edge"))},
+            "sharing": wanted.sharing,
+            "slots_version": slots.version if slots is not None else 0,
+            "slots_left": self._left,
+            "slots_moved": self._moved,
+            "moves": [
+                {"from": f"shard-{move.source}", "to": f"shard-{move.target}", "slots": len(move.slots)}
+                for _, move in sorted(self._under_way.items())
+            ],
+            "joining": [f"{role}-{index}" for role, index in sorted(fleet.joining)],
+            "leaving": [f"{role}-{index}" for role, index in sorted(fleet.leaving)],
+        }
+
+    async def run(self) -> None:
+        """Runs until cancelled. Raises Fenced: another controller has taken control."""
+        async with asyncio.TaskGroup() as tasks:
+            for role, step in (("shard", self._step_shards), ("scheduler", self._step_schedulers), ("edge", self._step_edges)):
+                tasks.create_task(self._repeat(step, self._wake[role]))
+
+    async def _repeat(self, step: Callable[[], Awaitable[float]], wake: asyncio.Event) -> None:
+        while True:
+            wake.clear()
+            try:
+                pause_s = await step()
+            except (StorageUnavailable, RayError, TimeoutError) as error:
+                log.info("the next look is at the engine as it is then: %s: %s", type(error).__name__, error)
+                pause_s = RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await wake.wait()
+
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    async def _step_shards(self) -> float:
+        slots, wanted = await self._read(), self.wanted
+        self._add("shard", slots.shards, wanted.shards)
+        if wanted.shards > slots.shards:
+            joined = self._ready_after(slots.shards, wanted.shards)
+            if joined > slots.shards:
+                log.info("%d shards are ready", joined - slots.shards)
+                await self._swap(slots, shards=joined)
+                return 0
+        kept = min(slots.shards, wanted.shards)
+        moves = await self._moves(slots, kept)
+        self._left = slots_in(moves)
+        if moves:
+            return 0 if await self._move(moves) else _BUSY_S
+        if slots.shards > kept:
+            log.info("the slots of %d shards have moved away", slots.shards - kept)
+            slots = await self._swap(slots, shards=kept)
+        if wanted.sharing and kept == wanted.shards:
+            await self._shared(wanted)
+        await self._end_surplus("shard", slots, slots.shards)
+        return _POLL_S if self.settled else _BUSY_S
+
+    def _ready_after(self, count: int, wanted: int) -> int:
+        """How many shards there are with those new ones that can begin."""
+        ready = count
+        while ready < wanted and self._fleet.serves(("shard", ready)):
+            ready += 1
+        return ready if ready == wanted or self._now_ms() - self._wanted_ms > _JOIN_MS else count
+
+    async def _moves(self, slots: SlotMap, kept: int) -> Sequence[Move]:
+        """What is still to be moved."""
+        if self.wanted.sharing == "load" and kept == slots.shards == self.wanted.shards:
+            if self._by_load is None:
+                self._by_load = load_moves(slots, await self._loads(), _REBALANCED_MAX)
+            still = ((move, tuple(slot for slot in move.slots if slots.owners[slot] == move.source)) for move in self._by_load)
+            return [Move(move.source, move.target, left) for move, left in still if left]
+        held = set(slots.owners)
+        leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
+        if leaving or empty or (self.wanted.sharing == "even" and kept == self.wanted.shards):
+            return even_moves(slots, kept)
+        return []
+
+    async def _loads(self) -> Mapping[int, float]:
+        """Of every slot."""
+        keys = [key for key in self._fleet.keys("shard") if self._fleet.serves(key)]
+        async with asyncio.timeout(_MOVE_TIMEOUT_S):
+            answers = await asyncio.gather(*(self._fleet.handles[key].slot_loads.remote(self._prove("slot_loads")) for key in keys))
+        return {slot: load for answer in answers for slot, load in answer.items()}
+
+    async def _move(self, moves: Sequence[Move]) -> bool:
+        """Take the next step of the plan. Returns whether every set of it has moved."""
+        serves = self._fleet.serves
+        possible = [move for move in moves if serves(("shard", move.source)) and serves(("shard", move.target))]
+        results = await asyncio.gather(*map(self._move_set, next_sets(possible, self._set_size)), return_exceptions=True)
+        for error in results:
+            if isinstance(error, RayError | TimeoutError):
+                log.warning("a set of slots did not move: %s: %s", type(error).__name__, error)
+            elif isinstance(error, BaseException):
+                raise error
+        return bool(results) and not any(results)
+
+    async def _move_set(self, move: Move) -> None:
+        source, target = (self._fleet.handles["shard", shard] for shard in (move.source, move.target))
+        self._under_way[move.source] = move
+        began_ms = self._now_ms()
+        try:
+            async with asyncio.timeout(_MOVE_TIMEOUT_S):
+                version = await source.hand_over.remote(list(move.slots), move.target, self._prove("hand_over"))
+                await target.adopt.remote(version, self._prove("adopt"))
+        finally:
+            del self._under_way[move.source]
+        self._moved += len(move.slots)
+        took_ms = self._now_ms() - began_ms
+        if took_ms > _SLOW_MS:
+            self._set_size = max(self._set_size // 2, 1)
+        elif took_ms < _QUICK_MS:
+            self._set_size = min(self._set_size * 2, _SET_MAX)
+
+    async def _shared(self, wanted: WantedNumbers) -> None:
+        """The slots are shared as it was wanted."""
+        async with self._writing:
+            if self.wanted is not wanted:
+                return
+            reached = msgspec.structs.replace(wanted, sharing="")
+            await write_wanted(self._client, reached, self._epoch)
+            self.wanted, self._by_load = reached, None
+
+    # -- schedulers ---------------------------------------------------------------------------------------------------
+
+    async def _step_schedulers(self) -> float:
+        slots, wanted = await self._read(), self.wanted.schedulers
+        before = slots.schedulers
+        self._add("scheduler", before, wanted)
+        serve = all(self._fleet.serves(("scheduler", index)) for index in range(before, wanted))
+        if before != wanted and serve:
+            slots = await self._swap(slots, schedulers=wanted)
+            if wanted > before:
+                await self._follow(range(before), slots.version)
+                await self._follow(range(before, wanted), slots.version)
+            else:
+                await self._follow(range(wanted, before), slots.version)
+                await self._follow(range(wanted), slots.version)
+        await self._end_surplus("scheduler", slots, slots.schedulers)
+        return _POLL_S if self.settled else _BUSY_S
+
+    async def _follow(self, indexes: range, version: int) -> None:
+        """Let these schedulers work by the new map. One that does not answer reads it by itself, or when it starts."""
+        handles = [self._fleet.handles["scheduler", index] for index in indexes]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FOLLOW_S):
+                await asyncio.gather(*(handle.follow.remote(version, self._prove("follow")) for handle in handles), return_exceptions=True)
+
+    # -- edges --------------------------------------------------------------------------------------------------------
+
+    async def _step_edges(self) -> float:
+        fleet, wanted = self._fleet, self.wanted.edges
+        self._add("edge", 0, wanted)
+        surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
+        if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)):
+            fleet.leaving.update(surplus)
+            await asyncio.gather(*map(self._end_edge, surplus))
+        return _POLL_S if self.settled else _BUSY_S
+
+    async def _end_edge(self, key: ActorKey) -> None:
+        """Let an edge hand its clients over, and end it when its process ends, before the one that Ray starts next has clients."""
+        handle = self._fleet.handles[key]
+        with contextlib.suppress(RayError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):  # one that waits for a machine has no clients
+                pid = (await handle.stats.remote())["pid"]
+            async with asyncio.timeout((self._config.drain_spread_ms + 3 * self._config.drain_ms) / 1000):
+                await handle.hand_over.remote(self._prove("hand_over"))
+                while (await handle.stats.remote())["pid"] == pid:
+                    await asyncio.sleep(_BUSY_S)
+        log.info("edge %d has left", key[1])
+        self._fleet.end(key)
+
+    # -- of every role ------------------------------------------------------------------------------------------------
+
+    def _add(self, role: str, have: int, wanted: int) -> None:
+        """Look after all that there are, and create those that are missing."""
+        for index in range(max(have, wanted)):
+            self._fleet.add((role, index), joining=index >= have)
+
+    async def _end_surplus(self, role: str, slots: SlotMap, have: int) -> None:
+        """End the actors of this role that the slot map has no more, and nobody wants."""
+        fleet = self._fleet
+        wanted = self.wanted.shards if role == "shard" else self.wanted.schedulers
+        surplus = [key for key in fleet.keys(role) if key[1] >= max(have, wanted)]
+        if not surplus:
+            return
+        fleet.leaving.update(surplus)
+        await self._followed(slots.version)
+        await asyncio.gather(*map(self._drain, surplus))
+        for key in surplus:
+            log.info("%s %d has left", *key)
+            fleet.end(key)
+
+    async def _drain(self, key: ActorKey) -> None:
+        with contextlib.suppress(RayError, TimeoutError):
+            async with asyncio.timeout(self._config.stop_timeout_ms / 1000):
+                await self._fleet.handles[key].drain.remote(self._prove("drain"))
+
+    async def _followed(self, version: int) -> None:
+        """Returns when everybody who answers goes by this map or a newer one; after `_FOLLOW_S` in any case."""
+        lagging: list[ActorKey] = []
+        try:
+            async with asyncio.timeout(_FOLLOW_S):
+                while True:
+                    others = [key for key in self._fleet.watches if key not in self._fleet.leaving]
+                    follow = await asyncio.gather(*(self._follows(key, version) for key in others))
+                    lagging = [key for key, follows in zip(others, follow, strict=True) if not follows]
+                    if not lagging:
+                        return
+                    await asyncio.sleep(_BUSY_S)
+        except TimeoutError:
+            log.warning("not by the new slot map yet: %s", lagging)
+
+    async def _follows(self, key: ActorKey, version: int) -> bool:
+        if key in self._fleet.joining:
+            return True  # it begins with the newest map
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                stats = await self._fleet.handles[key].stats.remote()
+        except (RayError, KeyError):
+            return True  # so does its successor
+        except TimeoutError:
+            return False
+        return int(stats.get("slots_version", version)) >= version
+
+    async def _read(self) -> SlotMap:
+        self._slots = slots = await require_slot_map(self._client)
+        return slots
+
+    async def _swap(self, slots: SlotMap, **numbers: int) -> SlotMap:
+        """Store other numbers; returns the map that is stored then. Raises StorageUnavailable: another changed it meanwhile."""
+        changed = msgspec.structs.replace(slots, version=slots.version + 1, **numbers)
+        if not await swap_slot_map(self._client, changed):
+            raise StorageUnavailable("the slot map has changed meanwhile")
+        self._slots = changed
+        return changed

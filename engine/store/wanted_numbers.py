@@ -1,0 +1,41 @@
+"""How many actors are wanted, in Redis: written by the controller in control, read by its successor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.core.controller.wanted import WantedNumbers
+from engine.errors import StorageUnavailable
+from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
+from engine.store.lua import Script
+
+_WRITE = Script("wanted_write")
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(WantedNumbers)
+
+
+async def read_wanted(client: redis.Redis) -> WantedNumbers | None:
+    """What was wanted last; None when nothing ever was. Raises StorageUnavailable."""
+    try:
+        packed: Any = await client.hget(meta_key(), WANTED_FIELD)
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"wanted numbers: {error}") from error
+    return None if packed is None else _decoder.decode(packed)
+
+
+async def write_wanted(client: redis.Redis, wanted: WantedNumbers, epoch: int) -> None:
+    """Keep what is wanted from now on. Idempotent.
+
+    Args:
+        epoch: of the controller (`engine.store.epoch.take_control`).
+
+    Raises:
+        Fenced: another controller has taken control.
+        StorageUnavailable: no reply; it may have been written.
+    """
+    await _WRITE.run(client, [meta_key()], [CONTROLLER_FIELD, epoch, WANTED_FIELD, _encoder.encode(wanted)])

@@ -1,0 +1,273 @@
+"""Live scaling by the controller, with actors that do nothing but keep the slot map in a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.actors.actor_process import ProcessContext
+from engine.actors.controller import Controller
+from engine.config import Config
+from engine.core.model.routing import SLOTS, SlotMap
+from engine.errors import StorageUnavailable
+from engine.store.keys import CONTROLLER_FIELD, meta_key
+from engine.store.slot_map import require_slot_map, swap_slot_map
+from engine.store.wanted_numbers import read_wanted
+from tests.support.fake_actors import FakeActors
+
+CONFIG = Config(shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
+
+
+class World:
+    """A controller that can be started again, and its actors."""
+
+    def __init__(self, redis_client: Redis, url: str) -> None:
+        self.redis = redis_client
+        self.actors = FakeActors(redis_client)
+        self.ended = 0
+        self._url = url
+        self.controller: Controller
+
+    async def start(self, **changes: Any) -> Controller:
+        context = ProcessContext(
+            end_process=self._end,
+            vitals=lambda role, index, started_ms: {"role": role, "index": index, "pid": 1, "started_ms": started_ms, "cpu_s": 0.0},
+        )
+        config = msgspec.structs.replace(CONFIG, redis_url=self._url, **changes)
+        self.controller = Controller(config, context, self.actors)
+        await self.controller.created()
+        return self.controller
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    async def crash(self) -> None:
+        """The controller's process dies; its actors live on."""
+        tasks = [self.controller._watching, self.controller._reconciling, self.controller._created]
+        tasks += [self.controller._round] if self.controller._round is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.controller._client is not None:
+            await self.controller._client.aclose()
+
+    async def slots(self) -> SlotMap:
+        return await require_slot_map(self.redis)
+
+    async def settled(self) -> dict[str, Any]:
+        """The status once everything is as it is wanted."""
+        return await self.when(lambda scaling: bool(scaling["settled"]))
+
+    async def when(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(20):
+            while True:
+                scaling: dict[str, Any] = (await self.controller.status())["scaling"]
+                if holds(scaling):
+                    return scaling
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def world(redis_client: Redis, redis_server_url: str) -> AsyncIterator[World]:
+    made = World(redis_client, redis_server_url)
+    yield made
+    await made.crash()
+
+
+async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_moves_twice(world: World) -> None:
+    controller = await world.start()
+    await controller.scale(shards=4, by="somebody")
+    status = await world.settled()
+    slots = await world.slots()
+    assert slots.shards == 4
+    assert Counter(slots.owners) == dict.fromkeys(range(4), SLOTS // 4)
+    assert len(world.actors.moved) == len({slot for slot, _, _ in world.actors.moved}) == SLOTS // 2
+    assert {target for _, _, target in world.actors.moved} == {2, 3}
+    assert (status["wanted"]["shards"], status["by"], status["slots_left"], status["slots_moved"]) == (4, "somebody", 0, SLOTS // 2)
+
+
+async def test_shards_that_are_removed_leave_when_their_slots_have_moved_and_everybody_knows(world: World) -> None:
+    controller = await world.start(shards=4)
+    await world.settled()
+    await controller.scale(shards=2)
+    await world.settled()
+    slots = await world.slots()
+    assert slots.shards == 2
+    assert Counter(slots.owners) == dict.fromkeys(range(2), SLOTS // 2)
+    assert len(world.actors.moved) == SLOTS // 2
+    assert world.actors.of("shard") == [0, 1]
+    assert sorted(world.actors.ended) == [("shard", 2), ("shard", 3)]
+
+
+async def test_a_controller_that_dies_in_the_middle_is_continued_by_its_successor(world: World) -> None:
+    controller = await world.start()
+    await controller.scale(shards=5, schedulers=3, edges=2)
+    while len(world.actors.moved) < SLOTS // 4:
+        await asyncio.sleep(0.001)
+    await world.crash()
+    assert (await world.slots()).version > 2
+    await world.start()
+    status = await world.settled()
+    assert status["have"] == {"shards": 5, "schedulers": 3, "edges": 2}
+    assert len({slot for slot, _, _ in world.actors.moved}) == len(world.actors.moved), "what had moved stayed"
+    assert max(Counter((await world.slots()).owners).values()) == SLOTS // 5 + 1
+
+
+async def test_a_successor_ends_what_its_predecessor_did_not(world: World) -> None:
+    controller = await world.start(shards=3, edges=2)
+    await world.settled()
+    world.actors.actors["shard", 2].silent = True  # nothing can move away from it
+    await controller.scale(shards=2, edges=2)
+    await world.crash()
+    world.actors.actors["shard", 2].silent = False
+    await world.start(shards=3, edges=2)
+    await world.settled()
+    assert world.actors.of("shard") == [0, 1]
+    assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]
+
+
+async def test_the_numbers_may_change_in_the_middle(world: World) -> None:
+    controller = await world.start()
+    await controller.scale(shards=6)
+    while len(world.actors.moved) < SLOTS // 4:
+        await asyncio.sleep(0.001)
+    await controller.scale(shards=3)
+    await world.settled()
+    counts = Counter((await world.slots()).owners)
+    assert set(counts) == {0, 1, 2}
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert world.actors.of("shard") == [0, 1, 2]
+
+
+async def test_a_source_that_dies_hands_its_slots_over_later(world: World) -> None:
+    controller = await world.start()
+    source = world.actors.actors["shard", 0]
+    left = [3]
+
+    def die() -> None:
+        if left:
+            left.pop()
+            world.actors.fail()
+
+    source.before_hand_over = die
+    await controller.scale(shards=3)
+    await world.settled()
+    assert not left
+    assert len(world.actors.moved) == len({slot for slot, _, _ in world.actors.moved}) == SLOTS // 3
+
+
+async def test_new_shards_that_wait_for_a_machine_hold_nobody_up(world: World) -> None:
+    controller = await world.start()
+    world.actors.born_ready = False
+    await controller.scale(shards=3)
+    status = await world.when(lambda scaling: bool(scaling["joining"]))
+    assert (status["joining"], status["have"]["shards"], status["settled"]) == (["shard-2"], 2, False)
+    assert (await controller.status())["ready"]
+    assert not world.actors.moved
+    world.actors.actors["shard", 2].ready = True
+    await world.settled()
+    assert (await world.slots()).shards == 3
+
+
+async def test_shards_that_found_no_machine_are_given_up_without_a_move(world: World) -> None:
+    controller = await world.start()
+    world.actors.born_ready = False
+    await controller.scale(shards=3)
+    await world.when(lambda scaling: bool(scaling["joining"]))
+    await controller.scale(shards=2)
+    await world.settled()
+    assert world.actors.of("shard") == [0, 1]
+    assert not world.actors.moved
+
+
+async def test_schedulers_that_have_partitions_follow_the_map_before_those_that_get_them(world: World) -> None:
+    controller = await world.start()
+    await controller.scale(schedulers=2)
+    await world.settled()
+    version = (await world.slots()).version
+    assert (await world.slots()).schedulers == 2
+    assert all(("follow", version) in world.actors.actors["scheduler", index].calls for index in range(2))
+    await controller.scale(schedulers=1)
+    await world.settled()
+    assert (await world.slots()).schedulers == 1
+    assert world.actors.of("scheduler") == [0]
+
+
+async def test_an_edge_leaves_when_its_clients_have_and_only_while_another_serves(world: World) -> None:
+    controller = await world.start(edges=1)
+    await controller.scale(edges=3)
+    await world.settled()
+    assert world.actors.of("edge") == [0, 1, 2]
+    leaving = world.actors.actors["edge", 2]
+    await controller.scale(edges=1)
+    await world.settled()
+    assert ("hand_over",) in leaving.calls
+    assert world.actors.of("edge") == [0]
+
+
+async def test_the_last_edge_that_serves_stays_whatever_is_wanted(world: World) -> None:
+    controller = await world.start(edges=2)
+    await world.settled()
+    world.actors.actors["edge", 0].ready = False
+    await world.when(lambda scaling: scaling["have"]["edges"] == 1)
+    await controller.scale(edges=1)
+    before = len(world.actors.actors["edge", 1].calls)
+    while len(world.actors.actors["edge", 1].calls) < before + 5:
+        await asyncio.sleep(0.01)
+    assert world.actors.of("edge") == [0, 1]
+    world.actors.actors["edge", 0].ready = True
+    await world.settled()
+    assert world.actors.of("edge") == [0]
+
+
+async def test_rebalancing_moves_slots_from_the_busy_shard_and_then_leaves_them_alone(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    world.actors.actors["shard", 0].loads = dict.fromkeys(range(0, 200, 2), 10.0)
+    world.actors.actors["shard", 1].loads = {1: 10.0}
+    await controller.rebalance()
+    await world.settled()
+    moved = {slot for slot, source, target in world.actors.moved if (source, target) == (0, 1)}
+    assert 40 <= len(moved & set(range(0, 200, 2))) <= 50
+    assert len(world.actors.moved) == len(moved) < SLOTS // 4 + 1
+    await world.crash()
+    await world.start()
+    await world.settled()
+    assert len(world.actors.moved) == len(moved), "a successor does not share the slots evenly again"
+
+
+async def test_a_set_of_slots_that_another_change_of_the_map_overtakes_is_read_again(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    found = await world.slots()
+    await controller.scale(shards=3)
+    await swap_slot_map(world.redis, msgspec.structs.replace(found, version=found.version + 1))  # or not, when it is late
+    await world.settled()
+    assert (await world.slots()).shards == 3
+
+
+async def test_wanted_numbers_that_storage_did_not_take_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await world.start()
+
+    async def away(*_arguments: Any) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr("engine.actors.reconciler.write_wanted", away)
+    with pytest.raises(StorageUnavailable):
+        await controller.scale(shards=3)
+    assert (await world.settled())["wanted"]["shards"] == 2
+
+
+async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    await world.redis.hincrby(meta_key(), CONTROLLER_FIELD, 1000)  # type: ignore[misc]
+    with pytest.raises(Exception, match="owns the keys now"):
+        await controller.scale(shards=3)
+    assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]

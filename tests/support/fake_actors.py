@@ -1,0 +1,136 @@
+"""Ray's control service and actors that keep the slot map as the real ones do, and nothing else: for tests of the controller's side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from ray.exceptions import ActorUnavailableError
+from redis.asyncio import Redis
+
+from engine.actors.fleet import ActorKey
+from engine.actors.ray_actors import RayActors
+from engine.store.slot_map import require_slot_map, swap_slot_map
+
+
+class FakeActor:
+    """One actor over all its processes; the attributes are for tests to change.
+
+    Attributes:
+        silent: no call returns.
+        ready: what `stats` says.
+        calls: names of the methods that were called, with their arguments, the proof left out.
+    """
+
+    def __init__(self, cloud: FakeActors, key: ActorKey) -> None:
+        self.key = key
+        self.silent = False
+        self.ready = True
+        self.calls: list[tuple[Any, ...]] = []
+        self.pid = cloud.next_pid()
+        self.loads: dict[int, float] = {}
+        self.before_hand_over: Callable[[], None] = lambda: None
+        self._cloud = cloud
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _Method(self, name)
+
+    async def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """The answer of a method."""
+        if self.silent:
+            await asyncio.Event().wait()
+        self.calls.append((name, *arguments[:-1]))
+        return await getattr(self, f"_{name}")(*arguments)
+
+    async def _stats(self) -> dict[str, Any]:
+        role, index = self.key
+        vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "cpu_s": 0.0, "rss_bytes": 1, "node": "here"}
+        version = (await require_slot_map(self._cloud.client)).version
+        return {**vitals, "ready": self.ready, "slots_version": version}
+
+    async def _hand_over(self, *arguments: Any) -> int:
+        if self.key[0] == "edge":
+            self.pid = self._cloud.next_pid()  # it has ended, and Ray starts the next one
+            return 0
+        slots, to, _ = arguments
+        self.before_hand_over()
+        while True:
+            found = await require_slot_map(self._cloud.client)
+            own = [slot for slot in slots if found.owners[slot] == self.key[1]]
+            if not own:
+                return found.version
+            changed = found.with_owner(own, to)
+            if await swap_slot_map(self._cloud.client, changed):
+                self._cloud.moved.extend((slot, self.key[1], to) for slot in own)
+                return changed.version
+
+    async def _adopt(self, version: int, _proof: bytes) -> None:
+        assert version <= (await require_slot_map(self._cloud.client)).version
+
+    async def _follow(self, version: int, _proof: bytes) -> None:
+        await self._adopt(version, _proof)
+
+    async def _slot_loads(self, _proof: bytes) -> dict[int, float]:
+        return self.loads
+
+    async def _drain(self, _proof: bytes) -> None:
+        slots = await require_slot_map(self._cloud.client)
+        assert self.key[1] not in slots.owners or self.key[0] != "shard", "it is drained when it has no slots any more"
+
+
+class _Method(msgspec.Struct):
+    actor: FakeActor
+    name: str
+
+    def remote(self, *arguments: Any) -> Any:
+        return self.actor.answer(self.name, arguments)
+
+
+class FakeActors(RayActors):
+    """What the controller asks of Ray's control service.
+
+    Attributes:
+        actors: those there are.
+        moved: (slot, from, to), in order.
+        born_ready: what new actors say.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+        self.actors: dict[ActorKey, FakeActor] = {}
+        self.ended: list[ActorKey] = []
+        self.moved: list[tuple[int, int, int]] = []
+        self.born_ready = True
+        self._pids = 0
+
+    def next_pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    def names(self, _namespace: str) -> set[str]:
+        return {f"{role}-{index}" for role, index in self.actors}
+
+    def create(self, _given: Any, role: str, index: int) -> FakeActor:
+        actor = self.actors.setdefault((role, index), FakeActor(self, (role, index)))
+        if not self.born_ready and len(actor.calls) == 0:
+            actor.ready = False
+        return actor
+
+    def kill(self, handle: FakeActor, *, restart: bool) -> None:
+        if restart:
+            handle.pid, handle.silent = self.next_pid(), False
+        else:
+            self.ended.append(handle.key)
+            self.actors.pop(handle.key)
+
+    def of(self, role: str) -> list[int]:
+        """Indexes of the actors there are."""
+        return sorted(index for found, index in self.actors if found == role)
+
+    def fail(self) -> None:
+        """Raise what a call raises whose actor dies."""
+        raise ActorUnavailableError("it died", None)
