@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.actors.actor_process import Process as ActorProcess
 from engine.actors.actor_process import ProcessContext
@@ -212,6 +213,7 @@ class Cluster:
         ]
         places = Random(f"{layout}{users}")
         self._hosts = {name: places.choice(layout.hosts) for name in (*self.names, CONTROLLER)}
+        self._places = places
 
     def wall_ms(self) -> int:
         return START_MS + self.clock_offset_ms + int(self.loop.time() * 1000)
@@ -278,6 +280,27 @@ class Cluster:
     def _new_id(self) -> str:
         self._ids += 1
         return f"{MADE_PREFIX}{self._ids}"
+
+    def add_scheduler(self, name: str) -> None:
+        """It exists from now on, whether the slot map has it yet or not."""
+        if name not in self.names:
+            self.names.append(name)
+            self._hosts[name] = self._places.choice(self.layout.hosts)
+            self.start(name)
+
+    def remove_scheduler(self, name: str) -> None:
+        """The controller ends it, and it stays ended."""
+        if name in self.names:
+            self.names.remove(name)
+            self.kill(self.newest(name))
+
+    def set_schedulers(self, count: int) -> int:
+        """Store the next slot map, with so many schedulers; returns its version."""
+        stored = self.server.execute("GET", slots_key())
+        self.slot_map = replace(msgspec.msgpack.decode(stored, type=SlotMap), schedulers=count)
+        self.slot_map = replace(self.slot_map, version=self.slot_map.version + 1)
+        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
+        return self.slot_map.version
 
     def kill(self, process: Process) -> None:
         if process.alive:

@@ -36,6 +36,7 @@ CLASSES: Final = {
     "client-slow": "a client acknowledges late, or not at all",
     "client-cursor": "a client resumes with an old, future or foreign cursor",
     "clock-step": "the wall clock is set forward or back",
+    "scale-schedulers": "the number of schedulers changes, and the controller may die meanwhile",
 }
 
 

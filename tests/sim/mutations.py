@@ -19,6 +19,7 @@ from engine.actors import controller
 from engine.actors.carrier import ActorPeer
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkCaller
+from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -104,6 +105,42 @@ def pages_take_writes_of_an_old_epoch() -> Any:
 @mutation
 def timers_take_writes_of_an_old_epoch() -> Any:
     return rewritten(timer_store._TURN, (b"if epoch ~= ARGV[1] then", b"if false then"))
+
+
+# -- Schedulers whose number changes. ----------------------------------------------------------------------------------
+@mutation
+def a_scheduler_keeps_its_partitions_when_the_slot_map_moves_them() -> Any:
+    async def follow(self: Scheduler, term: Term) -> None:
+        await asyncio.Event().wait()
+
+    return patched(Scheduler, "_follow_slots", follow)
+
+
+def _with_a_flaw(flaw: Callable[[Term], None]) -> Any:
+    """Of the terms that begin because partitions moved; those after a crash are as they should be."""
+    original = Scheduler._take_over
+
+    async def take_over(self: Scheduler, deadline_ms: float) -> Term:
+        term = await original(self, deadline_ms)
+        if hasattr(self, "_term"):
+            flaw(term)
+        return term
+
+    return patched(Scheduler, "_take_over", take_over)
+
+
+@mutation
+def who_gets_partitions_does_not_know_how_far_their_timers_were_claimed() -> Any:
+    return _with_a_flaw(lambda term: setattr(term.core._horizon, "inherited_ms", 0))
+
+
+@mutation
+def who_gets_partitions_does_not_read_their_timers() -> Any:
+    def flaw(term: Term) -> None:
+        frontiers = term.core._loading._frontiers
+        frontiers.update(dict.fromkeys(frontiers, (term._now_ms() + 100_000, "")))
+
+    return _with_a_flaw(flaw)
 
 
 # -- What tenants have in storage. -------------------------------------------------------------------------------------

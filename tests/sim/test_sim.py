@@ -71,6 +71,17 @@ def test_without_faults_nothing_is_refused_and_nobody_restarts() -> None:
         assert outcome.seen["503"] == outcome.seen["recoveries"] == outcome.seen["fenced"] == 0
 
 
+def test_while_nothing_fails_the_number_of_schedulers_changes_without_a_refusal() -> None:
+    struck = followed = 0
+    for seed in range(1, 13):
+        outcome = World(Options(seed, enabled=frozenset({"scale-schedulers"}))).run()
+        assert not outcome.failure
+        assert outcome.seen["503"] == outcome.seen["fenced"] == 0
+        struck, followed = struck + outcome.struck["scale-schedulers"], followed + outcome.seen["followed"]
+    assert struck
+    assert followed
+
+
 def test_a_seed_replays_exactly_also_in_another_process() -> None:
     here = trace(11)
     assert here == trace(11)

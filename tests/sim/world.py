@@ -14,6 +14,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import partitions_of, slot_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from tests.sim.books import Books
 from tests.sim.clients import Device
@@ -57,6 +58,11 @@ LATER_EPISODES: Final = {"crash-again": 0.15, "crash-node": 0.1}
 
 MOVES_PER_S: Final = (0.0, 0.0, 1.0, 5.0, 20.0)
 """How often slots move, in worlds with more than one shard."""
+
+SCALINGS_PER_S: Final = (0.0, 0.6, 2.4)
+"""How often the number of schedulers changes."""
+
+SCHEDULERS_MAX: Final = 3
 
 HOST_EPISODES: Final = {"partition": 1.0, "cut-host": 0.4, "crash-controller": 0.2}
 """Of worlds with several hosts, in place of the above."""
@@ -176,6 +182,7 @@ class World:
         later = Random(f"{options.seed}:later")
         self._pace |= {name: rate * later.choice((0.0, 0.0, 1.0, 3.0)) for name, rate in LATER_EPISODES.items()}
         self._pace["move"] = moves_per_s
+        self._pace["scale-schedulers"] = Random(f"{options.seed}:scaling").choice(SCALINGS_PER_S)
         layout = layout_of(options.seed)
         if layout.has_controller:
             self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
@@ -184,7 +191,6 @@ class World:
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
         self.cluster = Cluster(self.loop, self.faults, config, users, layout, lambda what: self.tell("", what))
         self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
-        self._actors = (*self.cluster.names, *((CONTROLLER,) if layout.has_controller else ()))
         self.books.is_split = self.cluster.is_split
         self.process_book = ProcessBook(self.cluster)
         self.books.on_owner = self.process_book.owned
@@ -220,6 +226,10 @@ class World:
         self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False
 
+    @property
+    def _actors(self) -> tuple[str, ...]:
+        return (*self.cluster.names, *((CONTROLLER,) if self._has_hosts else ()))
+
     def tell(self, user: str, what: str) -> None:
         """One line of the trace; `user` "" concerns everybody."""
         if self._trace is not None:
@@ -252,7 +262,7 @@ class World:
         """As Ray does: whoever died is started again after a while; its clients notice."""
         for device in self.devices:
             device.edge_died(process)
-        if self.cluster.newest(process.name) is process:
+        if self.cluster.newest(process.name) is process and process.name in self._actors:
             delay_s = 0.05 if self._healed else self.faults.rng("crash-shard").choice((0.02, 0.1, 0.4))
             self._later(delay_s, self.cluster.control.restart, process)
 
@@ -262,6 +272,8 @@ class World:
             self._start(process.name, self.faults.rng("zombie").choice(self.cluster.layout.hosts) if self._has_hosts else "")
 
     def _start(self, name: str, host: str) -> None:
+        if name not in self._actors:
+            return  # the controller ended it meanwhile
         self.cluster.start(name, host)
         if self._doomed[name] and not self._healed:
             self._doomed[name] -= 1
@@ -372,9 +384,12 @@ class World:
     def _cancel_meanwhile(self, process: Process) -> None:
         """A scheduler has a successor: now is when a cancel is hardest to promise."""
         if process.name.startswith("scheduler"):
-            for publisher in self.publishers:
-                for _ in range(4):
-                    self._later(0.15 * self.faults.rng("split").random(), publisher.cancel_next)
+            self._cancel_some("split")
+
+    def _cancel_some(self, fault: str) -> None:
+        for publisher in self.publishers:
+            for _ in range(4):
+                self._later(0.15 * self.faults.rng(fault).random(), publisher.cancel_next)
 
     def _do_split(self, rng: Random) -> None:
         process = self._victim(rng, "shard", "scheduler", *(("edge", CONTROLLER) if self._has_hosts else ()))
@@ -461,6 +476,60 @@ class World:
         self.cluster.clock_offset_ms += step_ms
         self.books.look_at_clock()
 
+    def _do_scale_schedulers(self, rng: Random) -> None:
+        """What the controller does, from creating them to ending those that are left over; it may die in between."""
+        count = rng.choice([number for number in range(1, SCHEDULERS_MAX + 1) if number != self.cluster.slot_map.schedulers])
+        self.faults.happens("scale-schedulers", f"there are to be {count} schedulers")
+        self._add_schedulers(count)
+        self._later(rng.choice((0.0, 0.02, 0.3)) * rng.random(), self._set_schedulers, rng, count)
+
+    def _add_schedulers(self, count: int) -> None:
+        for index in range(count):
+            self.cluster.add_scheduler(f"scheduler-{index}")
+
+    def _set_schedulers(self, rng: Random, count: int) -> None:
+        self._add_schedulers(count)  # one may have been ended meanwhile
+        version = self.cluster.set_schedulers(count)
+        self.tell("", f"slot map {version} has {count} schedulers")
+        self._cancel_some("scale-schedulers")
+        if rng.random() < 0.3:
+            return
+        for name in [name for name in self.cluster.names if name.startswith("scheduler")]:
+            if rng.random() < 0.9:
+                self._later(0.02 * rng.random(), self._follow, name, version)
+        if rng.random() < 0.7:
+            self._later(rng.choice((0.05, 0.5)) * rng.random(), self._end_schedulers, version)
+
+    def _follow(self, name: str, version: int) -> None:
+        process, actor = self.cluster.network.routes[name]
+        if process.alive:
+            following = process.context.run(self.loop.create_task, actor.follow(version))
+            following.add_done_callback(partial(self._followed, actor, version), context=self.loop.outside)
+
+    def _followed(self, actor: Any, version: int, following: asyncio.Task[None]) -> None:
+        if following.cancelled():
+            return
+        following.result()
+        self.books.seen["followed"] += 1
+        if not actor._ready.is_set() or actor._term.core.slots_version < version:
+            self.fail(Violation(f"scheduler {actor._index} does not serve by slot map {version}, and said so"))
+
+    def _end_schedulers(self, version: int) -> None:
+        """Those that the slot map has no more, unless there is a newer one."""
+        if version != self.cluster.slot_map.version:
+            return
+        for index in range(self.cluster.slot_map.schedulers, SCHEDULERS_MAX):
+            self.cluster.remove_scheduler(f"scheduler-{index}")
+
+    def _idle_schedulers(self) -> list[str]:
+        """Those that do not serve what the slot map gives them, yet."""
+        slot_map = self.cluster.slot_map
+        return [name for index in range(slot_map.schedulers) if not self._serves(name := f"scheduler-{index}", index, slot_map.schedulers)]
+
+    def _serves(self, name: str, index: int, schedulers: int) -> bool:
+        actor = self.cluster.actor(name)
+        return actor._ready.is_set() and tuple(actor._term.core.partitions) == tuple(partitions_of(index, schedulers))
+
     # -- Running. -----------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
         """Both parts; the outcome says what broke first, if anything."""
@@ -523,7 +592,7 @@ class World:
             core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
             if core is None:
                 continue
-            if len(core.post_queue) > config.posts_pending_max + config.timer_claims_max * config.schedulers:
+            if len(core.post_queue) > config.posts_pending_max + config.timer_claims_max * SCHEDULERS_MAX:
                 self.fail(Violation(f"[8] {len(core.post_queue)} posts wait in shard {index}"))
             held = sum(len(mailbox.hot) for mailbox in core.mailboxes.values())
             if core.mailbox_store.memory.messages != held:
@@ -560,13 +629,15 @@ class World:
             return False
         if any(True for _ in self.books.unfinished()):
             return False
-        return not any(self.books.is_owed(timer) for timer in self.books.timers.values())
+        return not any(self.books.is_owed(timer) for timer in self.books.timers.values()) and not self._idle_schedulers()
 
     def _check_quiet(self) -> None:
         for publisher in self.publishers:
             for item in publisher.open:
                 raise Violation(f"{item.id or 'an item without id'} of {item.key} was never answered", item.key)
         self.books.check_end()
+        if idle := self._idle_schedulers():
+            raise Violation(f"{idle} do not serve their partitions")
         check_tenants(self.cluster.server, self.books.users, counted=True)
 
 
