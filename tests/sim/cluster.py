@@ -349,7 +349,11 @@ class Cluster:
 
 def _failure(controller: Controller) -> BaseException | None:
     """Of the task that ended it."""
-    tasks = [task for task in (controller._round, controller._watching) if task is not None and task.done() and not task.cancelled()]
+    tasks = [
+        task
+        for task in (controller._round, controller._watching, controller._reconciling)
+        if task is not None and task.done() and not task.cancelled()
+    ]
     return next((error for task in tasks if (error := task.exception()) is not None), None)
 
 

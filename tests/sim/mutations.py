@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from engine.actors import controller
+from engine.actors import controller, recovery
 from engine.actors.carrier import ActorPeer
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkCaller
@@ -24,9 +24,10 @@ from engine.actors.shard import Shard
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
+from engine.core.commit.window_step import WindowCloser
 from engine.core.controller.health import HealthWatch
 from engine.core.journal import journal_records
-from engine.core.journal.journal_records import Handled, Profiled, Spill
+from engine.core.journal.journal_records import Handled, Profiled, Released, Spill
 from engine.core.mailbox import aggregation_window, conflation
 from engine.core.mailbox import send as mailbox_send
 from engine.core.mailbox.aggregation_window import WindowItem, Windows
@@ -46,13 +47,14 @@ from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.shard import ShardCore
+from engine.core.shard.slot_release import SlotRelease
 from engine.core.wire import link
 from engine.core.wire.link import Caller
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
-from engine.store import journal, pages, timer_store
+from engine.store import journal, pages, slot_map, timer_store
 from engine.store.journal import Journal
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
@@ -232,8 +234,8 @@ def a_checkpoint_forgets_the_pages() -> Any:
 
 @mutation
 def a_checkpoint_forgets_the_spilled_messages() -> Any:
-    def spill_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
-        spill = journal_records.spill_of(mailbox, forget_at_ms)
+    def spill_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool) -> Spill:
+        spill = journal_records.spill_of(mailbox, forget_at_ms, whole=whole)
         spill.entries = []
         return spill
 
@@ -247,8 +249,8 @@ def a_failed_checkpoint_counts_as_written() -> Any:
 
 @mutation
 def streams_are_trimmed_above_what_is_handled() -> Any:
-    def spill_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
-        spill = journal_records.spill_of(mailbox, forget_at_ms)
+    def spill_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool) -> Spill:
+        spill = journal_records.spill_of(mailbox, forget_at_ms, whole=whole)
         spill.trim_below += 1
         return spill
 
@@ -728,3 +730,44 @@ def what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session() -> 
         patched(LinkCaller, "_end", ended),
         patched(LinkCaller, "_pump", pumped),
     )
+
+
+# -- Slots that move. --------------------------------------------------------------------------------------------------
+@mutation
+def slots_go_while_something_of_them_is_under_way() -> Any:
+    return patched(SlotRelease, "waits", lambda self: False)
+
+
+@mutation
+def a_shard_replays_what_it_journalled_before_a_slot_went_and_came_back() -> Any:
+    def owned(records: Any, slots: Any) -> Any:
+        return [record for record in journal_records.owned(records, slots) if not isinstance(record, Released)]
+
+    return patched(recovery, "owned", owned)
+
+
+@mutation
+def an_old_incarnation_hands_slots_over() -> Any:
+    return rewritten(slot_map._HAND_OVER, (b"if epoch ~= ARGV[1] then", b"if false then"))
+
+
+@mutation
+def a_slot_goes_without_its_last_pages() -> Any:
+    return patched(SlotRelease, "take_checkpoint", lambda self: None)
+
+
+@mutation
+def windows_of_a_slot_that_goes_are_still_closed() -> Any:
+    return patched(WindowCloser, "leave", lambda self, slots: None)
+
+
+@mutation
+def edges_do_not_hear_that_a_slot_goes() -> Any:
+    original = Connections.release
+
+    def release(self: Connections, *args: Any) -> None:
+        before = len(self._output.to_edges)
+        original(self, *args)
+        del self._output.to_edges[before:]
+
+    return patched(Connections, "release", release)

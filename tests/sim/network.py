@@ -145,9 +145,10 @@ class Handle:
 
     def __init__(self, network: Network, name: str) -> None:
         self.name = name
-        self.exchange = Method(network, name, "exchange")
-        self.address = Method(network, name, "address")
-        self.stats = Method(network, name, "stats")
+        self._network = network
+
+    def __getattr__(self, method: str) -> Method:
+        return Method(self._network, self.name, method)
 
 
 class Method:
