@@ -365,7 +365,7 @@ class Shard(Server):
                 wire.scheduler_to_shard,
                 self._config,
                 on_records=self._on_scheduler_records,
-                on_reset=partial(self._arm_again, scheduler),
+                on_reset=partial(self._on_scheduler_reset, scheduler),
                 budget=self._links.budget,
                 pacing_ms=self._config.link_timer_pacing_ms,
                 context=self._context,
@@ -374,8 +374,13 @@ class Shard(Server):
         for scheduler in range(count):  # what was armed elsewhere
             self._arm_again(scheduler)
 
+    def _on_scheduler_reset(self, scheduler: int) -> None:
+        """A new session: the scheduler is another process, or has other partitions."""
+        self._arm_again(scheduler)
+        self._mover.look()
+
     def _arm_again(self, scheduler: int) -> None:
-        """A scheduler has no retry timers of this shard: it is another process, or has other partitions."""
+        """A scheduler has no retry timers of this shard."""
         count = len(self._callers)
         self._feed(partial(self._core.delivery.scheduler_reset, lambda key: scheduler_of(partition_of(key), count) == scheduler))
 

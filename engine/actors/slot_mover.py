@@ -116,6 +116,10 @@ class SlotMover:
         self._wanted.set()
         await future
 
+    def look(self) -> None:
+        """The map may have changed: read it at once."""
+        self._wanted.set()
+
     # -- The one task. -------------------------------------------------------------------------------------------------
     async def run(self) -> None:
         """Follow the slot map, and carry out what is asked for. Runs until cancelled; a failure is one of the shard."""
