@@ -120,13 +120,19 @@ class Actors(RayActors):
         return set(self._cluster.names)
 
     def create(self, _config: Config, role: str, index: int) -> Handle:
-        """They exist: the world began with them."""
-        return self._cluster.network.handle(f"{role}-{index}")
+        """The world began with most of them."""
+        name = f"{role}-{index}"
+        if name not in self._cluster.names:
+            assert role == "scheduler"
+            self._cluster.control.request(self._process, self._cluster.add_scheduler, name)
+        return self._cluster.network.handle(name)
 
     def kill(self, handle: Handle, *, restart: bool) -> None:
-        assert restart, "this engine is not stopped"
-        self._cluster.on_kill(self._process, handle.name)
-        self._cluster.control.kill(self._process, handle.name)
+        if restart:
+            self._cluster.on_kill(self._process, handle.name)
+            self._cluster.control.kill(self._process, handle.name)
+        else:
+            self._cluster.control.request(self._process, self._cluster.remove_scheduler, handle.name)
 
 
 class EdgeActor(ActorProcess):
@@ -203,8 +209,7 @@ class Cluster:
         owners = [NOBODY] * 1024
         for number, user in enumerate(users):
             owners[slot_of(user)] = number % config.shards
-        self.slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers)
-        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
+        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(SlotMap(1, tuple(owners), config.shards, config.schedulers)))
         self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH, IDS_SINCE_FIELD, 0)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
@@ -285,22 +290,28 @@ class Cluster:
         """It exists from now on, whether the slot map has it yet or not."""
         if name not in self.names:
             self.names.append(name)
+            self.network.removed.discard(name)
             self._hosts[name] = self._places.choice(self.layout.hosts)
             self.start(name)
 
     def remove_scheduler(self, name: str) -> None:
         """The controller ends it, and it stays ended."""
         if name in self.names:
+            assert name.startswith("scheduler")
             self.names.remove(name)
+            self.network.removed.add(name)
             self.kill(self.newest(name))
 
     def set_schedulers(self, count: int) -> int:
         """Store the next slot map, with so many schedulers; returns its version."""
-        stored = self.server.execute("GET", slots_key())
-        self.slot_map = replace(msgspec.msgpack.decode(stored, type=SlotMap), schedulers=count)
-        self.slot_map = replace(self.slot_map, version=self.slot_map.version + 1)
-        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(self.slot_map))
-        return self.slot_map.version
+        stored = self.slot_map
+        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(replace(stored, version=stored.version + 1, schedulers=count)))
+        return stored.version + 1
+
+    @property
+    def slot_map(self) -> SlotMap:
+        """As it is stored."""
+        return msgspec.msgpack.decode(self.server.execute("GET", slots_key()), type=SlotMap)
 
     def kill(self, process: Process) -> None:
         if process.alive:

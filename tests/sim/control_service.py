@@ -4,6 +4,7 @@ It is a party like the others, on a host, and can be cut off:
 
     a process ends         its host reports it and the actor starts again there, once the two reach each other
     a kill is asked for    carried out when the request gets through, by the incarnation that is the newest then
+    a creation, an end     carried out when the request gets through
     a lookup               gets no answer while the caller is cut off
     a host is silent       for `_SILENCE_S`: it is given up, and its actors start on other hosts while the old ones run on, since nobody
                            can tell them. When the host is back, it finds that it was given up, and ends all of them, or fails to
@@ -129,6 +130,17 @@ class ControlService:
             self._later(wait_s + _LOOK_S * self._rng.random(), self._answer, caller, found)
         else:
             found.set_result(None)
+
+    def request(self, caller: Process, act: Callable[[str], None], name: str) -> None:
+        """A process asks for an actor to be created, or ended for good."""
+        self._later(_HOP_S, self._carry_out, caller.place, act, name)
+
+    def _carry_out(self, sender: Place, act: Callable[[str], None], name: str) -> None:
+        wait_s = self._cuts.open_at(sender, self.place) - self._loop.time()
+        if wait_s > 0:
+            self._later(wait_s + _LOOK_S * self._rng.random(), self._carry_out, sender, act, name)
+        else:
+            act(name)
 
     def kill(self, caller: Process, name: str) -> None:
         """A process asks for the end of an actor's process."""

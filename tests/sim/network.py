@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import ActorUnavailableError, RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from tests.sim.cuts import CALLS, Cuts, Place
 from tests.sim.faults import Faults
@@ -39,6 +39,7 @@ class Network:
         self._rng = faults.rng("call-lost")
         self._cut_rng = faults.rng("partition")
         self._slow_until = 0.0
+        self.removed: set[str] = set()  # actors that are not started again
         self.broken: list[str] = []  # calls that raised in the callee
 
     def handle(self, name: str) -> Handle:
@@ -92,8 +93,8 @@ class Network:
         self.loop.call_later(self._hop_s(), self._arrive, caller, callee, method, args, lost, future, context=self.loop.outside)
         return future
 
-    def _fail(self, future: asyncio.Future[Any], delay_s: float) -> None:
-        self.loop.call_later(delay_s, self._set_error, future, RayActorError(), context=self.loop.outside)
+    def _fail(self, future: asyncio.Future[Any], delay_s: float, error: RayActorError | None = None) -> None:
+        self.loop.call_later(delay_s, self._set_error, future, error or RayActorError(), context=self.loop.outside)
 
     def _set_error(self, future: asyncio.Future[Any], error: RayActorError) -> None:
         if not future.done():
@@ -106,7 +107,7 @@ class Network:
             self._into_a_cut(future, wait_s, self._arrive, caller, callee, method, args, lost, future)
             return
         if found is None or not found[0].alive:
-            self._fail(future, self._hop_s())
+            self._fail(future, self._hop_s(), ActorDiedError() if callee in self.removed else RayActorError())
             return
         process, actor = found
         task = process.context.run(self.loop.create_task, getattr(actor, method)(*args))

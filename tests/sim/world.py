@@ -25,6 +25,7 @@ from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.routing import partitions_of, slot_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
+from engine.errors import Fenced, StorageUnavailable
 from tests.sim.books import Books
 from tests.sim.clients import Device
 from tests.sim.cluster import Cluster, layout_of
@@ -477,11 +478,24 @@ class World:
         self.books.look_at_clock()
 
     def _do_scale_schedulers(self, rng: Random) -> None:
-        """What the controller does, from creating them to ending those that are left over; it may die in between."""
+        """By the controller; where there is none, by the steps that it takes, the last of which it may not live to take."""
         count = rng.choice([number for number in range(1, SCHEDULERS_MAX + 1) if number != self.cluster.slot_map.schedulers])
         self.faults.happens("scale-schedulers", f"there are to be {count} schedulers")
+        if self._has_hosts:
+            process, controller = self.cluster.network.routes[CONTROLLER]
+            if process.state == "running":
+                scaling = process.context.run(self.loop.create_task, controller.scale(schedulers=count))
+                scaling.add_done_callback(self._scaling_begun, context=self.loop.outside)
+            return
         self._add_schedulers(count)
         self._later(rng.choice((0.0, 0.02, 0.3)) * rng.random(), self._set_schedulers, rng, count)
+
+    def _scaling_begun(self, scaling: asyncio.Task[Any]) -> None:
+        if scaling.cancelled() or isinstance(scaling.exception(), StorageUnavailable | Fenced):
+            return
+        scaling.result()
+        self.books.seen["scaled"] += 1
+        self._cancel_some("scale-schedulers")
 
     def _add_schedulers(self, count: int) -> None:
         for index in range(count):
@@ -516,9 +530,8 @@ class World:
 
     def _end_schedulers(self, version: int) -> None:
         """Those that the slot map has no more, unless there is a newer one."""
-        if version != self.cluster.slot_map.version:
-            return
-        for index in range(self.cluster.slot_map.schedulers, SCHEDULERS_MAX):
+        slot_map = self.cluster.slot_map
+        for index in range(slot_map.schedulers if slot_map.version == version else SCHEDULERS_MAX, SCHEDULERS_MAX):
             self.cluster.remove_scheduler(f"scheduler-{index}")
 
     def _idle_schedulers(self) -> list[str]:
