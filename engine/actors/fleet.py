@@ -96,6 +96,11 @@ class Fleet:
         """Its present process was told to leave its clients to others."""
         self._drained[key] = self.watches[key].row()["pid"]
 
+    def excuse(self) -> None:
+        """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""
+        for watch in self.watches.values():
+            watch.excuse(self._clock())
+
     def ready(self) -> bool:
         """Whether all members are."""
         return all(self.watches[key].row()["ready"] for key in self.watches.keys() - self.joining.keys() - self.leaving)

@@ -183,6 +183,8 @@ class Reconciler:
                 pause_s = await step()
             except (StorageUnavailable, RayError, TimeoutError) as error:
                 log.info("the next look is at the engine as it is then: %s: %s", type(error).__name__, error)
+                if isinstance(error, StorageUnavailable):
+                    self._fleet.excuse()
                 pause_s = RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
