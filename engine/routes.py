@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine.api import ack_and_patch, erasure, explanations, profiles, publish_endpoint, scheduled, subscriptions
+from engine.api import ack_and_patch, erasure, explanations, profiles, publish_endpoint, scaling, scheduled, subscriptions
 from engine.api.counters import CounterSignals
 from engine.api.dead_letters import LETTER_PATTERN, DeadLetters, LetterStore
 from engine.api.events import EventEndpoint
@@ -66,6 +66,8 @@ Status = Callable[[], Awaitable[Mapping[str, Any]]]
 ConnectionsOf = Callable[[str], Awaitable[int]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
 DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
+Scale = Callable[[Mapping[str, int], str], Awaitable[Mapping[str, Any]]]
+Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -102,6 +104,8 @@ class EdgeServices(Struct, frozen=True):
         usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
         dead_letters: those in storage.
+        scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator; `scaling` of the status.
+        rebalance: lets it move slots by load, for this operator; likewise.
     """
 
     gateway: Gateway
@@ -115,6 +119,8 @@ class EdgeServices(Struct, frozen=True):
     usage: UsageStore
     drain_edge: DrainEdge
     dead_letters: LetterStore
+    scale: Scale
+    rebalance: Rebalance
 
 
 def app(services: EdgeServices) -> Starlette:
@@ -146,6 +152,8 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/dead-letters/{letter:letter}", GET=api.dead_letter),
         _route("/v1/status", GET=api.status),
         _route("/v1/edges/{edge}/drain", POST=api.drain),
+        _route("/v1/scale", POST=api.scale),
+        _route("/v1/rebalance", POST=api.rebalance),
         _route("/healthz", GET=api.healthz),
         _route("/readyz", GET=api.readyz),
         _route("/metrics", GET=api.metrics),
@@ -436,12 +444,24 @@ class _Api:
         """`POST /v1/edges/{edge}/drain`."""
         self.authenticate(request, tokens.OPERATOR)
         name = request.path_params["edge"]
-        if name not in (names := [f"edge-{index}" for index in range(self.config.edges)]):
-            raise not_found(f"there is no such edge; there are {', '.join(names)}")
-        refused, connections = await self._services.drain_edge(names.index(name))
+        edges = {f"edge-{row['index']}": row["index"] for row in (await self._services.status())["edges"]}
+        if name not in edges:
+            raise not_found(f"there is no such edge; there are {', '.join(edges)}")
+        refused, connections = await self._services.drain_edge(edges[name])
         if refused:
             raise conflict(refused, type="about:blank")
         return _json({"edge": name, "connections": connections}, 202)
+
+    async def scale(self, request: Request) -> Response:
+        """`POST /v1/scale`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        numbers = scaling.numbers_of(await read_body(request.scope, request.receive, self.config))
+        return _json(await self._services.scale(numbers, principal.user), 202)
+
+    async def rebalance(self, request: Request) -> Response:
+        """`POST /v1/rebalance`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.rebalance(principal.user), 202)
 
     async def healthz(self, _request: Request) -> Response:
         """`GET /healthz`: this process is up."""

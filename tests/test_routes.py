@@ -305,7 +305,7 @@ async def test_readiness_waits_for_no_controller() -> None:
 
 async def test_the_status_of_the_engine_is_for_operators_and_an_admin_sees_its_tenant_only() -> None:
     async with edge_world() as world, world.http(scopes="operator admin") as operator, world.http(tenant="acme") as admin:
-        assert (await operator.get("/v1/status")).json() == {"version": "test"}
+        assert (await operator.get("/v1/status")).json() == world.status
         async with world.connect("u1"), world.connect("u2", token=world.token("u2", tenant="acme")) as socket:
             assert (await admin.get("/v1/status")).json() == {
                 "tenant": "acme", "connections": 1, "users": 0, "stored_bytes": 0, "topics": 0, "signal_names": 0, "quotas": {}
@@ -328,6 +328,21 @@ async def test_draining_an_edge_is_for_operators_and_says_why_it_does_not() -> N
             assert "edge-0, edge-1" in problem(await client.post(f"/v1/edges/{name}/drain"), 404)["detail"]
         async with world.http(scopes="admin") as other:
             problem(await other.post("/v1/edges/edge-0/drain"), 403)
+
+
+async def test_scaling_is_for_operators_and_says_what_is_allowed() -> None:
+    async with edge_world() as world, world.http(user="olga", scopes="operator") as client:
+        answer = await client.post("/v1/scale", json={"shards": 4, "edges": 2})
+        assert (answer.status_code, answer.json()) == (202, {"settled": False})
+        assert (await client.post("/v1/rebalance")).status_code == 202
+        assert world.scaled == [({"shards": 4, "edges": 2}, "olga"), ({}, "olga")]
+        for wrong, path in (({"shards": 0}, "$.shards"), ({"edges": 65}, "$.edges"), ({"shard": 2}, "$"), ({}, "$"), ([], "$")):
+            assert problem(await client.post("/v1/scale", json=wrong), 422)["errors"][0]["path"].startswith(path)
+        problem(await client.post("/v1/scale", content=b"{"), 400)
+        async with world.http(scopes="admin") as other:
+            problem(await other.post("/v1/scale", json={"shards": 4}), 403)
+            problem(await other.post("/v1/rebalance"), 403)
+    assert len(world.scaled) == 2
 
 
 async def test_metrics_and_the_description_are_served() -> None:

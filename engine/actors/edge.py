@@ -123,6 +123,7 @@ class Edge(Process):
             "draining": self._leaving is not None,
             "link_calls": self._links.calls,
             "links": self._links.carriers(),
+            "slots_version": self._gateway.slots.version,
             **self._gateway.stats(),
         }
 
@@ -238,6 +239,8 @@ class Edge(Process):
                 usage,
                 self._drain_edge,
                 DeadLetterStream(self._redis, self._config),
+                self._scale,
+                self._rebalance,
             )
         )
 
@@ -277,6 +280,14 @@ class Edge(Process):
 
     async def _drain_edge(self, index: int) -> tuple[str, int]:
         answer: tuple[str, int] = await self._ask("drain_edge", index)
+        return answer
+
+    async def _scale(self, numbers: Mapping[str, int], by: str) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await self._ask("scale", numbers.get("shards"), numbers.get("schedulers"), numbers.get("edges"), by)
+        return answer
+
+    async def _rebalance(self, by: str) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await self._ask("rebalance", by)
         return answer
 
     async def _ask(self, method: str, *arguments: Any) -> Any:

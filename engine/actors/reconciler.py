@@ -11,8 +11,8 @@ There is no other plan, so nothing is to be undone or resumed.
 
     shards, growing         create -> ready -> number in the map -> sets of slots move to them
     shards, shrinking       sets of slots move away -> number in the map -> everybody has read it -> drain -> end
-    schedulers, growing     create -> ready -> number in the map -> the old ones follow it, then the new ones
-    schedulers, shrinking   number in the map -> those that leave follow it, then the others -> everybody has read it -> drain -> end
+    schedulers, growing     create -> ready -> number in the map -> all follow it
+    schedulers, shrinking   number in the map -> all follow it -> everybody has read it -> drain -> end
     edges, growing          create
     edges, shrinking        the clients are handed over -> end
 
@@ -288,18 +288,13 @@ class Reconciler:
         serve = all(self._fleet.serves(("scheduler", index)) for index in range(before, wanted))
         if before != wanted and serve:
             slots = await self._swap(slots, schedulers=wanted)
-            if wanted > before:
-                await self._follow(range(before), slots.version)
-                await self._follow(range(before, wanted), slots.version)
-            else:
-                await self._follow(range(wanted, before), slots.version)
-                await self._follow(range(wanted), slots.version)
+            await self._follow(max(before, wanted), slots.version)
         await self._end_surplus("scheduler", slots, slots.schedulers)
         return _POLL_S if self.settled else _BUSY_S
 
-    async def _follow(self, indexes: range, version: int) -> None:
-        """Let these schedulers work by the new map. One that does not answer reads it by itself, or when it starts."""
-        handles = [self._fleet.handles["scheduler", index] for index in indexes]
+    async def _follow(self, count: int, version: int) -> None:
+        """Let the schedulers work by the new map. One that does not answer reads it by itself, or when it starts."""
+        handles = [self._fleet.handles["scheduler", index] for index in range(count)]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FOLLOW_S):
                 await asyncio.gather(*(handle.follow.remote(version, self._prove("follow")) for handle in handles), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The commands of an operator: `engine up`, `status`, `config`, `scale`, `drain` and `down`.
+"""The commands of an operator: `engine up`, `status`, `config`, `scale`, `rebalance`, `drain` and `down`.
 
 `up` runs the engine in its own process (`engine.cli.up`); the others find a running one by the state file in the data directory.
 """
@@ -46,7 +46,7 @@ GivenToken = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (up, status, config, scale, drain, down):
+    for command in (up, status, config, scale, rebalance, drain, down):
         app.command()(command)
 
 
@@ -149,24 +149,36 @@ def status(
 
 
 def scale(
-    shards: Annotated[int, typer.Option(help="How many shards the engine should have.", min=1, max=1024)],
+    shards: Annotated[int | None, typer.Option(help="How many shards the engine should have.", min=1, max=1024)] = None,
+    schedulers: Annotated[int | None, typer.Option(help="How many schedulers.", min=1, max=16)] = None,
+    edges: Annotated[int | None, typer.Option(help="How many edges.", min=1, max=64)] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print how to run with another number of shards: users move between shards at a start, not while the engine runs."""
-    from engine.cli.state_file import running_state
-    from engine.cli.status_report import ask_status
+    """Run with other numbers of shards, schedulers and edges from now on, while the engine serves; shows the progress.
+
+    Ctrl-C ends the display only. Nothing is refused or lost: a user whose shard changes is paused for some 100 ms.
+
+    [dim]engine scale --shards 4
+    engine scale --edges 2 --schedulers 2[/dim]
+    """
+    from engine.cli.scaling_progress import follow, request
+
+    numbers = {name: number for name, number in (("shards", shards), ("schedulers", schedulers), ("edges", edges)) if number is not None}
+    if not numbers:
+        raise EngineError("at least one of --shards, --schedulers and --edges is needed")
+    config = load({"data_dir": data_dir})
+    follow(config, request(data_dir, "/v1/scale", numbers), Console())
+
+
+def rebalance(data_dir: DataDir = None) -> None:
+    """Move slots from busy shards to idle ones, by the messages that each slot gets; shows the progress.
+
+    [dim]engine rebalance[/dim]
+    """
+    from engine.cli.scaling_progress import follow, request
 
     config = load({"data_dir": data_dir})
-    if running_state(config.data_dir) is None:
-        raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up --shards {shards}`")
-    have = len(ask_status(config)["shards"])
-    if have == shards:
-        Console().print(f"the engine has {shards} shards")
-        return
-    raise EngineError(
-        f"the engine has {have} shards, and this release cannot move users between shards that run. "
-        f"Stop it (`engine down`), then `engine up --shards {shards}`: its users are spread anew, nothing is lost"
-    )
+    follow(config, request(data_dir, "/v1/rebalance", None), Console())
 
 
 def drain(

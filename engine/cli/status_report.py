@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from engine.errors import EngineError, Refused
 
 _TOKEN_TTL_S: Final = 60
 _LATENCIES: Final = {"publish to send": "send_", "send to ACK": "ack_"}  # row: prefix of its quantiles in the totals
+_DECISIONS_SHOWN: Final = 3
 _QUANTILES: Final = ("p50", "p95", "p99")
 
 
@@ -50,6 +52,8 @@ def print_status(found: dict[str, Any], console: Console) -> None:
         f"{totals['published']} published, {totals['acknowledged']} acknowledged\n"
     )
     console.print(latency_table(totals))
+    for line in scaling_lines(found.get("scaling") or {}):
+        console.print(line, soft_wrap=True, highlight=False)
     if totals.get("quarantined"):
         console.print(f"[red]{totals['quarantined']} stored records could not be read and were moved aside[/]; the shards' logs say which")
     if snapshots := found["redis"].get("snapshots"):
@@ -62,6 +66,36 @@ def print_status(found: dict[str, Any], console: Console) -> None:
             console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
 
 
+def scaling_lines(scaling: dict[str, Any]) -> list[str]:
+    """How far the engine is from the wanted numbers, and what the autoscaler decided; nothing where there is nothing to say."""
+    lines = []
+    if scaling and not scaling.get("settled", True):
+        wanted = ", ".join(f"{number} {role}" for role, number in scaling["wanted"].items())
+        lines.append(f"[yellow]scaling to {wanted}[/], wanted by {escape(scaling['by'] or 'the settings')}: {escape(state_of(scaling))}")
+    if scaling.get("autoscale", "off") != "off":
+        lines.append(f"autoscaler: {scaling['autoscale']}")
+    for decision in (scaling.get("decisions") or [])[:_DECISIONS_SHOWN]:
+        at = datetime.fromtimestamp(decision["at_ms"] / 1000).astimezone().strftime("%H:%M:%S")
+        change = {"scale": f"{decision['have']} to {decision['wanted']} {decision['role']}", "rebalance": "move slots"}
+        lines.append(f"  {at} {change.get(decision['action'], 'nothing')}: {escape(decision['reason'])}")
+    return lines
+
+
+def state_of(scaling: dict[str, Any]) -> str:
+    """What the engine is doing about the numbers of its actors, in a few words."""
+    moves, left = scaling.get("moves") or [], scaling.get("slots_left", 0)
+    waiting, leaving = scaling.get("joining") or [], scaling.get("leaving") or []
+    parts = []
+    if moves or left:
+        routes = sorted({f"{move['from']} to {move['to']}" for move in moves})
+        parts.append(f"{left} slots to move" + (f", {routes[0]}" if len(routes) == 1 else ""))
+    if waiting:
+        parts.append(f"waiting for {', '.join(waiting)}")
+    if leaving:
+        parts.append(f"{', '.join(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")
+    return "; ".join(parts) or ("settled" if scaling.get("settled") else "changing the slot map")
+
+
 def parts_table(found: dict[str, Any]) -> Table:
     """A row for every actor, and for Redis."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns with addresses of any length
@@ -72,7 +106,7 @@ def parts_table(found: dict[str, Any]) -> Table:
     rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
-        waiting = "draining" if row.get("draining") else "starting"
+        waiting = "leaving" if row.get("leaving") else "draining" if row.get("draining") else "starting"
         state = "[green]ready[/]" if row["ready"] else f"[yellow]{waiting}[/]" if row["alive"] else "[red]silent[/]"
         connections = row.get("connections", "")
         if isinstance(connections, dict):

@@ -278,6 +278,31 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield connections
     yield from _latencies(status, rows)
     yield from _snapshots((status.get("redis") or {}).get("snapshots") or {})
+    yield from _scaling_families(status.get("scaling") or {})
+
+
+def _scaling_families(scaling: Mapping[str, Any]) -> Iterator[Metric]:
+    """How many actors are wanted, and how far the engine is from it."""
+    for name, help_text, field in (
+        ("engine_actors_wanted", "Actors that are wanted, by an operator, the settings or the autoscaler.", "wanted"),
+        ("engine_actors", "Actors that work: shards and schedulers of the slot map, edges that serve.", "have"),
+    ):
+        counts = scaling.get(field) or {}
+        family = GaugeMetricFamily(name, help_text, labels=("role",))
+        for role, counted in _ROLES:
+            if counted in counts:
+                family.add_metric((role,), counts[counted])
+        yield family
+    if "slots_left" in scaling:
+        yield GaugeMetricFamily("engine_slots_left", "Slots that are still to be moved to other shards.", scaling["slots_left"])
+        yield CounterMetricFamily("engine_slots_moved", "Slots moved since the controller started.", scaling["slots_moved"])
+    decisions = GaugeMetricFamily(
+        "engine_autoscaler_wanted", "The autoscaler's last decision, carried out or not, by role and action.", labels=("role", "action")
+    )
+    newest = {decision["role"]: decision for decision in reversed(scaling.get("decisions") or ())}
+    for role, decision in sorted(newest.items()):
+        decisions.add_metric((role.removesuffix("s"), decision["action"]), decision["wanted"])
+    yield decisions
 
 
 def _snapshots(snapshots: Mapping[str, Any]) -> Iterator[Metric]:

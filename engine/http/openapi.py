@@ -440,6 +440,27 @@ def _operating() -> Part:
                 scope="operator",
             ),
         },
+        "/v1/scale": {
+            "post": _operation(
+                "scale",
+                "operating",
+                "Run with other numbers of actors, while the engine serves. Repeating it changes nothing.",
+                {202: ("Stored, and begun.", _json("Scaling"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="operator",
+                body=_json("Numbers"),
+            ),
+        },
+        "/v1/rebalance": {
+            "post": _operation(
+                "rebalance",
+                "operating",
+                "Move slots from busy shards to idle ones.",
+                {202: ("Stored, and begun.", _json("Scaling"))},
+                (429, 503),
+                scope="operator",
+            ),
+        },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
         "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
         "/metrics": {

@@ -266,6 +266,18 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             edge={"type": "string"},
             connections={"type": "integer", "minimum": 0, "title": "when it began"},
         ),
+        "Numbers": {
+            "type": "object",
+            "description": "How many actors there are to be; a number that is left out stays as it is.",
+            "properties": {
+                "shards": {"type": "integer", "minimum": 1, "maximum": 1024},
+                "schedulers": {"type": "integer", "minimum": 1, "maximum": 16},
+                "edges": {"type": "integer", "minimum": 1, "maximum": 64},
+            },
+            "minProperties": 1,
+            "additionalProperties": False,
+        },
+        "Scaling": _scaling(),
         "Health": _object("The state in a word.", required=("status",), status={"type": "string"}),
         "Readiness": _object(
             "The state in a word.",
@@ -570,7 +582,34 @@ def _status() -> Schema:
         schedulers={"type": "array", "items": row},
         controller={"type": "object"},
         redis={"type": "object"},
+        scaling=_scaling(),
         totals={"type": "object"},
+    )
+
+
+def _scaling() -> Schema:
+    counts = {
+        "type": "object",
+        "properties": {role: {"type": "integer", "minimum": 0} for role in ("shards", "schedulers", "edges")},
+    }
+    names = {"type": "array", "items": {"type": "string"}}
+    return _object(
+        "How many actors are wanted, how many there are, and what is under way.",
+        required=(),
+        settled={"type": "boolean", "title": "everything is as wanted"},
+        wanted=counts,
+        by={"type": "string", "title": "who wanted it"},
+        wanted_at_ms={"type": "integer"},
+        have=counts,
+        sharing={"enum": ["", "even", "load"], "title": "what moving slots is to reach"},
+        slots_version={"type": "integer"},
+        slots_left={"type": "integer", "title": "to be moved"},
+        slots_moved={"type": "integer", "title": "since the controller started"},
+        moves={"type": "array", "items": {"type": "object"}},
+        joining=names,
+        leaving=names,
+        autoscale={"enum": ["off", "dry run", "on"]},
+        decisions={"type": "array", "items": {"type": "object"}, "title": "of the autoscaler, the last first"},
     )
 
 

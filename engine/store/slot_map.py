@@ -13,8 +13,8 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from engine.core.model.routing import SlotMap, spread
-from engine.errors import ConfigError, StorageUnavailable
-from engine.store.keys import journal_key, shard_epoch_key, slots_key
+from engine.errors import StorageUnavailable
+from engine.store.keys import shard_epoch_key, slots_key
 from engine.store.lua import Script
 
 _SWAP = Script("slot_map_swap")
@@ -80,40 +80,23 @@ async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map:
 
 
 async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int) -> SlotMap:
-    """The slot map for so many shards and schedulers: the stored one, or a new one. Call it before any of them runs.
+    """The stored slot map, or an even one for so many shards where there is none. Call it before any actor runs.
 
-    Another number of shards spreads the slots anew. That is only safe while every journal is empty, because a journal belongs to a shard,
-    whereas pages and offline streams belong to a slot.
+    The stored one keeps its number of shards, since its slots can only move while both ends serve. Schedulers keep nothing, so their number
+    is the given one.
 
-    Raises:
-        ConfigError: the number of shards differs from the last run's, and that run's journals still hold messages.
-        StorageUnavailable: no reply.
+    Raises StorageUnavailable.
     """
     while True:
         found = await read_slot_map(client)
         if found is None:
             slot_map = spread(shards, 1, schedulers)
-        elif found.shards != shards:
-            await _require_empty_journals(client, found.shards, shards)
-            slot_map = spread(shards, found.version + 1, schedulers)
         elif found.schedulers != schedulers:
             slot_map = msgspec.structs.replace(found, version=found.version + 1, schedulers=schedulers)
         else:
             return found
         if await swap_slot_map(client, slot_map):
             return slot_map
-
-
-async def _require_empty_journals(client: redis.Redis, before: int, shards: int) -> None:
-    try:
-        left = [shard for shard in range(before) if await client.xlen(journal_key(shard))]
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"journals: {error}") from error
-    if left:
-        raise ConfigError(
-            f"shards: the data is that of {before} shards that did not stop in good order; "
-            f"start once with --shards {before}, stop with Ctrl-C or `engine down`, then start with --shards {shards}"
-        )
 
 
 async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:

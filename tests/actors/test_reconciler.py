@@ -186,7 +186,7 @@ async def test_shards_that_found_no_machine_are_given_up_without_a_move(world: W
     assert not world.actors.moved
 
 
-async def test_schedulers_that_have_partitions_follow_the_map_before_those_that_get_them(world: World) -> None:
+async def test_all_schedulers_follow_a_map_that_moves_their_partitions(world: World) -> None:
     controller = await world.start()
     await controller.scale(schedulers=2)
     await world.settled()

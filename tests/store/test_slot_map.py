@@ -10,8 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from engine.core.model.routing import SLOTS, spread
-from engine.errors import ConfigError, StorageUnavailable
-from engine.store.keys import journal_key
+from engine.errors import StorageUnavailable
 from engine.store.slot_map import claim_slot_map, read_slot_map
 
 
@@ -27,20 +26,16 @@ async def test_the_same_number_of_shards_keeps_the_map(redis_client: Redis) -> N
     assert await claim_slot_map(redis_client, 2, 1) == await claim_slot_map(redis_client, 2, 1)
 
 
-async def test_another_number_after_a_stop_in_good_order_spreads_anew_under_a_higher_version(redis_client: Redis) -> None:
-    first = await claim_slot_map(redis_client, 2, 1)
-    second = await claim_slot_map(redis_client, 5, 1)
-    assert second.version > first.version
-    assert set(second.owners) == set(range(5))
-    assert await read_slot_map(redis_client) == second
-
-
-async def test_another_number_is_refused_while_a_journal_holds_messages(redis_client: Redis) -> None:
+async def test_another_number_of_shards_leaves_the_stored_map_as_it_is_for_slots_move_while_both_ends_serve(redis_client: Redis) -> None:
     before = await claim_slot_map(redis_client, 2, 1)
-    await redis_client.xadd(journal_key(1), {"b": b"..."})
-    with pytest.raises(ConfigError, match="--shards 2"):
-        await claim_slot_map(redis_client, 3, 1)
-    assert await read_slot_map(redis_client) == before
+    assert await claim_slot_map(redis_client, 5, 1) == before
+
+
+async def test_another_number_of_schedulers_is_taken_for_they_keep_nothing(redis_client: Redis) -> None:
+    before = await claim_slot_map(redis_client, 2, 1)
+    after = await claim_slot_map(redis_client, 2, 3)
+    assert (after.owners, after.schedulers, after.version) == (before.owners, 3, before.version + 1)
+    assert await read_slot_map(redis_client) == after
 
 
 async def test_controllers_that_start_at_once_agree(redis_client: Redis) -> None:

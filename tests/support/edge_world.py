@@ -464,7 +464,8 @@ class EdgeWorld:
         self.log = FakeLog()
         self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
         self.drains: dict[int, tuple[str, int]] = {}  # by edge: why it is refused, its connections
-        self.status: dict[str, Any] = {"version": "test"}
+        self.scaled: list[tuple[dict[str, int], str]] = []  # numbers and who wanted them; none for a rebalancing
+        self.status: dict[str, Any] = {"version": "test", "edges": [{"index": index} for index in range(config.edges)]}
         self.gateway = Gateway(
             config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
         )
@@ -487,6 +488,13 @@ class EdgeWorld:
     async def drain_edge(self, index: int) -> tuple[str, int]:
         return self.drains[index]
 
+    async def scale(self, numbers: Mapping[str, int], by: str) -> Mapping[str, Any]:
+        self.scaled.append((dict(numbers), by))
+        return {"settled": False}
+
+    async def rebalance(self, by: str) -> Mapping[str, Any]:
+        return await self.scale({}, by)
+
     def services(self, status: Status, ready: Ready) -> EdgeServices:
         return EdgeServices(
             self.gateway,
@@ -500,6 +508,8 @@ class EdgeWorld:
             self.usage,
             self.drain_edge,
             self.dead_letters,
+            self.scale,
+            self.rebalance,
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
