@@ -140,7 +140,7 @@ class Reconciler:
             slots is not None
             and (slots.shards, slots.schedulers) == (wanted.shards, wanted.schedulers)
             and not (wanted.sharing or self._left or self._under_way or fleet.leaving or fleet.joining)
-            and len(fleet.keys("edge")) == wanted.edges
+            and all(len(fleet.keys(role)) == getattr(wanted, f"{role}s") for role in ("shard", "scheduler", "edge"))
         )
 
     @property

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from redis.asyncio import Redis
@@ -19,7 +20,9 @@ from engine.errors import StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, meta_key
 from engine.store.slot_map import require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted
+from tests.support.chaos.traffic import Traffic
 from tests.support.fake_actors import FakeActors
+from tests.support.running_engine import RunningEngine
 
 CONFIG = Config(shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
 
@@ -271,3 +274,33 @@ async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: Worl
     with pytest.raises(Exception, match="owns the keys now"):
         await controller.scale(shards=3)
     assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_under_traffic(two_edges: RunningEngine) -> None:
+    def found(status: dict[str, Any]) -> tuple[int, ...]:
+        return tuple(len(status[kind]) for kind in ("shards", "schedulers", "edges"))
+
+    before = two_edges.status_when(lambda status: bool(status["ready"]) and status["scaling"]["settled"])
+    headers = {"Authorization": f"Bearer {two_edges.token(scopes='operator')}"}
+    async with (
+        Traffic(two_edges.url, two_edges.token, "scaled", online=12, away=3, rate=120) as traffic,
+        httpx.AsyncClient(base_url=two_edges.url, headers=headers, trust_env=False) as client,
+    ):
+        for shards, schedulers, edges in ((4, 2, 3), (2, 1, 1), found(before)):
+            wanted = {"shards": shards, "schedulers": schedulers, "edges": edges}
+            answer = await client.post("/v1/scale", json=wanted)
+            assert answer.status_code == 202, answer.text
+            at_ms = answer.json()["wanted_at_ms"]
+
+            def reached(status: dict[str, Any], at_ms: int = at_ms) -> bool:
+                return bool(status["scaling"]["settled"] and status["scaling"]["wanted_at_ms"] >= at_ms)
+
+            status = await asyncio.to_thread(two_edges.status_when, reached)
+            assert found(status) == (shards, schedulers, edges)
+            assert status["scaling"]["slots_left"] == 0
+        books = await traffic.finish()
+    assert books["accepted"] > 0
+    assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
+    assert books["refused"] == 0, "publishers notice nothing but the edges that leave"
