@@ -276,6 +276,39 @@ async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: Worl
     assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]
 
 
+async def test_a_load_that_lasts_is_answered_with_shards_and_the_reason_is_shown(world: World) -> None:
+    await world.start(autoscale_shards="1-3", autoscale_up_ms=100)
+    await world.settled()
+    world.actors.actors["shard", 0].busy = world.actors.actors["shard", 1].busy = True
+    status = await world.when(lambda scaling: scaling["wanted"]["shards"] == 3)
+    assert (status["by"], status["autoscale"]) == ("autoscaler", "on")
+    (decision,) = status["decisions"]
+    assert (decision["action"], decision["have"], decision["wanted"]) == ("scale", 2, 3)
+    assert decision["reason"].startswith("CPU")
+    await world.settled()
+    assert (await world.slots()).shards == 3
+
+
+async def test_a_dry_run_shows_what_it_would_do_and_does_nothing(world: World) -> None:
+    await world.start(autoscale_shards="1-3", autoscale_up_ms=100, autoscale_dry_run=True)
+    await world.settled()
+    world.actors.actors["shard", 0].busy = world.actors.actors["shard", 1].busy = True
+    status = await world.when(lambda scaling: bool(scaling["decisions"]))
+    assert (status["autoscale"], status["decisions"][0]["wanted"], status["wanted"]["shards"]) == ("dry run", 3, 2)
+    assert world.actors.of("shard") == [0, 1]
+
+
+async def test_a_start_with_another_number_begins_with_the_stored_one_and_moves_the_slots_then(world: World) -> None:
+    await world.start()
+    await world.settled()
+    await world.crash()
+    world.actors.actors.clear()  # the whole engine was stopped
+    await world.start(shards=3, edges=2, schedulers=2)
+    status = await world.settled()
+    assert status["have"] == {"shards": 3, "schedulers": 2, "edges": 2}
+    assert len(world.actors.moved) == SLOTS // 3
+
+
 @pytest.mark.slow
 @pytest.mark.engine
 async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_under_traffic(two_edges: RunningEngine) -> None:

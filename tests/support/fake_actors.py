@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ class FakeActor:
 
     Attributes:
         silent: no call returns.
+        busy: its process takes a whole core.
         ready: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
     """
@@ -31,6 +33,7 @@ class FakeActor:
         self.calls: list[tuple[Any, ...]] = []
         self.pid = cloud.next_pid()
         self.loads: dict[int, float] = {}
+        self.busy = False
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
 
@@ -48,7 +51,8 @@ class FakeActor:
 
     async def _stats(self) -> dict[str, Any]:
         role, index = self.key
-        vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "cpu_s": 0.0, "rss_bytes": 1, "node": "here"}
+        vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node": "here"}
+        vitals["cpu_s"] = time.monotonic() if self.busy else 0.0
         version = (await require_slot_map(self._cloud.client)).version
         return {**vitals, "ready": self.ready, "slots_version": version}
 
