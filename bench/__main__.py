@@ -37,6 +37,7 @@ NAMES = (
     "chaos",
     "wheel",
     "peers",
+    "ray",
 )
 
 

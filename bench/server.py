@@ -72,6 +72,7 @@ class Engine(System):
     def __init__(self, pid: int, port: int, data_dir: Path, edges: int = 1, place: Place = HERE, redis_url: str = "") -> None:
         self.pid = pid
         self.port = port
+        self.data_dir = data_dir
         self._edges = edges
         self._host = place.host
         self._tokens: dict[int, str] = {}

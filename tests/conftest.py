@@ -113,8 +113,8 @@ async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
 # -- the whole engine --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def engine(redis_server: RedisServer) -> Iterator[RunningEngine]:
-    """One whole engine for the session. Use users of your own; do not kill parts of it. Ray jobs may act for the tenant `jobs`."""
-    with running_engine(env={"ENGINE_RAY_PUBLISH": "jobs,quiet", "ENGINE_RAY_LISTEN": "jobs"}) as running:
+    """One whole engine for the session. Use users of your own; do not kill parts of it. Ray jobs may publish and listen."""
+    with running_engine(env={"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs"}) as running:
         yield running
 
 

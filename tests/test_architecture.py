@@ -60,6 +60,7 @@ ACROSS_MODULES = {
     "actors/test_stopping.py": "the end of a whole engine, after all tests that share it",
     "http/test_openapi_conformance.py": "every endpoint of an edge, by requests made from the description",
     "transports/test_rfc_6455.py": "RFC 6455 over both handshakes, the frames of the engine's own reader and of the library",
+    "ray/test_examples.py": "the examples of docs/RAY.md, as a user runs them",
     "store/test_old_data.py": "a whole engine on a data directory that 65fafe9 wrote",
     "store/test_refused_writes.py": "every script against a Redis that refuses writes",
 }

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from ssl import SSLContext
-from typing import Final
+from typing import Final, cast
 
 import httptools
 from msgspec import Struct
@@ -46,8 +46,7 @@ class _Exchange(asyncio.Protocol):
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # one of uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():

@@ -10,7 +10,7 @@
 
 There is no URL and no token: the engine is found by its namespace, and its settings `ray_publish` and `ray_listen` say for which tenants
 jobs may act. `edge_calls.py` finds edges and calls them, `task_ids.py` makes ids that a retried task makes again, `task_publisher.py` is
-`engine.client`'s publisher over both. docs/RAY.md has examples.
+`engine.client`'s publisher over both, `notification_sink.py` publishes datasets, `listening.py` receives. docs/RAY.md has examples.
 """
 
 from __future__ import annotations
@@ -20,20 +20,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.ray.listening import ReceivedNotification, listen
     from engine.ray.notification_sink import NotificationSink, RowOutcome
     from engine.ray.task_publisher import AsyncPublisher, Publisher
 
 _HOME = {
     "AsyncPublisher": "engine.ray.task_publisher",
     "ItemError": "engine.client.publish_results",
+    "ReceivedNotification": "engine.ray.listening",
     "NotificationSink": "engine.ray.notification_sink",
     "PublishError": "engine.client.publish_results",
     "Publisher": "engine.ray.task_publisher",
     "Result": "engine.client.publish_results",
     "RowOutcome": "engine.ray.notification_sink",
+    "listen": "engine.ray.listening",
 }
 
-__all__ = ["AsyncPublisher", "ItemError", "NotificationSink", "PublishError", "Publisher", "Result", "RowOutcome"]
+__all__ = [
+    "AsyncPublisher",
+    "ItemError",
+    "NotificationSink",
+    "PublishError",
+    "Publisher",
+    "ReceivedNotification",
+    "Result",
+    "RowOutcome",
+    "listen",
+]
 
 
 def __getattr__(name: str) -> Any:

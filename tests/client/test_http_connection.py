@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from engine.client.credentials import EngineUrl
 from engine.client.http_connection import RESPONSE_BYTES_MAX, HttpConnection, Response
@@ -177,3 +178,13 @@ async def test_a_line_break_in_a_header_is_a_value_error(value: str) -> None:
         with pytest.raises(ValueError, match="line break"):
             await http.request("GET", f"/{value}".replace("\r", "\n"), {}, timeout_s=1)
         assert server.requests == []
+
+
+def test_it_works_in_a_loop_of_uvloop_whose_transports_are_no_asyncio_transports_by_class() -> None:
+    """Servers and Ray's workers run their coroutines in such loops."""
+
+    async def ask() -> int:
+        async with serving(OK) as (_, http):
+            return (await get(http)).status
+
+    assert uvloop.run(ask()) == 200

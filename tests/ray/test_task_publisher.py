@@ -93,7 +93,7 @@ async def test_what_is_not_valid_is_refused_as_over_http(job: Any, engine: Runni
 
 
 async def test_a_tenant_that_is_not_allowed_is_told_the_setting(job: Any, engine: RunningEngine) -> None:
-    async with AsyncPublisher(tenant="default") as publisher:
+    async with AsyncPublisher(tenant="nobody") as publisher:
         with pytest.raises(Forbidden, match="ray_publish"):
             await publisher.publish(user="ray-gus", type="t")
 

@@ -1,0 +1,67 @@
+"""A Ray Serve deployment that answers at once and notifies its user: of the progress, newest only, and of the end. Needs `ray[serve]`.
+
+    ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default engine up
+    RAY_AUTH_MODE=token python examples/ray_serve.py HOST:PORT     # the address of Ray, as `ray_address` in .engine/engine.json; or `auto`
+
+A client whose connection is slow, or who was away, gets the latest progress instead of all of it: `collapse`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+from uuid import uuid4
+
+import ray
+from ray import serve
+
+from engine.ray import AsyncPublisher, listen
+
+STEPS = 5
+
+
+@serve.deployment(ray_actor_options={"num_cpus": 0})
+class Renderer:
+    """Renders films, for a quarter of a second each."""
+
+    def __init__(self) -> None:
+        self.publisher = AsyncPublisher()
+        self.jobs: set[asyncio.Task[None]] = set()
+
+    async def render(self, job: str, user: str) -> dict[str, Any]:
+        """Begin; the answer does not wait for the end, and the user need not either."""
+        task = asyncio.create_task(self._render(job, user))
+        self.jobs.add(task)
+        task.add_done_callback(self.jobs.discard)
+        return {"job": job, "status": "started"}
+
+    async def _render(self, job: str, user: str) -> None:
+        for step in range(1, STEPS + 1):
+            await asyncio.sleep(0.05)
+            await self.publisher.publish(
+                user=user, type="render.progress", id=f"{job}-{step}", data={"job": job, "pct": 100 * step // STEPS}, collapse={"key": job}
+            )
+        await self.publisher.publish(user=user, type="render.done", id=f"{job}-done", data={"job": job, "url": f"/results/{job}"})
+
+
+async def show(user: str) -> None:
+    """What the user gets."""
+    async for notification in listen(user):
+        print(notification.type, notification.data, flush=True)
+        if notification.type == "render.done":
+            return
+
+
+def main() -> None:
+    """Deploy, ask for a film, and wait for it as its user."""
+    ray.init(address=sys.argv[1] if len(sys.argv) > 1 else "auto", log_to_driver=False)
+    serve.start(proxy_location="Disabled")  # this example calls the deployment by its handle; over HTTP it is the same
+    handle = serve.run(Renderer.bind(), name="renderer", route_prefix=None)
+    print(handle.render.remote(f"film-{uuid4().hex[:8]}", "film-maker").result())
+    asyncio.run(show("film-maker"))
+    serve.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The examples of docs/RAY.md, run as a user runs them, on the Ray of the session's engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.hosts import CHECKOUT
+from tests.support.missing_programs import missing
+from tests.support.running_engine import RunningEngine
+
+pytestmark = pytest.mark.slow
+
+
+def output_of(engine: RunningEngine, example: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "examples" / example, engine.state["ray_address"]],
+        env=os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_task_publishes_once_and_its_driver_listens(engine: RunningEngine) -> None:
+    lines = [line for line in output_of(engine, "ray_task.py") if " model.trained " in line]
+    assert sorted(line.partition("{")[2] for line in lines) == [
+        f"'model': {model}, 'accuracy': {0.9 + model / 100}}}" for model in range(3)
+    ]
+    assert [line.split(" ")[0] for line in lines] == ["1", "2", "3"]
+
+
+def test_a_dataset_is_published_row_by_row(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Data: install ray[data]")
+    lines = output_of(engine, "ray_data.py")
+    assert "written: {'accepted': 1000}" in lines
+    assert "reports/2 user-2 duplicate" in lines
+
+
+def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("grpc_reflection") is None:
+        missing("Ray Serve: install ray[serve]")
+    lines = [line for line in output_of(engine, "ray_serve.py") if line.startswith("render.")]
+    assert lines[-1].startswith("render.done ")
+    assert "'pct': 100}" in lines[-2]
