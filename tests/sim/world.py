@@ -187,7 +187,6 @@ class World:
         layout = layout_of(options.seed)
         if layout.has_controller:
             self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
-            self._pace["scale-schedulers"] = 0.0  # a controller would bring back the number that is wanted
             config = replace(config, link_timeout_ms=300, health_ms=250, health_timeout_ms=later.choice((500, 800)))
         self._has_hosts = layout.has_controller
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
