@@ -33,6 +33,11 @@ REFUSAL_S: Final = 4.0
 STALL_S: Final = 5.0
 """Longer than links tolerate (3 s), shorter than what gets an actor replaced (`health_timeout_ms`)."""
 
+_SCALED_S: Final = 120.0
+"""For new numbers to be reached, with parts that are killed meanwhile."""
+
+_KILLS_EACH: Final = 3
+
 STEP_S: Final = 3.0
 NUISANCE_S: Final = 5.0
 _BIG: Final = "x" * 8000
@@ -71,6 +76,43 @@ def replaced_while_stalled(role: str, patience_s: float = 40.0) -> Fault:
         return await end_of_zombies({pid} if wakes else set())
 
     return fault
+
+
+def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
+    """Other numbers of actors, one after the other; with `killing`, parts of the engine are killed while each is brought about."""
+
+    async def fault(victim: Victim) -> dict[str, Any]:
+        took_s, kills = [], 0
+        async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False) as http:
+            for wanted in numbers:
+                began_s = time.monotonic()
+                await _asked(http, victim, "POST", "/v1/scale", wanted)
+                while not (scaling := (await _asked(http, victim, "GET", "/v1/status"))["scaling"])["settled"] or scaling["have"] != {
+                    **scaling["have"], **wanted,
+                }:  # fmt: skip
+                    if killing and kills < _KILLS_EACH * (len(took_s) + 1) and (scaling["moves"] or scaling["leaving"]):
+                        victim.kill(("shard", "controller", "redis", "shard", "edge", "scheduler")[kills % 6])
+                        kills += 1
+                    await asyncio.sleep(0.05)
+                    assert time.monotonic() - began_s < _SCALED_S, f"not {wanted}: {scaling}"
+                took_s.append(round(time.monotonic() - began_s, 1))
+        return {"scaled_s": took_s, "killed": kills}
+
+    return fault
+
+
+async def _asked(http: httpx.AsyncClient, victim: Victim, method: str, path: str, body: Any = None) -> Any:
+    """Until the engine answers well: parts of it may be dying."""
+    deadline = time.monotonic() + _SCALED_S
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            headers = {"Authorization": f"Bearer {victim.token('app', 'operator')}"}
+            answer = await http.request(method, path, json=body, headers=headers)
+            if answer.is_success:
+                return answer.json()
+            assert answer.status_code in (429, 503), answer.text
+        assert time.monotonic() < deadline, f"{method} {path} is not answered"
+        await asyncio.sleep(0.1)
 
 
 async def end_of_zombies(pids: set[int], patience_s: float = 20.0) -> dict[str, Any]:

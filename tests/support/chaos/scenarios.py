@@ -53,6 +53,13 @@ class Scenario:
     within_s: float = 60
 
 
+NUMBERS: Final = (
+    {"shards": 6, "schedulers": 2, "edges": 3},
+    {"shards": 3, "schedulers": 1, "edges": 1},
+    {"shards": 2},
+)
+"""Up, and down again to what the engine of the scenarios begins with."""
+
 SCENARIOS: Final = (
     Scenario("kill-shard", "kill -9 a shard", faults.killed("shard")),
     Scenario("kill-edge", "kill -9 the edge", faults.killed("edge")),
@@ -68,6 +75,8 @@ SCENARIOS: Final = (
     Scenario("hang-edge", "stop the edge until it is replaced", faults.replaced_while_stalled("edge")),
     Scenario("redis-memory", "Redis out of memory for 4 s", faults.out_of_memory),
     Scenario("redis-readonly", "Redis read-only for 4 s", faults.read_only),
+    Scenario("scale", "2 to 6, 3 and 2 shards, 1 to 3 and 1 edges, 1 to 2 and 1 schedulers", faults.scaled(*NUMBERS)),
+    Scenario("scale-killing", "the same, with kill -9 of a part during every move", faults.scaled(*NUMBERS, killing=True)),
     Scenario("never-reads", "a client that never reads", faults.never_reads),
     Scenario("never-acks", "a client that never acknowledges", faults.never_acknowledges),
     Scenario("garbage", "a publisher and clients that send garbage", faults.garbage),
