@@ -10,13 +10,12 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from tests.support.chaos.breakable_engine import LATE_S, status_when, victim_of
+from tests.support.chaos.breakable_engine import LATE_S, SMALL, assert_whole, status_when, victim_of
 from tests.support.chaos.scenarios import PLACES, SCENARIOS, NotHere, Place, strike
 from tests.support.chaos.traffic import Traffic
 from tests.support.missing_programs import missing
@@ -33,15 +32,6 @@ SHARED = (
 
 NUISANCES = ("never-reads", "never-acks", "garbage")
 """Nothing is broken by them, so they can be all at once."""
-
-SMALL = {"online": 12, "away": 2, "rate": 300}
-
-
-def assert_whole(books: dict[str, Any]) -> None:
-    print(books)
-    assert books["accepted"] > 0
-    assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
-    assert books["back_s"] < LATE_S
 
 
 @pytest.mark.parametrize("name", SHARED)

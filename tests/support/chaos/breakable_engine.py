@@ -13,6 +13,8 @@ from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
 
 LATE_S = 60
+SMALL = {"online": 12, "away": 2, "rate": 300}
+"""Traffic of tests; the benchmark has more of everything."""
 
 
 def victim_of(engine: RunningEngine) -> Victim:
@@ -35,3 +37,11 @@ async def ask(engine: RunningEngine, method: str, path: str, body: Any = None, *
             return answer.json()
 
     return await until_done(once, httpx.HTTPError, within_s=LATE_S, look_s=0.1)
+
+
+def assert_whole(books: dict[str, Any]) -> None:
+    """Nothing is lost or disordered, and service came back."""
+    print(books)
+    assert books["accepted"] > 0
+    assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
+    assert books["back_s"] < LATE_S
