@@ -65,31 +65,32 @@ class EdgeCalls:
         """Send one request; returns its answer. The headers of HTTP are not needed, and not sent.
 
         Raises:
-            ConnectionError: there is no engine, or the edge did not answer; the request may have taken effect.
-            TimeoutError: no answer within `timeout_s` (an OSError too).
+            ConnectionError: there is no engine, or the edge did not answer in time; the request may have taken effect.
         """
         async with self._slots:
+            name = "no edge"
             try:
                 async with asyncio.timeout(timeout_s):
-                    edge = await self._edge()
+                    name, edge = await self._edge()
                     answer = await edge.request.remote(self._tenant, self._user, method, path, body)
             except ActorDiedError as error:
                 self._edges = {}
-                raise ConnectionError(f"{self._chosen} has ended") from error
+                raise ConnectionError(f"{name} has ended") from error
             except AttributeError as error:
-                raise ConnectionError(f"{self._chosen} has another version, which takes no requests of Ray jobs") from error
-            except (RayError, ValueError, TimeoutError) as error:
-                self._go_on(self._chosen)
-                raise ConnectionError(f"{self._chosen or 'no edge'} does not answer: {_short(error)}") from error
+                raise ConnectionError(f"{name} has another version, which takes no requests of Ray jobs") from error
+            except (RayError, TimeoutError) as error:
+                self._go_on(name)
+                raise ConnectionError(f"{name} does not answer: {_short(error)}") from error
             response = Response(*answer)
             if response.status in _ELSEWHERE:
-                self._go_on(self._chosen)
+                self._go_on(name)
             return response
 
     def close(self) -> None:
         """Do nothing: Ray closes its own connections."""
 
-    async def _edge(self) -> Any:
+    async def _edge(self) -> tuple[str, Any]:
+        """The name and the handle of the chosen edge."""
         if not self._edges or time.monotonic() - self._looked_s > LOOK_S:
             loop = asyncio.get_running_loop()
             names = await loop.run_in_executor(None, edge_names, self._namespace)
@@ -99,12 +100,16 @@ class EdgeCalls:
             raise ConnectionError("no edge of it runs; it may be starting")
         if self._chosen not in self._edges:
             self._chosen = random.choice(list(self._edges))
-        handle = self._edges[self._chosen]
+        name = self._chosen
+        handle = self._edges[name]
         if handle is None:
-            name = self._chosen
-            handle = await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=self._namespace))
+            try:
+                handle = await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=self._namespace))
+            except ValueError:
+                self._go_on(name)
+                raise ConnectionError(f"{name} has gone") from None
             self._edges[name] = handle
-        return handle
+        return name, handle
 
     def _go_on(self, failed: str) -> None:
         """Look again, and choose the next edge, unless another request that failed there did so already."""
