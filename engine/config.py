@@ -7,8 +7,10 @@ so that tests and benchmarks can vary them, and change without notice. A limit t
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -26,7 +28,7 @@ REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
 """Below it, the tenth that edges leave to the engine's own writes would be less than what may be under way."""
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url")
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -127,6 +129,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant_stored_bytes_max: NonNegative = 0
     tenant_topics_max: NonNegative = 0
     tenant_signal_names_max: NonNegative = 0
+
+    # -- published: [actions] ------------------------------------------------------------------------------------------
+    # Nobody may be called by default: which systems get data of users is for operators to say, and not for who writes rules.
+    webhook_hosts: tuple[str, ...] = ()
+    webhook_networks: tuple[str, ...] = ()
+    webhook_secret: str = ""
 
     # -- internal: identity --------------------------------------------------------------------------------------------
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
@@ -322,6 +330,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     breaker_open_ms: Positive = 60_000  # unless a new session with the shard works earlier, as after a crash, in a second or two
     breaker_probes: Positive = 10  # unanswered at once while it is tried again, and as many decide
 
+    # -- internal: actions ---------------------------------------------------------------------------------------------
+    action_parallel: Positive = 8  # of one target at one edge: what a small service takes; each up to 70 KB
+    actions_waiting_max: Positive = 2000  # in the stream of one target, 140 MB at most; beyond it they wait as timers
+    action_timeout_ms: Positive = 10_000  # of one call: a service that takes longer should answer first, and work then
+    action_retry_first_ms: Positive = 100
+    action_retry_cap_ms: Positive = 5000
+    action_give_up_s: Positive = 3600  # after it fired: a business event of an hour ago is for people to decide about
+    action_claim_ms: Positive = 15_000  # an edge that has not held an action for so long is taken for dead: longer than one call may take
+    action_poll_ms: Positive = 100  # an edge looks for new actions; one look costs Redis some 20 us per target
+    action_breaker_calls_min: Positive = 5  # fewer are no ratio; a target may have few calls
+    action_breaker_open_ms: Positive = 5000  # then one call probes: as long as the longest backoff
+
     # -- internal: operating -------------------------------------------------------------------------------------------
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
@@ -372,6 +392,7 @@ def check(config: Config) -> None:
         *_storage_rules(config),
         *_link_rules(config),
         *_scaling_rules(config),
+        *_action_rules(config),
     ):
         if not holds:
             raise ConfigError(reason)
@@ -482,3 +503,38 @@ def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
         not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_edges),
         "autoscale_dry_run: needed are autoscale_shards or autoscale_edges, else there is nothing to decide",
     )
+
+
+def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    for network in config.webhook_networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield False, f"webhook_networks: {error}; allowed are networks such as 10.0.0.0/8"
+    try:
+        webhook_secrets(config.webhook_secret)
+    except ValueError:
+        yield (
+            False,
+            "webhook_secret: `whsec_` and the base64 of 24 to 64 random bytes is needed (openssl rand -base64 32); two, separated by a "
+            "comma, while targets change from one to the other",
+        )
+    yield (
+        not config.webhook_hosts or bool(config.webhook_secret),
+        "webhook_secret: needed with webhook_hosts, as every webhook is signed",
+    )
+    yield config.action_claim_ms > config.action_timeout_ms, "action_claim_ms: must be above action_timeout_ms"
+
+
+def webhook_secrets(text: str) -> list[bytes]:
+    """The secrets that webhooks are signed with, the newest first; none for "". Raises ValueError when malformed."""
+    secrets = []
+    for part in text.split(",") if text else ():
+        prefix, _, encoded = part.strip().partition("_")
+        secret = base64.b64decode(encoded, validate=True)
+        if prefix != "whsec" or not 24 <= len(secret) <= 64:
+            raise ValueError("no secret for webhooks")
+        secrets.append(secret)
+    if len(secrets) > 2:
+        raise ValueError("at most two secrets")
+    return secrets

@@ -35,6 +35,19 @@ class NotProven(EngineError):
     """A call of an actor came from outside the engine, or with the key of another one."""
 
 
+class ActionFailed(EngineError):
+    """The target of an action did not do it.
+
+    Args:
+        detail: why.
+        final: trying again is of no use.
+    """
+
+    def __init__(self, detail: str, *, final: bool = False) -> None:
+        super().__init__(detail)
+        self.final = final
+
+
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded. It is quarantined and counted, never skipped silently."""
 

@@ -110,11 +110,18 @@ async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
+ACTING_RULES = Path(__file__).parent / "data" / "acting_rules.toml"
+
+
 # -- the whole engine --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def engine(redis_server: RedisServer) -> Iterator[RunningEngine]:
-    """One whole engine for the session. Use users of your own; do not kill parts of it. Ray jobs may publish and listen."""
-    with running_engine(env={"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs"}) as running:
+    """One whole engine for the session, with rules that act. Use users of your own; do not kill parts of it.
+
+    Ray jobs may publish and listen.
+    """
+    env = {"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs", "ENGINE_RULES_PATH": str(ACTING_RULES)}
+    with running_engine(env=env) as running:
         yield running
 
 

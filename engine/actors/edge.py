@@ -32,6 +32,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
+from engine.actions.dispatcher import Dispatcher
+from engine.actions.ray_targets import RayTargets
+from engine.actions.webhooks import Webhooks
 from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
@@ -41,6 +44,7 @@ from engine.api.counters import CounterSignals
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
 from engine.config import Config
+from engine.core.model.action import ActorTarget, WebhookTarget
 from engine.core.model.routing import SlotMap
 from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
@@ -48,6 +52,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
+from engine.store.action_stream import ActionStreams, QueuedAction
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.dead_letter_stream import DeadLetterStream
@@ -212,6 +217,7 @@ class Edge(Process):
                 revocations.run(),
                 self._gateway.storage.follow(self._redis),
                 self._gateway.tenant_quotas.follow(usage),
+                self._dispatcher().run(),
             ):
                 tasks.create_task(task)
             tasks.create_task(self._listen(listener))
@@ -243,6 +249,15 @@ class Edge(Process):
                 self._rebalance,
             )
         )
+
+    def _dispatcher(self) -> Dispatcher:
+        webhooks, actors = Webhooks(self._config, wall_ms), RayTargets(self._config.namespace)
+
+        async def call(target: ActorTarget | WebhookTarget, action: QueuedAction) -> None:
+            await (actors.call(target, action) if isinstance(target, ActorTarget) else webhooks.call(target, action))
+
+        streams = ActionStreams(self._redis, self._config, f"edge-{self._index}")
+        return Dispatcher(self._config, streams, call, clock, wall_ms)
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(

@@ -44,6 +44,7 @@ from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.errors import DataLost, Fenced, StorageUnavailable
+from engine.store.action_stream import append_actions
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.dead_letter_stream import write_dead_letters
 from engine.store.external_streams import read_online, write_session_events
@@ -463,6 +464,14 @@ class Shard(Server):
                 core.read_done(read, entries, self._now_ms())
             self._flush()
         await self._journal.look_up(core.fired_timers)
+        if acting := core.fired_timers.take_acting():
+            try:
+                stored, full = await append_actions(self._client, self._config, acting)
+            except StorageUnavailable:
+                core.fired_timers.failed([timer.sid for timer in acting])
+                raise
+            core.fired_timers.done(stored)
+            core.fired_timers.failed(full)
         await self._follower.announce()
         await self._recovery.quarantine_damaged()
         if letters := core.mailbox_store.take_dead_letters():

@@ -13,6 +13,8 @@ delivered once; ids are kept for 24 h (`idempotency_caller_s`). What the contact
 stays.
 A message that is refused again becomes a dead letter under its new id, which can be redriven as any other.
 
+An action that was given up is redriven as a timer that is due now, under its key: the target can recognise what it did before.
+
 The message keeps its members, its time among them. Otherwise it is published as if it were new: with the default time to live, and the
 profile of its user applies. The limits of its category do not, they are not part of a dead letter.
 """
@@ -30,6 +32,7 @@ from starlette.datastructures import QueryParams
 from engine.auth import tokens
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.action import Action
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
 from engine.core.model.names import is_tenant, is_user
@@ -222,7 +225,7 @@ def is_letter(text: str) -> bool:
 
 def redriven_id(letter: StoredLetter) -> str:
     """The id under which a dead letter is published again; the same for both entries of one message."""
-    return REDRIVE + hashlib.sha256(f"{letter.seq}:{letter.id}".encode()).hexdigest()[:32]
+    return REDRIVE + hashlib.sha256(f"{letter.seq}:{letter.id}{letter.action}".encode()).hexdigest()[:32]
 
 
 def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft | None:
@@ -235,7 +238,10 @@ def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft
     id = redriven_id(letter)
     digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
     envelope = Envelope(id, digest, letter.priority, True, b'"id":%b%b' % (msgspec.json.encode(id), payload))
-    return Draft(mailbox_key(tenant, letter.user), letter.user, envelope, True, now_ms + ttl_ms, ttl_ms, 0)
+    draft = Draft(mailbox_key(tenant, letter.user), letter.user, envelope, True, now_ms + ttl_ms, ttl_ms, 0)
+    if letter.action:
+        draft.due_ms, draft.action = now_ms, Action(letter.action, letter.key)
+    return draft
 
 
 def _members(letter: StoredLetter) -> dict[str, Raw]:
@@ -261,6 +267,7 @@ def _summary(letter: StoredLetter) -> dict[str, Any]:
         "priority": PRIORITIES[letter.priority],
         "reason": letter.reason,
         "attempts": letter.attempts,
+        **({"action": letter.action} if letter.action else {}),
     }
 
 

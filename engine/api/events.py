@@ -33,6 +33,7 @@ from engine.api.inactivity import Followers, Happening, InactivityTimers, split
 from engine.api.rule_book import RuleBook
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.action import action_of
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.routing import mailbox_key
@@ -139,6 +140,9 @@ class EventEndpoint:
             draft.conditions = notification.conditions
             if draft.conditions is not None and not draft.due_ms:
                 draft.due_ms = now_ms  # conditions are decided when a timer fires
+            if notification.do:
+                draft.due_ms = draft.due_ms or now_ms  # likewise what is called in place of a message
+                draft.action = action_of(notification.do, draft.key, draft.envelope.id)
         return drafts
 
     async def _cancel(self, outcome: RulesOutcome, tenant: str) -> int:

@@ -13,10 +13,12 @@ from engine.http.problems import ALREADY_FIRED, conflict, not_found
 
 
 def as_json(timer: wire.Timer) -> dict[str, Any]:
-    """The JSON object of a timer: its notification, when it is due and for whom."""
+    """The JSON object of a timer: its notification, when it is due and for whom, and what it does instead of delivering it."""
     topic = topic_of(timer.key)
     whom: dict[str, Any] = {"user": split_key(timer.key)[1]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
     members = {"scheduled_id": timer.sid, "scheduled_at": timer.due_ms, "created_at": timer.created_ms, **whom}
+    if timer.action is not None:
+        members["action"] = timer.action.target
     return {**members, "notification": msgspec.Raw(b"{%b}" % timer.envelope.body)}
 
 

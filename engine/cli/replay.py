@@ -32,6 +32,7 @@ LINE_BYTES_MAX: Final = 26 << 20  # GitHub delivers at most 25 MB
 EXAMPLES_KEPT: Final = 20  # malformed lines and rejected items that the summary can show
 GZIP_MAGIC: Final = b"\x1f\x8b"
 NO_RULE: Final = "no rule for this event"
+ACTS: Final = "the rule acts, which a replay does not"
 PUBLISHED: Final = ("accepted", "scheduled", "merged")
 """Statuses of what was not published before, and was not suppressed."""
 
@@ -184,6 +185,9 @@ class Replay:
         if not outcome.matched:
             report.skipped[NO_RULE] += 1
         for notification in outcome.notifications:
+            if notification.do:  # only the engine acts, when it gets the event
+                report.skipped[ACTS] += 1
+                continue
             report.notified[notification.rule] += 1
             item = notification.item()
             item["user"] = f"{self._user_prefix}{item['user']}"

@@ -152,6 +152,14 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "tenant_signal_names_max": "names of counter signals of one tenant",
         },
     ),
+    "actions": Section(
+        "what rules may call (`do`); every webhook is signed",
+        {
+            "webhook_hosts": "hosts that webhooks may be sent to, such as hooks.example.com, *.example.com; empty: none",
+            "webhook_networks": "private networks, such as 10.0.0.0/8, whose addresses these hosts may have; http:// is allowed there only",
+            "webhook_secret": "`whsec_` and base64 of 24 to 64 bytes; two, with a comma between, while targets change over",
+        },
+    ),
 }
 """All published settings, in the order in which they are listed."""
 

@@ -153,6 +153,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             user={"type": "string"},
             topic={"type": "string"},
             broadcast={"const": True},
+            action={"type": "string", "description": "Of a rule with `do`: what it calls in place of delivering the notification."},
             notification={"type": "object", "description": "Its own members: id, type, priority, ts, data and what else was given."},
         ),
         "ScheduledList": _object(
@@ -223,9 +224,9 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             dead_letters={"type": "array", "items": ref("DeadLetterSummary"), "maxItems": config.dead_letters_page_max},
             after=letter_id("Where the next page begins; left out when there is none."),
         ),
-        "DeadLetterSummary": _dead_letter("A message that a client refused."),
+        "DeadLetterSummary": _dead_letter("A message that a client refused, or whose action was given up."),
         "DeadLetter": _dead_letter(
-            "A message that a client refused, with its members.",
+            "A message that a client refused, or whose action was given up, with its members.",
             notification={"type": "object", "description": "The message as clients were sent it, without `seq`, `event_id` and `attempt`."},
         ),
         "DeadLetterChoice": _closed(
@@ -371,6 +372,10 @@ def _dead_letter(description: str, **more: Schema) -> Schema:
         priority={"enum": list(PRIORITIES)},
         reason={"type": "string", "description": "What the client gave."},
         attempts={"type": "integer", "minimum": 0, "description": "How often it had been sent before."},
+        action={
+            "type": "string",
+            "description": "Of an action that was given up: what was to be called in place of delivering the message.",
+        },
         **more,
     )
 

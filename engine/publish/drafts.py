@@ -22,6 +22,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
+from engine.core.model.action import Action
 from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
@@ -61,6 +62,7 @@ class Draft(Struct, gc=False):
     due_ms: int  # 0: now
     item: int = 0  # index in the request of what it is of
     conditions: Conditions | None = None  # of a scheduled one: evaluated when it fires
+    action: Action | None = None  # of a scheduled one: in place of the message
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 

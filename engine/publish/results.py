@@ -105,6 +105,7 @@ def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
         ttl_ms=draft.ttl_ms,
         envelope=draft.envelope,
         conditions=draft.conditions,
+        action=draft.action,
     )
 
 

@@ -1,6 +1,7 @@
 """The dead letters of a tenant in Redis: a stream that shards append to, and that operators read and delete from.
 
-An entry has the fields `user`, `seq`, `id`, `priority`, `reason`, `attempts` and `body`, the message as a JSON object. The stream is
+An entry has the fields `user`, `seq`, `id`, `priority`, `reason`, `attempts` and `body`, the message as a JSON object; an action that was
+given up also `action` and `key`, and 0 as `seq`. The stream is
 bounded in entries and bytes, and the oldest entries go. A shard that dies between writing an entry and journalling that
 writes it again, so a message may have two entries: same user, number and id.
 """
@@ -41,6 +42,8 @@ class StoredLetter(Struct, frozen=True):
         reason: why it was refused.
         attempts: how often it had been sent on connections that have ended or stalled.
         body: the message, a JSON object.
+        action: what was to be called in its place (`engine.core.model.action`), "" for none.
+        key: of that action.
     """
 
     letter: str
@@ -51,6 +54,8 @@ class StoredLetter(Struct, frozen=True):
     reason: str
     attempts: int
     body: bytes
+    action: str = ""
+    key: str = ""
 
     @property
     def at_ms(self) -> int:
@@ -94,9 +99,16 @@ async def write_dead_letters(
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"dead letters: {error}") from error
     if bytes_max:
-        tenants = Counter(split_key(letter.key)[0] for letter in letters)
-        keys = [dead_letter_key(tenant) for tenant in tenants]
-        await _TRIM.run(client, keys, [bytes_max, bytes_max // letter_bytes_max, *tenants.values()])
+        await trim_dead_letters(client, Counter(split_key(letter.key)[0] for letter in letters), bytes_max, letter_bytes_max)
+
+
+async def trim_dead_letters(client: redis.Redis, added: Mapping[str, int], bytes_max: int, letter_bytes_max: int) -> None:
+    """Trim the dead letters of tenants to about `bytes_max` bytes. `added`: by tenant, how many were just appended.
+
+    Raises StorageUnavailable.
+    """
+    keys = [dead_letter_key(tenant) for tenant in added]
+    await _TRIM.run(client, keys, [bytes_max, bytes_max // letter_bytes_max, *added.values()])
 
 
 class DeadLetterStream:
@@ -177,4 +189,6 @@ def _stored(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
         reason=text(b"reason"),
         attempts=int(fields.get(b"attempts", b"0")),
         body=fields.get(b"body", b"{}"),
+        action=text(b"action"),
+        key=text(b"key"),
     )

@@ -297,6 +297,17 @@ def subscribers_prefix() -> str:
     return "{tenants}subscribers:"
 
 
+# -- actions -----------------------------------------------------------------------------------------------------------
+def action_targets_key() -> str:
+    """Set: targets of actions that have a stream."""
+    return "actions:targets"
+
+
+def action_stream_key(target: str) -> str:
+    """Stream: actions that fired and that the target has not done yet."""
+    return f"actions:to:{target}"
+
+
 # -- read by other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
     """Stream: connects and disconnects of all tenants, read with consumer groups."""

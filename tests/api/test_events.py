@@ -264,3 +264,45 @@ async def test_a_users_shard_is_asked_only_when_a_rule_that_matches_looks_at_the
         assert b'"title":"vip!"' in world.shard.of(wire.Post)[-1].envelope.body
         world.shard.profile_status = wire.UNAVAILABLE
         assert (await client.post("/v1/events", json={"type": "level.asked", "user": "u1", "id": "e2"})).status_code == 503
+
+
+async def test_a_rule_that_acts_arms_a_timer_with_its_action_and_is_cancelled_as_any_other(rules: Path) -> None:
+    text = (
+        rules.read_text()
+        + """
+[[rule]]
+name = "act"
+event = "cart.abandoned"
+recipients = ["user"]
+type = "cart.touch"
+actor = "user"
+cancel_on = "order.paid"
+fire = { unless_active = true }
+do = "https://hooks.example.com/cart"
+
+[[rule]]
+name = "act-at-once"
+event = "post.liked"
+recipients = ["user"]
+type = "like.count"
+do = "ray://shop/likes.count"
+"""
+    )
+    rules.write_text(text)
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        event = {"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}, "id": "e1"}
+        for _ in range(2):  # its publisher got no answer
+            told = (await client.post("/v1/events", json=event)).json()
+            assert told["matched"] == ["cart", "act"]
+        acting = [timer for timer in world.scheduler.timers.values() if timer.action is not None]
+        assert [timer.action.target for timer in acting if timer.action] == ["https://hooks.example.com/cart"] * 2
+        assert len({timer.action.key for timer in acting if timer.action}) == 1, "the same action in every repeat"
+        (timer, *_) = acting
+        assert timer.conditions is not None
+        listed = (await client.get("/v1/scheduled?user=u1")).json()["scheduled"]
+        assert [one["action"] for one in listed if "action" in one] == ["https://hooks.example.com/cart"] * len(acting)
+        paid = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
+        assert paid.json()["cancelled"] == len(listed)
+        liked = (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "actor": "bob", "id": "e2"})).json()
+        assert [result["status"] for result in liked["results"]] == ["accepted", "scheduled"], "a message, and a timer that is due now"
+        assert len(world.shard.of(wire.Post)) == 1

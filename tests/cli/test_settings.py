@@ -126,7 +126,10 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
         ("[internal]\nport = 1\n", ["port belongs in the section [edge]"]),
         ("[internal]\nhelth_ms = 1\n", ["unknown setting 'helth_ms'", "health_ms in [internal]"]),
         ("[limit]\noffline_max = 1\n", ["unknown section 'limit'", "[limits]"]),
-        ("[zzzzzz]\n", ["unknown section 'zzzzzz'", "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, internal"]),
+        (
+            "[zzzzzz]\n",
+            ["unknown section 'zzzzzz'", "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, actions, internal"],
+        ),
         ("edge = 1\n", ["edge is a section", "[edge]"]),
         ("[[edge]]\nport = 1\n", ["edge is a section"]),
         ("[edge]\nport = 65536\n", ["port", "engine.toml", "65536 is not allowed", "an integer from 0 to 65535"]),

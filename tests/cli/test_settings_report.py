@@ -73,6 +73,7 @@ def test_no_secret_is_printed() -> None:
         "ENGINE_REDIS_URL": "redis://user:hush@h:1/0",
         "ENGINE_JWT_JWKS_URL": "https://user:hush@issuer/jwks",
         "ENGINE_JWT_PUBLIC_KEY": key,
+        "ENGINE_WEBHOOK_SECRET": "whsec_" + "hush" * 8,
     }
     for told in (config(**env), config("--json", "--internal", **env)):
         assert "hush" not in told
@@ -80,7 +81,8 @@ def test_no_secret_is_printed() -> None:
         assert "(set)" in told
         assert "(PEM text)" in told
     assert rows(**env)["redis_url"]["value"] == "redis://user:***@h:1/0"
-    assert rows()["jwt_secret"]["value"] == ""
+    assert rows(**env)["webhook_secret"]["value"] == "(set)"
+    assert rows()["jwt_secret"]["value"] == rows()["webhook_secret"]["value"] == ""
 
 
 def test_a_wrong_setting_is_an_error_and_not_a_table() -> None:

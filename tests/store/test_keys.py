@@ -95,6 +95,7 @@ def all_keys() -> list[str]:
         keys.revocation_expiries_key(),
         keys.revocation_state_key(),
         keys.revocation_tenants_key(),
+        keys.action_targets_key(),
         keys.revocation_useless_key(),
     ]
     by_number = (
@@ -113,7 +114,7 @@ def all_keys() -> list[str]:
         *(keys.timer_counted_key, keys.timer_unpaged_key),
     )
     found += [key_of(number) for key_of in by_number for number in (1, 11)]
-    by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key)
+    by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key, keys.action_stream_key)
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
     return [*found, keys.idempotency_key("t:u", "1")]
 
@@ -125,7 +126,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 53, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 55, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

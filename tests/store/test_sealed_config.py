@@ -12,7 +12,12 @@ from engine.errors import NotProven
 from engine.store.sealed_config import check_proof, engine_key, proof, seal, without_secrets
 
 KEY = engine_key(bytes(range(32)))
-MARKERS = {"redis_url": "redis://:marker-one@h/0", "jwt_secret": "marker-two", "jwt_jwks_url": "https://u:marker-three@idp/keys"}
+MARKERS = {
+    "redis_url": "redis://:marker-one@h/0",
+    "jwt_secret": "marker-two",
+    "jwt_jwks_url": "https://u:marker-three@idp/keys",
+    "webhook_secret": "marker-four",
+}
 CONFIG = Config(**MARKERS, shards=7)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
-from engine.core.commit.group import Group
+from engine.core.commit.group import Group, idempotency_value
 from engine.core.journal.journal_records import MailboxPage, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry
@@ -73,6 +73,7 @@ class World:
         self.floors: dict[int, int] = {}  # by slot: the highest number of a page that was deleted
         self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
         self.dead: list[Any] = []
+        self.actions: list[str] = []  # targets of the actions that fired
         self.events: list[Any] = []
         self.online: set[str] = set()  # as storage has it
         self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
@@ -213,11 +214,16 @@ class World:
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
         if doubts := core.fired_timers.take_doubted():
             core.fired_timers.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
+        if acting := core.fired_timers.take_acting():
+            fresh = [timer for timer in acting if (timer.key, timer_effect_id(timer.sid)) not in self.ids]
+            self.actions += [timer.action.target for timer in fresh if timer.action is not None]
+            self.ids.update({(timer.key, timer_effect_id(timer.sid)): idempotency_value(b"", 0, timer.sid) for timer in fresh})
+            core.fired_timers.done([timer.sid for timer in acting])
         if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
         self.log_sessions()
-        return bool(keys or reads or letters or doubts)
+        return bool(keys or reads or letters or doubts or acting)
 
     def log_sessions(self) -> None:
         events = self.core.output.take_session_events(1000)

@@ -14,6 +14,7 @@ TOGETHER: Final = {
     "chaos": ("tests/chaos/",),
     # A whole engine starts once for all who share it.
     "engine": (
+        "tests/actions/test_ray_targets.py",
         "tests/actors/test_controller.py",
         "tests/actors/test_edge.py",
         "tests/actors/test_overload.py",

@@ -26,12 +26,13 @@
     category = "touch"                          # whose limits apply
     rollout = { share = 0.1, tenants = ["acme"] }
     fire = { unless_active = true }             # evaluated when the notification is due
+    do = "ray://shop/carts.touch"               # act in place of notifying, see `engine.core.model.action`
     template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.rules.jinja_content`
 
 A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
 the file. The event `*` matches every event. An event notifies a user immediately at most once, by the first rule that names them, so
-the most urgent rules come first; delayed notifications are not counted. Nobody is notified of their own action unless the rule has
-`notify_self`.
+the most urgent rules come first; delayed notifications and actions are not counted. Nobody is notified of their own action unless the
+rule has `notify_self`, which is the default of a rule with `do`.
 
 The template `id` makes the id of a notification. It is the same each time the same delivery is applied, so the engine treats a repeat as a
 duplicate.
@@ -107,6 +108,7 @@ class Rule(Struct, frozen=True):
     fire: Conditions = Conditions(0)
     member_of: Template | None = None
     contents: dict[str, JinjaContent] = {}
+    do: str = ""
 
     def mismatch(self, event: str, action: Any, scope: Scope) -> str:
         """Why the rule does not match an event; "" when it does."""
@@ -152,6 +154,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     collapse: str = ""
     category: str = ""
     conditions: Conditions | None = None
+    do: str = ""  # what is called in place of delivering it
 
     def item(self) -> dict[str, Any]:
         """As an item of `POST /v1/notifications`."""
@@ -278,13 +281,13 @@ class Rules(Struct, frozen=True):
                 outcome.skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
             elif not rule.notify_self and same == own:
                 outcome.skipped.append(Skipped(rule.name, user, OWN_ACTION))
-            elif same in applying.notified:
+            elif same in applying.notified and not rule.do:
                 outcome.skipped.append(Skipped(rule.name, user, ALREADY))
             elif not rule.rollout.includes(rule.name, applying.tenant, user):
                 outcome.skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
             else:
                 self._add(rule, user, actor, scope, applying)
-                if not rule.delay.fixed_ms and not rule.delay.levels and not rule.fire.any:
+                if not (rule.do or rule.delay.fixed_ms or rule.delay.levels or rule.fire.any):
                     applying.notified.add(same)
         if not here and not rule.mentions:  # a text without mentions is not worth reporting
             outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
@@ -373,6 +376,7 @@ def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms
         collapse=rule.key(scope),
         category=rule.category,
         conditions=conditions if conditions.any else None,
+        do=rule.do,
     )
 
 

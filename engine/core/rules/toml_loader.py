@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine.core.model.action import parse_target
 from engine.core.model.category import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
 from engine.core.model.duration import parse_duration_ms
 from engine.core.model.names import is_event_type
@@ -85,6 +86,7 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     inactive: str = ""
     fire: _FireText | None = None
     template: dict[str, str] = {}
+    do: str = ""
 
 
 class _CategoryText(Struct, forbid_unknown_fields=True):
@@ -185,6 +187,8 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         raise Invalid("words of letters, digits, _, -, / and : joined by dots are needed", "type")
     actor = written.actor if written.actor is not None else defaults.actor
     ts = written.ts if written.ts is not None else defaults.ts
+    if written.do and written.category is not None:
+        raise Invalid("not with do: an action contacts nobody, so no limit applies to it", "category")
     texts = {name: text for name, text in (("title", written.title), ("body", written.body)) if text}
     return Rule(
         name=written.name,
@@ -193,7 +197,7 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         conditions=tuple(_condition(condition, index) for index, condition in enumerate(written.when)),
         recipients=_paths("recipients", written.recipients),
         mentions=_paths("mentions", written.mentions),
-        notify_self=defaults.notify_self if written.notify_self is None else written.notify_self,
+        notify_self=(defaults.notify_self or bool(written.do)) if written.notify_self is None else written.notify_self,
         type=written.type,
         priority=written.priority or defaults.priority,
         actor=_paths("actor", [actor])[0] if actor else None,
@@ -205,12 +209,22 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         delay=_delay(written.delay),
         collapse=None if written.collapse is None else _template("collapse", written.collapse),
         cancel_on=frozenset([written.cancel_on] if isinstance(written.cancel_on, str) else written.cancel_on),
-        category=written.category if written.category is not None else defaults.category,
+        category="" if written.do else written.category if written.category is not None else defaults.category,
         rollout=_rollout(written.rollout or defaults.rollout),
         fire=_fire(written),
         member_of=_template("fire.while_member", written.fire.while_member) if written.fire and written.fire.while_member else None,
         contents={name: _content(f"template.{name}", text) for name, text in written.template.items()},
+        do=_do(written.do),
     )
+
+
+def _do(text: str) -> str:
+    try:
+        if text:
+            parse_target(text)
+    except Invalid as error:
+        raise Invalid(error.detail, "do") from error
+    return text
 
 
 def _delay(written: str | dict[str, str | float]) -> Delay:

@@ -1,9 +1,13 @@
 """Durable timers at a shard, from the delivery by a scheduler until the answer to it.
 
     taken --its effect is in the journal, or was before--> FireDone
+          --its conditions hold, and it has an action-----> acting --storage has the action, or had---> FireDone
           --it cannot take effect now--------------------> FireFailed
           --its conditions, or the policy: not yet --------> doubted --storage has no effect of it--> FireAgain, with its new time
                                                                    --storage has one--------------> FireDone
+
+The effect of an action is its entry in the stream of its target, which storage makes once for a timer: when the shard dies before the
+scheduler has the answer, the timer comes again, and the append finds the effect. After it, nothing of the action is at the shard.
 
 A decision not to send is an effect too: its reason is journalled, then the timer is done. If a shard dies before the scheduler has
 the answer, the scheduler sends the timer again, and the next incarnation evaluates it again from the journal.
@@ -63,6 +67,7 @@ class FiredTimers:
         self._postponed_max = postponed_max
         self._output = output
         self.doubted: list[Doubt] = []  # to be looked up
+        self.acting: list[Timer] = []  # whose actions are to be appended to the streams of their targets
         self._taken: dict[str, Timer] = {}
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
 
@@ -100,6 +105,19 @@ class FiredTimers:
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
         events = {} if mailbox.user_state is None else mailbox.user_state.events
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
+
+    def acts(self, sid: str) -> bool:
+        """Whether a taken timer whose conditions hold has an action, which is added to `acting` then, in place of a message."""
+        timer = self._taken[sid]
+        if timer.action is None:
+            return False
+        self.acting.append(timer)
+        return True
+
+    def take_acting(self) -> list[Timer]:
+        """Remove and return the timers whose actions are to be stored under `timer_effect_id`; answer with `done` or `failed`."""
+        acting, self.acting = self.acting, []
+        return acting
 
     def done(self, sids: Iterable[str]) -> None:
         """Answer `FireDone` for these: they took effect, or never will."""

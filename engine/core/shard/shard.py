@@ -268,7 +268,7 @@ class ShardCore:
         self._enqueue(Pending("", post, timer.sid), now_ms)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:
-        """Whether the conditions of a fired timer let its post go to the journal now, and not later.
+        """Whether the conditions of a fired timer let its post go to the journal now, and not later, and it has no action instead.
 
         A post that they drop goes there too, as a record of the decision.
         """
@@ -279,7 +279,8 @@ class ShardCore:
             return False
         if isinstance(verdict, Drop):
             pending.unmet = verdict
-        return True
+            return True
+        return not self.fired_timers.acts(pending.timer)
 
     def announced(self, sids: Sequence[str], *, done: bool) -> None:
         """Broadcasts returned by `broadcast_audience.take_announcements` were appended to the log (`done`), or could not be."""
@@ -462,6 +463,7 @@ class ShardCore:
                 self.mailbox_store.wants_io,
                 self.broadcast_audience.announcements,
                 self.fired_timers.doubted,
+                self.fired_timers.acting,
             )
         )
 

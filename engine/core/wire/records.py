@@ -22,6 +22,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from engine.core.model.action import Action
 from engine.core.model.category import Instant, Span
 from engine.core.model.envelope import Envelope
 from engine.core.policy.conditions import Conditions
@@ -408,6 +409,7 @@ class Timer(Struct, array_like=True, gc=False):
     ttl_ms: Span  # counts from `due_ms`
     envelope: Envelope
     conditions: Conditions | None = None  # evaluated when it fires
+    action: Action | None = None  # what it does in place of delivering the message
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):

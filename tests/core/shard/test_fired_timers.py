@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.action import Action
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
@@ -126,3 +127,46 @@ def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -
         fired.looked_up(fired.take_doubted(), [False])
     assert [fired.take(timer) for timer in timers] == [True, True, False, False, False]
     assert fired.take(replace(timers[4], due_ms=150)), "its publisher gave it another time"
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+def acting(sid: str, world: World, conditions: Conditions | None = None) -> Timer:
+    envelope = Envelope("a", b"d" * 8, 1, True, b'"id":"a","type":"t"')
+    return Timer(sid, "t:u", world.now_ms, world.now_ms, 60_000, envelope, conditions, Action("ray://n/a.m", "k"))
+
+
+def test_an_action_is_stored_in_place_of_its_message_and_once_for_a_timer() -> None:
+    world = World()
+    timer = acting("3-abc", world)
+    for _ in range(2):  # its answer was lost, or the shard died: the timer comes again
+        world.core.fire([timer, timer], world.now_ms)
+        world.settle()
+        assert world.core.output.to_schedulers.pop() == (3, FireDone(["3-abc"]))
+    assert world.actions == ["ray://n/a.m"]
+    assert world.core.mailboxes["t:u"].head == 0, "nothing is delivered"
+    assert world.core.output.to_schedulers == []
+
+
+def test_an_action_whose_conditions_do_not_hold_is_not_done_but_decided_about() -> None:
+    world = World()
+    world.core.fire([acting("3-abc", world, Conditions(0, member_of="nobody"))], world.now_ms)
+    world.settle()
+    assert world.actions == []
+    assert world.core.output.to_schedulers == [(3, FireDone(["3-abc"]))]
+    user_state = world.core.mailboxes["t:u"].user_state
+    assert user_state is not None
+    assert [entry.reason.partition(":")[0] for entry in user_state.timeline] == ["not_member"]
+    world.core.fire([acting("3-abc", world)], world.now_ms)
+    world.settle()
+    assert world.actions == [], "it was decided"
+
+
+def test_an_action_that_cannot_be_stored_fails_its_timer() -> None:
+    world = World()
+    world.core.fire([acting("3-abc", world)], world.now_ms)
+    world.core.pages_loaded(dict.fromkeys(world.core.take_pages_wanted()), world.now_ms)
+    assert world.core.wants_fetch
+    (timer,) = world.core.fired_timers.take_acting()
+    assert not world.core.wants_fetch
+    world.core.fired_timers.failed([timer.sid])
+    assert world.core.output.to_schedulers == [(3, FireFailed(["3-abc"]))]

@@ -1,0 +1,222 @@
+"""Carries out the actions that fired, on every edge: reads them from the streams of their targets, calls, retries, gives up.
+
+    timer fires at the shard of the user --conditions hold--> stream of the target (`engine.store.action_stream`), then the timer is done
+    stream --read by one edge--> held --call--> done            the entry is deleted
+                                      --failed, may pass------> held, tried again after 100 ms, 200 ms ... 5 s, with jitter
+                                      --breaker is open-------> held, without a try
+                                      --refused for good-----> dead letter, with the reason
+                                      --failed, `action_give_up_s` after it fired--> likewise
+                                      --erased with its user--> forgotten
+
+| what dies, or is away | effect |
+|---|---|
+| the shard, between the append and its answer to the scheduler | the timer comes again; the append finds its effect |
+| the edge, before or in a call, or before the deletion | its next process, or another edge after `action_claim_ms`, calls: the same key |
+| an edge that was paused for longer than `action_claim_ms` | two edges may call at once, with the same key |
+| Redis, after the call | the edge repeats the deletion until it is answered, and does not call again |
+| the target | its breaker opens; its actions wait in its stream, and beyond `actions_waiting_max` as timers in storage |
+
+So an action is called at least once, and its key is the same in every call. Actions of one target are called in parallel, in no order.
+
+One lane per target. A lane holds at most `action_parallel` actions, and reads none while its breaker is open, so a target that is slow or
+away holds up its own actions only, and memory is bounded by the number of targets, which only the rules file can raise. The edges share
+the streams as consumers of one group; nobody coordinates them. Nothing is given up without a try: after an outage the backlog is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from engine.config import Config
+from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
+from engine.core.model.action import ActorTarget, WebhookTarget, parse_target
+from engine.errors import ActionFailed, Invalid, StorageUnavailable
+from engine.store.action_stream import QueuedAction
+
+log = logging.getLogger(__name__)
+
+_TARGETS_MS: Final = 1000
+"""Between looks for new targets."""
+
+_HOLDS_PER_CLAIM: Final = 5
+"""How often held entries are held again before another edge could claim them."""
+
+Call = Callable[[ActorTarget | WebhookTarget, QueuedAction], Awaitable[None]]
+"""Calls a target; returns when it has done the action. Raises ActionFailed."""
+
+
+class Streams(Protocol):
+    """Where the actions are, see `engine.store.action_stream`."""
+
+    async def targets(self) -> set[str]: ...
+
+    async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]: ...
+
+    async def claim(self, target: str, count: int) -> list[QueuedAction]: ...
+
+    async def hold(self, target: str, entries: Sequence[str]) -> set[str]: ...
+
+    async def done(self, action: QueuedAction) -> None: ...
+
+    async def give_up(self, action: QueuedAction, reason: str, tries: int) -> None: ...
+
+
+class _Lane:
+    """One target: what this edge holds of it, and its breaker."""
+
+    def __init__(self, target: str, breaker: CircuitBreaker) -> None:
+        self.target = target
+        self.breaker = breaker
+        self.held: dict[str, asyncio.Task[None]] = {}
+        self.calling = 0
+        self.taken_over = False  # what was pending for the edge's last process
+
+
+class Dispatcher:
+    """The dispatcher of one edge.
+
+    Args:
+        config: the engine's settings.
+        streams: where the actions are.
+        call: calls a target.
+        clock: milliseconds that never step.
+        wall_ms: milliseconds since the epoch.
+    """
+
+    def __init__(self, config: Config, streams: Streams, call: Call, clock: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._streams = streams
+        self._call = call
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._lanes: dict[str, _Lane] = {}
+        self._targets_ms = clock() - _TARGETS_MS
+        self._held_ms = clock()
+        self._limits = BreakerLimits(
+            config.breaker_error_ratio, config.breaker_window_ms, config.action_breaker_calls_min, config.action_breaker_open_ms, 1
+        )
+
+    async def run(self) -> None:
+        """Carry out actions until cancelled; what is under way then is called again by whoever takes it over."""
+        try:
+            while True:
+                try:
+                    await self.turn()
+                except StorageUnavailable as error:
+                    log.info("actions wait: %s", error)
+                await asyncio.sleep(self._config.action_poll_ms / 1000)
+        finally:
+            for lane in self._lanes.values():
+                for task in lane.held.values():
+                    task.cancel()
+
+    def breakers(self) -> dict[str, BreakerState]:
+        """The state of the breaker of each target."""
+        return {lane.target: lane.breaker.state for lane in self._lanes.values()}
+
+    async def turn(self) -> None:
+        """Read what there is room for, and begin to carry it out. Raises StorageUnavailable."""
+        now_ms = self._clock()
+        if now_ms - self._targets_ms >= _TARGETS_MS:
+            for target in sorted(await self._streams.targets() - self._lanes.keys()):
+                self._lanes[target] = _Lane(target, CircuitBreaker(self._limits, now_ms))
+            self._targets_ms = now_ms
+        hold = now_ms - self._held_ms >= self._config.action_claim_ms / _HOLDS_PER_CLAIM
+        for lane in self._lanes.values():
+            lane.breaker.look(now_ms)
+            if hold and lane.held:
+                await self._hold(lane)
+            await self._fill(lane, claim=hold)
+        if hold:
+            self._held_ms = now_ms
+
+    async def _hold(self, lane: _Lane) -> None:
+        entries = list(lane.held)
+        kept = await self._streams.hold(lane.target, entries)
+        for entry in entries:
+            if entry not in kept and entry in lane.held:
+                lane.held.pop(entry).cancel()  # erased with its user, or another edge has it
+
+    async def _fill(self, lane: _Lane, *, claim: bool) -> None:
+        """Read actions as far as the lane has room. While the breaker lets probes through, one is enough."""
+        room = {BreakerState.CLOSED: self._config.action_parallel, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 0}[lane.breaker.state]
+        room -= len(lane.held)
+        if room <= 0:
+            return
+        if not lane.taken_over:
+            # All that was pending for the last process, even beyond the room: they are as many as it had room for.
+            self._begin(lane, await self._streams.read(lane.target, self._config.action_parallel, again=True))
+            lane.taken_over = True
+        elif claim:
+            self._begin(lane, await self._streams.claim(lane.target, room))
+        else:
+            self._begin(lane, await self._streams.read(lane.target, room))
+
+    def _begin(self, lane: _Lane, actions: Iterable[QueuedAction]) -> None:
+        for action in actions:
+            if action.entry not in lane.held:
+                lane.held[action.entry] = asyncio.ensure_future(self._carry_out(lane, action))
+
+    async def _carry_out(self, lane: _Lane, action: QueuedAction) -> None:
+        try:
+            reason, tries = await self._tried(lane, action)
+            while True:
+                try:
+                    await (self._streams.give_up(action, reason, tries) if reason else self._streams.done(action))
+                    break
+                except StorageUnavailable as error:
+                    log.info("an action waits to be settled: %s", error)
+                    await asyncio.sleep(self._backoff_s(tries))
+            if reason:
+                log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
+        finally:
+            lane.held.pop(action.entry, None)
+
+    async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
+        """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries."""
+        try:
+            target = parse_target(action.target)
+        except Invalid as error:
+            return f"no target: {error.detail}", 0
+        tries = 0
+        while True:
+            if not lane.breaker.admits(lane.calling):
+                await asyncio.sleep(self._config.action_retry_first_ms / 1000)
+                continue
+            lane.calling += 1
+            tries += 1
+            began_ms = self._clock()
+            try:
+                await self._call_in_time(target, action)
+            except ActionFailed as error:
+                if error.final:
+                    lane.breaker.succeeded(1)  # it answered
+                    return f"refused: {error}", tries
+                lane.breaker.failed(began_ms)
+                if self._wall_ms() - action.since_ms > self._config.action_give_up_s * 1000:
+                    return f"given up after {self._config.action_give_up_s} s: {error}", tries
+                log.info("an action is tried again: %s", error)
+            else:
+                lane.breaker.succeeded(1)
+                return "", tries
+            finally:
+                lane.calling -= 1
+                lane.breaker.look(self._clock())
+            await asyncio.sleep(self._backoff_s(tries))
+
+    async def _call_in_time(self, target: ActorTarget | WebhookTarget, action: QueuedAction) -> None:
+        timeout_s = self._config.action_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._call(target, action)
+        except TimeoutError:
+            raise ActionFailed(f"no answer within {timeout_s:g} s") from None
+
+    def _backoff_s(self, tries: int) -> float:
+        """Exponential, with up to half of it taken off at random, so that what failed together is not tried again together."""
+        wait_ms = min(self._config.action_retry_first_ms << min(max(tries - 1, 0), 20), self._config.action_retry_cap_ms)
+        return wait_ms * random.uniform(0.5, 1) / 1000

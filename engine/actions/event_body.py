@@ -1,0 +1,14 @@
+"""What a target is given: one JSON object about the action and its message."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.store.action_stream import QueuedAction
+
+
+def event_body(action: QueuedAction) -> bytes:
+    """`{"key", "tenant", "user", "due", "message": {...}}`: `key` identifies the action, `message` is what its rule made of the event."""
+    return msgspec.json.encode(
+        {"key": action.key, "tenant": action.tenant, "user": action.user, "due": action.due_ms, "message": msgspec.Raw(action.body)}
+    )

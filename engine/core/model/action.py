@@ -1,0 +1,88 @@
+"""Actions: what a rule does with `do = "..."` in place of notifying its users when it fires.
+
+    ray://NAMESPACE/ACTOR.METHOD      a method of a named Ray actor
+    https://HOST[:PORT]/PATH          a webhook; `http://` too, within private networks that the settings allow
+
+An action travels with the timer of its message. The shard of the user evaluates the conditions when the timer fires; then the action is
+appended to the stream of its target (`engine.store.action_stream`), from which edges carry it out (`engine.actions.dispatcher`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.model.routing import split_key
+from engine.errors import Invalid
+
+TARGET_CHARS_MAX: Final = 2048
+
+_RAY: Final = re.compile(r"ray://([A-Za-z0-9_.-]{1,128})/([A-Za-z0-9_.:-]{1,128})\.([A-Za-z][A-Za-z0-9_]{0,127})")
+_WEBHOOK: Final = re.compile(
+    r"(https?)://([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?(/[!-\"$-~]*)?", re.ASCII
+)
+
+
+class Action(Struct, frozen=True, array_like=True, gc=False):
+    """What a timer does in place of delivering its message.
+
+    Args:
+        target: `do` of the rule.
+        key: identifies the action, in every try and after a redrive, so that the target can recognise what it did before.
+    """
+
+    target: str
+    key: str
+
+
+class ActorTarget(Struct, frozen=True):
+    """A method of a named Ray actor."""
+
+    namespace: str
+    actor: str
+    method: str
+
+
+class WebhookTarget(Struct, frozen=True):
+    """A URL. `host` is a name or an address, without brackets; `path` has the query, too."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """What goes into the `Host` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+
+def parse_target(text: str) -> ActorTarget | WebhookTarget:
+    """The target of an action. Raises Invalid."""
+    if len(text) <= TARGET_CHARS_MAX:
+        if found := _RAY.fullmatch(text):
+            return ActorTarget(*found.groups())
+        if found := _WEBHOOK.fullmatch(text):
+            scheme, host, port, path = found.groups()
+            number = int(port) if port else 443 if scheme == "https" else 80
+            if 0 < number < 65536:
+                return WebhookTarget(scheme == "https", host.strip("[]").lower(), number, path or "/")
+    raise Invalid(
+        f"ray://NAMESPACE/ACTOR.METHOD of a public method, or an https:// URL without user and fragment; {TARGET_CHARS_MAX} characters"
+    )
+
+
+def action_of(target: str, key: str, id: str) -> Action:
+    """The action of a message.
+
+    Args:
+        target: `do` of the rule.
+        key: mailbox key of the user; messages to several users may have one id.
+        id: of the message.
+    """
+    tenant, user = split_key(key)
+    return Action(target, hashlib.sha256("\n".join((target, tenant, user, id)).encode()).hexdigest()[:32])

@@ -1,0 +1,204 @@
+"""Actions that fired and are not done yet, in Redis: one stream per target, and one consumer group, whose consumers are the edges.
+
+    append    the shard of the user, once for a timer: the effect of the timer and the entry are one script
+    read      an edge: the entry is pending for it then
+    hold      that edge, again and again, while it works on the entry
+    claim     another edge, when nobody has held the entry for `action_claim_ms`: the first one has died
+    settle    whoever carried it out: the entry is deleted, or becomes a dead letter of its tenant, in one script
+
+A stream has at most `actions_waiting_max` entries. Beyond it the timers fail, and wait in the storage of the schedulers. A target that is
+in no rule any more keeps its empty stream, some hundred bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError, ResponseError
+
+from engine.config import Config, message_bytes_max
+from engine.core.commit.group import idempotency_value
+from engine.core.model.constants import NORMAL, PRIORITIES
+from engine.core.model.message import timer_effect_id
+from engine.core.model.routing import split_key
+from engine.core.wire.records import Timer
+from engine.errors import StorageUnavailable
+from engine.store.dead_letter_stream import trim_dead_letters
+from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, idempotency_key
+from engine.store.lua import Replicas, Script
+
+_APPEND = Script("action_append")
+_HOLD = Script("action_hold")
+_SETTLE = Script("action_settle")
+
+GROUP: Final = "engine"
+
+
+class QueuedAction(Struct, frozen=True):
+    """An action that waits for its target.
+
+    Attributes:
+        entry: its id in the stream, `<ms since the epoch>-<number>`, by the clock of Redis.
+        target: `do` of the rule.
+        tenant: of the user.
+        user: whom it is about.
+        id: of the message in whose place it is.
+        key: the same in every try, and after a redrive.
+        due_ms: when it fired.
+        priority: HIGH, NORMAL or LOW.
+        body: that message, a JSON object.
+    """
+
+    entry: str
+    target: str
+    tenant: str
+    user: str
+    id: str
+    key: str
+    due_ms: int
+    priority: int
+    body: bytes
+
+    @property
+    def since_ms(self) -> int:
+        """When it was appended, ms since the epoch."""
+        return int(self.entry.partition("-")[0])
+
+
+async def append_actions(client: redis.Redis, config: Config, timers: Sequence[Timer]) -> tuple[list[str], list[str]]:
+    """Append the actions of fired timers, each once. Returns the ids of the timers that took effect, and of those without room.
+
+    Raises StorageUnavailable: some may be appended, and repeating it changes nothing for those.
+    """
+    calls: list[tuple[list[str], list[Any]]] = []
+    for timer in timers:
+        assert timer.action is not None, "the timer has an action"
+        tenant, user = split_key(timer.key)
+        envelope, action = timer.envelope, timer.action
+        fields = {
+            "tenant": tenant, "user": user, "id": envelope.id, "key": action.key, "due": timer.due_ms,
+            "priority": PRIORITIES[envelope.priority], "body": b"{%b}" % envelope.body,
+        }  # fmt: skip
+        keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), action_targets_key()]
+        effect = idempotency_value(envelope.digest, 0, timer.sid)
+        calls.append((keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(fields)]))
+    replies = await _APPEND.run_many(client, calls, Replicas.wanted(config))
+    stored, full = list[str](), list[str]()
+    for timer, reply in zip(timers, replies, strict=True):
+        (stored if reply[0] == b"OK" else full).append(timer.sid)
+    return stored, full
+
+
+class ActionStreams:
+    """The streams, for one edge.
+
+    Args:
+        client: of Redis.
+        config: the engine's settings.
+        consumer: the edge's name; its next process takes over what was pending for it.
+    """
+
+    def __init__(self, client: redis.Redis, config: Config, consumer: str) -> None:
+        self._client = client
+        self._config = config
+        self._consumer = consumer
+
+    async def targets(self) -> set[str]:
+        """All targets that have a stream. Raises StorageUnavailable."""
+        try:
+            found: Any = await self._client.smembers(action_targets_key())
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"targets of actions: {error}") from error
+        return {target.decode() for target in found}
+
+    async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]:
+        """Up to `count` actions for this edge: new ones, or `again` those that were pending for it already. Raises StorageUnavailable."""
+        key = action_stream_key(target)
+        try:
+            try:
+                found: Any = await self._read(key, count, again=again)
+            except ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+                await self._make_group(key)
+                found = await self._read(key, count, again=again)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"actions: {error}") from error
+        entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
+        return _actions(target, entries)
+
+    async def _read(self, key: str, count: int, *, again: bool) -> Any:
+        return await self._client.xreadgroup(GROUP, self._consumer, {key: "0" if again else ">"}, count)
+
+    async def _make_group(self, key: str) -> None:
+        try:
+            await self._client.xgroup_create(key, GROUP, "0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):  # another edge was faster
+                raise
+
+    async def claim(self, target: str, count: int) -> list[QueuedAction]:
+        """Up to `count` actions that no edge has held for `action_claim_ms`; they are this edge's now. Raises StorageUnavailable."""
+        try:
+            found: Any = await self._client.xautoclaim(
+                action_stream_key(target), GROUP, self._consumer, self._config.action_claim_ms, "0-0", count
+            )
+        except ResponseError as error:
+            if str(error).startswith("NOGROUP"):
+                return []
+            raise StorageUnavailable(f"actions: {error}") from error
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"actions: {error}") from error
+        return _actions(target, found[1])
+
+    async def hold(self, target: str, entries: Sequence[str]) -> set[str]:
+        """Keep these entries from being claimed; returns those that this edge still has. Raises StorageUnavailable."""
+        reply = await _HOLD.run(self._client, [action_stream_key(target)], [GROUP, self._consumer, *entries])
+        return {entry.decode() for entry in reply[1]}
+
+    async def done(self, action: QueuedAction) -> None:
+        """It was carried out. Idempotent. Raises StorageUnavailable."""
+        await self._settle(action, [])
+
+    async def give_up(self, action: QueuedAction, reason: str, tries: int) -> None:
+        """It becomes a dead letter. Idempotent. Raises StorageUnavailable."""
+        letter = {
+            "user": action.user, "seq": 0, "id": action.id, "priority": PRIORITIES[action.priority], "reason": reason,
+            "attempts": tries, "body": action.body, "action": action.target, "key": action.key,
+        }  # fmt: skip
+        await self._settle(action, _flat(letter))
+        await trim_dead_letters(self._client, {action.tenant: 1}, self._config.dead_letters_bytes_max, message_bytes_max(self._config))
+
+    async def _settle(self, action: QueuedAction, letter: list[Any]) -> None:
+        keys = [action_stream_key(action.target), dead_letter_key(action.tenant)]
+        await _SETTLE.run(self._client, keys, [GROUP, action.entry, self._config.dead_letters_max, *letter])
+
+
+def _flat(fields: Mapping[str, Any]) -> list[Any]:
+    return [part for field in fields.items() for part in field]
+
+
+def _actions(target: str, entries: Sequence[Any]) -> list[QueuedAction]:
+    """The actions of these entries; one that was deleted while it was pending has no fields."""
+    return [_action(target, entry.decode(), fields) for entry, fields in entries if fields]
+
+
+def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAction:
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode()
+
+    priority = text(b"priority")
+    return QueuedAction(
+        entry=entry,
+        target=target,
+        tenant=text(b"tenant"),
+        user=text(b"user"),
+        id=text(b"id"),
+        key=text(b"key"),
+        due_ms=int(text(b"due") or 0),
+        priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
+        body=fields.get(b"body", b"{}"),
+    )
