@@ -160,6 +160,10 @@ class Term:
         self.handle(Retired())
         await self.settled.wait()
 
+    def free(self) -> None:
+        """Free the timers of a term that is over: it is part of reference cycles, and a collection of old objects is rare."""
+        del self.core
+
     # -- Between core, links and storage. ------------------------------------------------------------------------------
     def _on_open(self, session: str) -> None:
         self.handle(Opened(session))
@@ -363,6 +367,7 @@ class Scheduler(Server):
             await asyncio.gather(serving, following, return_exceptions=True)
         await term.links.end(_FLUSH_S)
         self._ready.clear()
+        term.free()
 
     async def _fenced(self, serving: asyncio.Future[None]) -> None:
         """Returns when the term ended because another scheduler had the partitions meanwhile; else raises what ended it."""
