@@ -25,6 +25,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
@@ -73,10 +74,17 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
         "index": index,
         "pid": os.getpid(),
         "node": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+        "node_id": _node_id(),
         "started_ms": started_ms,
         "cpu_s": time.process_time(),
         "rss_bytes": _self.memory_info().rss,
     }
+
+
+@cache
+def _node_id() -> str:
+    """Of the node of Ray that this process is on."""
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def monotonic_ms() -> float:

@@ -31,8 +31,9 @@ from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.engine_key import ConfigLock
 from engine.actors.fleet import ROLES, ActorKey, Fleet
-from engine.actors.ray_actors import RayActors
+from engine.actors.ray_actors import RayActors, ray_side
 from engine.actors.reconciler import Reconciler
+from engine.actors.replacements import Replacements
 from engine.config import Config
 from engine.core.controller.autoscaler import ScalingPolicy
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
@@ -82,7 +83,8 @@ class Controller:
         self._config = config = self._lock.public  # with its secrets from `_create_all` on
         logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._context = context
-        self._fleet = Fleet(given, actors or RayActors(), context.monotonic_ms)
+        self._actors = actors or RayActors()
+        self._fleet = Fleet(given, self._actors, context.monotonic_ms)
         self._client: Redis | None = None
         self._started_ms = context.wall_ns() // 1_000_000
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
@@ -92,6 +94,7 @@ class Controller:
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
         self._own = self._watch_of_self()
+        self._replacements = Replacements(self._fleet, self._own, context.monotonic_ms)
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
         self._redis_run = ""
         self._snapshots: SnapshotSchedule | None = None
@@ -208,6 +211,18 @@ class Controller:
         await self._want(by, sharing="load")
         return self._scaling()
 
+    async def upgrade(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:
+        """Replace every process that runs now by one that runs the code of its node then. Returns and raises as `scale`.
+
+        Raises:
+            StorageUnavailable: nothing was begun; or not everybody serves, and the upgrade would wait for that.
+        """
+        self._lock.check("upgrade", proof)
+        if not self._fleet.ready():
+            raise StorageUnavailable("not all actors are ready")
+        await self._want(by, replacing=self._replacements.everyone())
+        return self._scaling()
+
     async def _want(self, by: str, **changes: Any) -> None:
         if self._reconciler is None:
             raise StorageUnavailable("the engine is starting")
@@ -271,7 +286,9 @@ class Controller:
             fleet.add(key)
         for key in fleet.existing():  # what a predecessor had created, or had not ended yet
             fleet.add(key, joining=True)
-        self._reconciler = Reconciler(self._config, self._client, fleet, self._context, self._lock.proof, wanted, self._epoch)
+        self._reconciler = Reconciler(
+            self._config, self._client, fleet, self._replacements, self._context, self._lock.proof, wanted, self._epoch
+        )
         if self._config.snapshot_interval_s:
             self._snapshots = SnapshotSchedule(self._config, self._client)
             self._snapshotting = asyncio.ensure_future(self._snapshots.follow())
@@ -341,7 +358,7 @@ class Controller:
 
     async def _ask_all(self) -> None:
         fleet = self._fleet
-        await asyncio.gather(self._ask_redis(), *map(self._ask, list(fleet.watches)))
+        await asyncio.gather(self._ask_redis(), self._ask_nodes(), *map(self._ask, list(fleet.watches)))
         now_ms = self._context.monotonic_ms()
         for key, watch in fleet.watches.items():
             if not self._redis["alive"]:
@@ -353,6 +370,13 @@ class Controller:
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
         await self._autoscale()
+
+    async def _ask_nodes(self) -> None:
+        """Learn which nodes are to go. While Ray's control service is away, what it said last holds."""
+        try:
+            self._fleet.draining_nodes = await self._actors.draining_nodes()
+        except RayError as error:
+            log.info("nodes that are to go are not known: %s", error)
 
     async def _ask(self, key: ActorKey) -> None:
         fleet, watch, handle = self._fleet, self._fleet.watches[key], self._fleet.handles[key]
@@ -453,3 +477,6 @@ class Controller:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the controller ends: %r", error, exc_info=error)
             self._context.end_process()
+
+
+ControllerInRay: Final = ray_side(Controller, __name__, "ControllerInRay")

@@ -4,11 +4,13 @@ States of an actor here
     joining   created while the engine runs, and not ready yet: it may wait for a machine. The engine is ready without it
     member    it was ready once, or the engine began with it: replaced when it hangs, created anew when Ray has given it up
     leaving   it is about to end for good: neither replaced nor created anew
+
+A member's process may be told to end, so that Ray starts the next one: the member serves again when that one is ready.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from engine.actors.ray_actors import RayActors
@@ -39,7 +41,8 @@ class Fleet:
         self.watches: dict[ActorKey, HealthWatch] = {}
         self.joining: dict[ActorKey, float] = {}  # since when
         self.leaving: set[ActorKey] = set()
-        self._drained: dict[ActorKey, int] = {}  # the process of an edge that was last told to leave its clients
+        self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
+        self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
     def existing(self) -> set[ActorKey]:
         """The actors of this engine in Ray, also those that it is about to start again."""
@@ -76,8 +79,8 @@ class Fleet:
         return sorted(key for key in self.watches if key[0] == role)
 
     def answered(self, key: ActorKey) -> None:
-        """It has just answered; once it is ready it is a member."""
-        if self.watches[key].row()["ready"]:
+        """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
+        if key in self.watches and self.watches[key].row()["ready"]:
             self.joining.pop(key, None)
 
     def row(self, key: ActorKey) -> dict[str, Any]:
@@ -89,12 +92,23 @@ class Fleet:
         """Whether the actor was ready at its last answer, and was not told to leave since."""
         if key not in self.watches or key in self.leaving:
             return False
-        row = self.watches[key].row()
-        return bool(row["ready"]) and self._drained.get(key) != row["pid"]
+        return bool(self.watches[key].row()["ready"]) and not self.told_to_end(key)
+
+    def process(self, key: ActorKey) -> int:
+        """When the process started that answered last, by its own clock; 0 when none has. Names it among those of the actor."""
+        return int(self.watches[key].stats.get("started_ms", 0))
 
     def drained(self, key: ActorKey) -> None:
-        """Its present process was told to leave its clients to others."""
-        self._drained[key] = self.watches[key].row()["pid"]
+        """Its present process was told to end, and to leave what it has to others."""
+        self._drained[key] = self.process(key)
+
+    def told_to_end(self, key: ActorKey) -> bool:
+        """Whether the process that answered last was told to end."""
+        return self._drained.get(key) == self.process(key)
+
+    def on_draining_node(self, key: ActorKey) -> bool:
+        """Whether the process that answered last is on a node that is to go."""
+        return self.watches[key].stats.get("node_id") in self.draining_nodes
 
     def excuse(self) -> None:
         """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""

@@ -1,10 +1,15 @@
-"""The actors in Ray: how they are created, found by their names, and ended."""
+"""The actors in Ray: how they are created, found by their names, and ended.
+
+Ray stores a class of actors once, and each process of an actor loads it from there. What is stored of ours is the name of a module and
+of a class: so a process that Ray starts later runs the code that is on its node then, and has the methods of that version.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import ray
 
@@ -32,8 +37,10 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
     }
 
 
-def remote_class(actor: type) -> Any:
+def ray_side(actor: type, module: str, name: str) -> type:
     """A class for Ray's actors with the public coroutines of this one as its methods, and no others.
+
+    Assign it to this name of this module: it is pickled by name.
 
     Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
     """
@@ -43,8 +50,8 @@ def remote_class(actor: type) -> Any:
 
     methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
     # With `__ray_actor_class__` it looks as if Ray had added what it adds.
-    made = {"__init__": construct, **methods, "__module__": actor.__module__, "__ray_actor_class__": actor}
-    return ray.remote(type(actor.__name__, (), made))
+    made = {"__init__": construct, **methods, "__module__": module, "__ray_actor_class__": actor}
+    return type(name, (), made)
 
 
 def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
@@ -52,6 +59,18 @@ def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
         return await getattr(self.actor, name)(*arguments, **named)
 
     return forward
+
+
+ShardInRay: Final = ray_side(Shard, __name__, "ShardInRay")
+SchedulerInRay: Final = ray_side(Scheduler, __name__, "SchedulerInRay")
+EdgeInRay: Final = ray_side(Edge, __name__, "EdgeInRay")
+
+_GCS_TIMEOUT_S: Final = 1.0
+
+
+def remote_class(in_ray: type) -> Any:
+    """The factory of such actors."""
+    return ray.remote(in_ray)
 
 
 class RayActors:
@@ -66,10 +85,19 @@ class RayActors:
         config = given.public if isinstance(given, SealedConfig) else given
         options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
         if role == "shard":
-            return remote_class(Shard).options(**options).remote(given, index)
+            return remote_class(ShardInRay).options(**options).remote(given, index)
         if role == "scheduler":
-            return remote_class(Scheduler).options(**options).remote(given, index)
-        return remote_class(Edge).options(**options).remote(given, index, config.port)
+            return remote_class(SchedulerInRay).options(**options).remote(given, index)
+        return remote_class(EdgeInRay).options(**options).remote(given, index, config.port)
+
+    async def draining_nodes(self) -> dict[str, int]:
+        """Ids of the nodes that are to go, and by when, in milliseconds since the epoch; 0: no deadline.
+
+        Asked in a thread: Ray's client blocks. Ray places no actor on such a node. Raises RayError.
+        """
+        gcs = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
+        found: dict[Any, int] = await asyncio.to_thread(gcs.get_draining_nodes, timeout=_GCS_TIMEOUT_S)
+        return {node.hex(): deadline_ms for node, deadline_ms in found.items()}
 
     def kill(self, handle: Any, *, restart: bool) -> None:
         """End the actor's process; with `restart` Ray starts the next one."""

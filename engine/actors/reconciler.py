@@ -1,6 +1,6 @@
-"""Brings the engine to the numbers of actors that are wanted, while it serves.
+"""Brings the engine to the numbers of actors that are wanted, and replaces processes that are to go, while it serves.
 
-Three tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
+Four tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
 There is no other plan, so nothing is to be undone or resumed.
 
     who owns what
@@ -16,12 +16,22 @@ There is no other plan, so nothing is to be undone or resumed.
     edges, growing          create
     edges, shrinking        the clients are handed over -> end
 
+An actor whose process is to be replaced (`engine.actors.replacements`) stays in the map, and Ray starts its next process:
+
+    shard                   sets of slots move away -> everybody has read the map -> drain -> end the process -> its share moves to the next
+    scheduler               drain -> end the process. Its timers wait for the next one, and edges keep their requests
+    edge                    the clients are handed over, to edges that serve; it ends its process
+    controller              ends its process, when all others are replaced
+
+Where nobody else could take slots or clients, one actor more is created until it is done.
+
 Crash points. The controller dies:
     before the wanted numbers are stored    nobody was promised anything
     after a create                          the successor finds the actor by its name
     in the middle of a set of slots         the source goes on, or takes them back by itself; the map says how it ended
     between two sets                        the next plan is what is left of this one (`engine.core.controller.slot_moves`)
     before an actor is ended                it is above every number: the successor ends it. An edge may have served anew meanwhile
+    before a process is replaced            it is the process that is to go: the successor empties it and ends it
 A shard, source or target, dies: Ray starts it again, it reads the map, and its slots are not part of a step until it serves. The wanted
 numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
 compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
@@ -42,9 +52,10 @@ from ray.exceptions import RayError
 from redis.asyncio import Redis
 
 from engine.actors.actor_process import RETRY_S, ProcessContext
-from engine.actors.fleet import ActorKey, Fleet
+from engine.actors.fleet import ROLES, ActorKey, Fleet
+from engine.actors.replacements import Replacements, name_of
 from engine.config import Config
-from engine.core.controller.slot_moves import Move, even_moves, load_moves, next_sets, slots_in
+from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import SLOTS, SlotMap
 from engine.errors import StorageUnavailable
@@ -89,6 +100,7 @@ class Reconciler:
     """See the module's docstring.
 
     Args:
+        replacements: the processes that are to go.
         prove: the proof for a call of this method.
         wanted: what was wanted last.
         epoch: of the controller.
@@ -99,6 +111,7 @@ class Reconciler:
         config: Config,
         client: Redis,
         fleet: Fleet,
+        replacements: Replacements,
         context: ProcessContext,
         prove: Callable[[str], bytes],
         wanted: WantedNumbers,
@@ -108,6 +121,8 @@ class Reconciler:
         self._config = config
         self._client = client
         self._fleet = fleet
+        self._replacements = replacements
+        self._end_process = context.end_process
         self._now_ms = context.monotonic_ms
         self._prove = prove
         self._epoch = epoch
@@ -118,7 +133,7 @@ class Reconciler:
         self._under_way: dict[int, Move] = {}  # by source
         self._set_size = _SET_FIRST
         self._by_load: list[Move] | None = None  # of the rebalancing that is under way
-        self._wake = {role: asyncio.Event() for role in ("shard", "scheduler", "edge")}
+        self._wake = {role: asyncio.Event() for role in (*ROLES, "controller")}
         self._writing = asyncio.Lock()
 
     async def want(self, **changes: Any) -> None:
@@ -139,14 +154,20 @@ class Reconciler:
         return (
             slots is not None
             and (slots.shards, slots.schedulers) == (wanted.shards, wanted.schedulers)
+            and set(range(slots.shards)) <= set(slots.owners)
             and not (wanted.sharing or self._left or self._under_way or fleet.leaving or fleet.joining)
             and all(len(fleet.keys(role)) == getattr(wanted, f"{role}s") for role in ("shard", "scheduler", "edge"))
+            and not (wanted.replacing or self._replacements.on_draining_nodes())
+            and self._replacements.waiting_ms() is None
         )
 
     @property
     def in_a_hurry(self) -> bool:
         """Whether an actor is about to become ready."""
-        return any(self._now_ms() - since_ms < _CLOSE_ROUNDS_MS for since_ms in self._fleet.joining.values())
+        waiting_ms = self._replacements.waiting_ms()
+        return (waiting_ms is not None and waiting_ms < _CLOSE_ROUNDS_MS) or any(
+            self._now_ms() - since_ms < _CLOSE_ROUNDS_MS for since_ms in self._fleet.joining.values()
+        )
 
     def status(self) -> dict[str, Any]:
         """For the status of the engine."""
@@ -168,12 +189,19 @@ class Reconciler:
             ],
             "joining": [f"{role}-{index}" for role, index in sorted(fleet.joining)],
             "leaving": [f"{role}-{index}" for role, index in sorted(fleet.leaving)],
+            "upgrading": self._replacements.left(wanted),
+            "draining": [name_of(key) for key in self._replacements.on_draining_nodes()],
         }
 
     async def run(self) -> None:
         """Runs until cancelled. Raises Fenced: another controller has taken control."""
         async with asyncio.TaskGroup() as tasks:
-            for role, step in (("shard", self._step_shards), ("scheduler", self._step_schedulers), ("edge", self._step_edges)):
+            for role, step in (
+                ("shard", self._step_shards),
+                ("scheduler", self._step_schedulers),
+                ("edge", self._step_edges),
+                ("controller", self._step_controller),
+            ):
                 tasks.create_task(self._repeat(step, self._wake[role]))
 
     async def _repeat(self, step: Callable[[], Awaitable[float]], wake: asyncio.Event) -> None:
@@ -194,24 +222,31 @@ class Reconciler:
 
     async def _step_shards(self) -> float:
         slots, wanted = await self._read(), self.wanted
-        self._add("shard", slots.shards, wanted.shards)
-        if wanted.shards > slots.shards:
-            joined = self._ready_after(slots.shards, wanted.shards)
+        going = self._replacements.turn("shard", wanted)
+        count = self._count(wanted.shards, going)
+        self._add("shard", slots.shards, count)
+        if count > slots.shards:
+            joined = self._ready_after(slots.shards, count)
             if joined > slots.shards:
                 log.info("%d shards are ready", joined - slots.shards)
                 await self._swap(slots, shards=joined)
                 return 0
-        kept = min(slots.shards, wanted.shards)
-        moves = await self._moves(slots, kept)
+        kept = min(slots.shards, count)
+        moves = self._moves_away(slots, kept, going) if going else await self._moves(slots, kept)
         self._left = slots_in(moves)
         if moves:
             return 0 if await self._move(moves) else _BUSY_S
-        if slots.shards > kept:
+        if empty := [key for key in going if key[1] not in set(slots.owners)]:
+            if self.wanted.sharing != "even":
+                await self._reached(self.wanted, sharing="even")  # so that they get their share again
+            await self._replace(empty, slots.version)
+            return _BUSY_S
+        if slots.shards > kept > max(slots.owners):
             log.info("the slots of %d shards have moved away", slots.shards - kept)
             slots = await self._swap(slots, shards=kept)
-        if wanted.sharing and kept == wanted.shards:
+        if wanted.sharing and kept == wanted.shards and not (going or self._upgrading_shards()):
             await self._shared(wanted)
-        await self._end_surplus("shard", slots, slots.shards)
+        await self._end_surplus("shard", slots, max(slots.shards, count))
         return _POLL_S if self.settled else _BUSY_S
 
     def _ready_after(self, count: int, wanted: int) -> int:
@@ -220,6 +255,12 @@ class Reconciler:
         while ready < wanted and self._fleet.serves(("shard", ready)):
             ready += 1
         return ready if ready == wanted or self._now_ms() - self._wanted_ms > _JOIN_MS else count
+
+    def _moves_away(self, slots: SlotMap, kept: int, going: Sequence[ActorKey]) -> Sequence[Move]:
+        """What is still to be moved from shards that are to go; into all others that serve, of these the emptiest first."""
+        sources = {shard for _, shard in going} | set(range(kept, slots.shards))
+        homes = [shard for shard in range(kept) if shard not in sources and self._fleet.serves(("shard", shard))]
+        return away_moves(slots, sorted(sources), homes)
 
     async def _moves(self, slots: SlotMap, kept: int) -> Sequence[Move]:
         """What is still to be moved."""
@@ -230,9 +271,14 @@ class Reconciler:
             return [Move(move.source, move.target, left) for move, left in still if left]
         held = set(slots.owners)
         leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
-        if leaving or empty or (self.wanted.sharing == "even" and kept == self.wanted.shards):
+        even = empty or (self.wanted.sharing == "even" and kept == self.wanted.shards)
+        if leaving or (even and not self._upgrading_shards()):
             return even_moves(slots, kept)
         return []
+
+    def _upgrading_shards(self) -> bool:
+        """Whether shards are still to be replaced: then those that were wait for the slots of the next ones."""
+        return any(name.startswith("shard-") for name in self._replacements.left(self.wanted))
 
     async def _loads(self) -> Mapping[int, float]:
         """Of every slot."""
@@ -272,12 +318,16 @@ class Reconciler:
 
     async def _shared(self, wanted: WantedNumbers) -> None:
         """The slots are shared as it was wanted."""
+        await self._reached(wanted, sharing="")
+        self._by_load = None
+
+    async def _reached(self, wanted: WantedNumbers, **changes: Any) -> None:
+        """Store that this part of what was wanted is done, unless something else is wanted by now."""
         async with self._writing:
-            if self.wanted is not wanted:
-                return
-            reached = msgspec.structs.replace(wanted, sharing="")
-            await write_wanted(self._client, reached, self._epoch)
-            self.wanted, self._by_load = reached, None
+            if self.wanted is wanted:
+                reached = msgspec.structs.replace(wanted, **changes)
+                await write_wanted(self._client, reached, self._epoch)
+                self.wanted = reached
 
     # -- schedulers ---------------------------------------------------------------------------------------------------
 
@@ -290,6 +340,7 @@ class Reconciler:
             slots = await self._swap(slots, schedulers=wanted)
             await self._follow(max(before, wanted), slots.version)
         await self._end_surplus("scheduler", slots, slots.schedulers)
+        await self._replace(self._replacements.turn("scheduler", self.wanted), slots.version)
         return _POLL_S if self.settled else _BUSY_S
 
     async def _follow(self, count: int, version: int) -> None:
@@ -302,8 +353,15 @@ class Reconciler:
     # -- edges --------------------------------------------------------------------------------------------------------
 
     async def _step_edges(self) -> float:
-        fleet, wanted = self._fleet, self.wanted.edges
+        fleet, going = self._fleet, self._replacements.turn("edge", self.wanted)
+        wanted = self._count(self.wanted.edges, going)
         self._add("edge", 0, wanted)
+        for key in going:
+            others = (other for other in fleet.keys("edge") if other not in going)
+            if fleet.serves(key) and any(map(fleet.serves, others)):
+                log.info("edge %d hands its clients over, and starts anew", key[1])
+                await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
+                self._replacements.told(key)
         surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
         if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)):
             fleet.leaving.update(surplus)
@@ -323,7 +381,34 @@ class Reconciler:
         log.info("edge %d has left", key[1])
         self._fleet.end(key)
 
+    # -- the controller -----------------------------------------------------------------------------------------------
+
+    async def _step_controller(self) -> float:
+        wanted = self.wanted
+        if self._replacements.turn_of_self(wanted):
+            log.info("the controller ends, and Ray starts the next one")
+            self._end_process()
+        elif wanted.replacing and not self._replacements.left(wanted) and self._fleet.ready():
+            await self._reached(wanted, replacing={})
+        return _POLL_S
+
     # -- of every role ------------------------------------------------------------------------------------------------
+
+    def _count(self, wanted: int, going: Sequence[ActorKey]) -> int:
+        """How many actors of a role there are to be now: one more while all that are wanted are to go."""
+        return wanted + (sum(index < wanted for _, index in going) == wanted)
+
+    async def _replace(self, going: Sequence[ActorKey], version: int) -> None:
+        """End the processes of these actors, which are empty by this slot map. Ray starts the next ones."""
+        going = [key for key in going if self._fleet.serves(key)]
+        if not going:
+            return
+        await self._followed(version)
+        await asyncio.gather(*map(self._drain, going))
+        for key in going:
+            log.info("%s %d ends, and starts anew", *key)
+            self._replacements.told(key)
+            self._fleet.replace(key)
 
     def _add(self, role: str, have: int, wanted: int) -> None:
         """Look after all that there are, and create those that are missing."""

@@ -283,7 +283,7 @@ class _Run:
         """Create the controller, which creates the other actors; one that runs already keeps its configuration."""
         import ray
 
-        from engine.actors.controller import CONTROLLER, Controller
+        from engine.actors.controller import CONTROLLER, ControllerInRay
         from engine.actors.ray_actors import actor_options, remote_class
 
         self._key = await self._engine_key()
@@ -291,7 +291,7 @@ class _Run:
         await self._refuse_used_port()
         self._lives_on = bool(self._config.address)
         sealed = seal(self._config, self._key)
-        controller: Any = remote_class(Controller).options(**options).remote(sealed, engine=self._name())
+        controller: Any = remote_class(ControllerInRay).options(**options).remote(sealed, engine=self._name())
         try:
             running = (await controller.unlock.remote(self._key)).opened(self._key)
             self._controller = controller  # it is this engine's, and ends with it

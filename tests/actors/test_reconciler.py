@@ -337,3 +337,127 @@ async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_un
     assert books["accepted"] > 0
     assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
     assert books["refused"] == 0, "publishers notice nothing but the edges that leave"
+
+
+# -- Replacing processes. ----------------------------------------------------------------------------------------------
+def processes(world: World) -> dict[tuple[str, int], int]:
+    return {key: actor.pid for key, actor in world.actors.actors.items()}
+
+
+async def all_ready(world: World) -> None:
+    await world.settled()
+    while not (await world.controller.status())["ready"]:
+        await asyncio.sleep(0.01)
+
+
+async def upgraded(world: World) -> dict[str, Any]:
+    """The status once an upgrade is done; the controller that it ends is started again, as by Ray."""
+    await world.when(lambda _: bool(world.ended))
+    await world.crash()
+    await world.start()
+    return await world.settled()
+
+
+async def test_an_upgrade_replaces_every_process_and_no_shard_ends_before_its_slots_have_moved(world: World) -> None:
+    controller = await world.start(shards=3, schedulers=2, edges=2)
+    await all_ready(world)
+    before = processes(world)
+    status = await controller.upgrade(by="olga")
+    assert (len(status["upgrading"]), status["by"], status["settled"]) == (8, "olga", False)
+    status = await upgraded(world)
+    after = processes(world)
+    assert after.keys() == before.keys(), "and the numbers are what they were"
+    assert all(after[key] != before[key] for key in before)
+    assert (status["upgrading"], (await read_wanted(world.redis)).replacing) == ([], {})  # type: ignore[union-attr]
+    counts = Counter((await world.slots()).owners)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert len(world.actors.moved) < 1.7 * SLOTS, "a shard that is emptied fills the one that was"
+    assert [role for role, _ in world.actors.replaced] == ["shard"] * 3 + ["scheduler"] * 2 + ["edge"] * 2
+
+
+async def test_an_upgrade_of_one_actor_of_each_role_has_a_second_shard_and_edge_meanwhile(world: World) -> None:
+    controller = await world.start(shards=1)
+    await all_ready(world)
+    before = processes(world)
+    await controller.upgrade()
+    await upgraded(world)
+    after = processes(world)
+    assert after.keys() == before.keys()
+    assert all(after[key] != before[key] for key in before)
+    assert {slot for slot, _, target in world.actors.moved if target == 1} == set(range(SLOTS))
+    assert set((await world.slots()).owners) == {0}
+    assert set(world.actors.ended) == {("shard", 1), ("edge", 1)}
+
+
+async def test_an_upgrade_waits_until_the_last_process_that_it_started_serves(world: World) -> None:
+    controller = await world.start(shards=3)
+    await all_ready(world)
+    world.actors.born_ready = False
+    before = processes(world)
+    await controller.upgrade()
+    await world.when(lambda scaling: "shard-0" not in scaling["upgrading"])
+    seen = len(world.actors.actors["shard", 1].calls)
+    while len(world.actors.actors["shard", 1].calls) < seen + 10:
+        await asyncio.sleep(0.01)
+    assert sum(pid != before[key] for key, pid in processes(world).items()) == 1
+    assert not any(source != 0 for _, source, _ in world.actors.moved)
+    world.actors.born_ready = True
+    world.actors.actors["shard", 0].ready = True
+    await upgraded(world)
+
+
+async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_dies(world: World) -> None:
+    controller = await world.start(shards=3)
+    await all_ready(world)
+    await controller.upgrade()
+    await world.when(lambda scaling: "shard-0" not in scaling["upgrading"])
+    await world.crash()
+    done = processes(world)["shard", 0]
+    await world.start(shards=3)
+    status = await world.settled()
+    assert not status["upgrading"]
+    assert processes(world)["shard", 0] == done, "what was replaced stays"
+    assert not world.ended, "the controller is another process already"
+
+
+async def test_a_node_that_is_to_go_is_emptied_at_once_and_what_was_on_it_starts_elsewhere(world: World) -> None:
+    await world.start(shards=4, schedulers=2, edges=2)
+    await all_ready(world)
+    for role, index in (("shard", 0), ("shard", 1), ("scheduler", 1), ("edge", 1)):
+        world.actors.actors[role, index].node = "spot"
+    before = processes(world)
+    world.actors.draining = {"spot": 0}
+    await world.when(lambda scaling: bool(scaling["draining"]))
+    await world.settled()
+    after = processes(world)
+    changed = {key for key in before if after[key] != before[key]}
+    assert changed == {("shard", 0), ("shard", 1), ("scheduler", 1), ("edge", 1)}
+    assert all(actor.node == "here" for actor in world.actors.actors.values())
+    assert Counter((await world.slots()).owners) == dict.fromkeys(range(4), SLOTS // 4)
+
+
+async def test_a_shard_without_another_node_to_start_on_has_left_its_slots_to_the_others(world: World) -> None:
+    await world.start(shards=2)
+    await all_ready(world)
+    world.actors.actors["shard", 1].node = "spot"
+    world.actors.full = True  # no process starts anywhere
+    world.actors.draining = {"spot": 0}
+    await world.when(lambda _: ("shard", 1) in world.actors.replaced)
+    assert set((await world.slots()).owners) == {0}
+    world.actors.full = False
+    world.actors.actors["shard", 1].begin()
+    await world.settled()
+    assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
+
+
+async def test_the_numbers_may_change_during_an_upgrade(world: World) -> None:
+    controller = await world.start(shards=3, edges=2)
+    await all_ready(world)
+    before = processes(world)
+    await controller.upgrade()
+    await world.when(lambda scaling: "shard-0" not in scaling["upgrading"])
+    await controller.scale(shards=2, edges=1)
+    await upgraded(world)
+    after = processes(world)
+    assert after.keys() == before.keys() - {("shard", 2), ("edge", 1)}
+    assert all(after[key] != before[key] for key in after)

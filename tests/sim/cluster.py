@@ -127,6 +127,9 @@ class Actors(RayActors):
             self._cluster.control.request(self._process, self._cluster.add_scheduler, name)
         return self._cluster.network.handle(name)
 
+    async def draining_nodes(self) -> dict[str, int]:
+        return {}
+
     def kill(self, handle: Handle, *, restart: bool) -> None:
         if restart:
             self._cluster.on_kill(self._process, handle.name)

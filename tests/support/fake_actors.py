@@ -31,11 +31,18 @@ class FakeActor:
         self.silent = False
         self.ready = True
         self.calls: list[tuple[Any, ...]] = []
-        self.pid = cloud.next_pid()
         self.loads: dict[int, float] = {}
         self.busy = False
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
+        self.begin()
+
+    def begin(self) -> None:
+        """Another process begins."""
+        self.pid, self.silent = self._cloud.next_pid(), False
+        self.node = "there" if "here" in self._cloud.draining else "here"
+        if not self._cloud.born_ready:
+            self.ready = False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -51,14 +58,14 @@ class FakeActor:
 
     async def _stats(self) -> dict[str, Any]:
         role, index = self.key
-        vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node": "here"}
+        vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node_id": self.node}
         vitals["cpu_s"] = time.monotonic() if self.busy else 0.0
         version = (await require_slot_map(self._cloud.client)).version
         return {**vitals, "ready": self.ready, "slots_version": version}
 
     async def _hand_over(self, *arguments: Any) -> int:
         if self.key[0] == "edge":
-            self.pid = self._cloud.next_pid()  # it has ended, and Ray starts the next one
+            self._cloud.restart(self)  # it has ended, and Ray starts the next one
             return 0
         slots, to, _ = arguments
         self.before_hand_over()
@@ -101,6 +108,9 @@ class FakeActors(RayActors):
         actors: those there are.
         moved: (slot, from, to), in order.
         born_ready: what new actors say.
+        draining: nodes that are to go, and their deadlines. Processes start on node `here`, once it is to go on `there`.
+        replaced: actors whose process ended and was to start anew, in order.
+        full: no node has room for a process.
     """
 
     def __init__(self, client: Redis) -> None:
@@ -109,6 +119,9 @@ class FakeActors(RayActors):
         self.ended: list[ActorKey] = []
         self.moved: list[tuple[int, int, int]] = []
         self.born_ready = True
+        self.draining: dict[str, int] = {}
+        self.replaced: list[ActorKey] = []
+        self.full = False
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -119,14 +132,16 @@ class FakeActors(RayActors):
         return {f"{role}-{index}" for role, index in self.actors}
 
     def create(self, _given: Any, role: str, index: int) -> FakeActor:
-        actor = self.actors.setdefault((role, index), FakeActor(self, (role, index)))
-        if not self.born_ready and len(actor.calls) == 0:
-            actor.ready = False
-        return actor
+        return self.actors.setdefault((role, index), FakeActor(self, (role, index)))
+
+    async def draining_nodes(self) -> dict[str, int]:
+        return self.draining
 
     def kill(self, handle: FakeActor, *, restart: bool) -> None:
         if restart:
-            handle.pid, handle.silent = self.next_pid(), False
+            if handle.key[0] == "shard":
+                assert handle.calls[-1][0] in ("drain", "stats"), "it has written what it has"
+            self.restart(handle)
         else:
             self.ended.append(handle.key)
             self.actors.pop(handle.key)
@@ -134,6 +149,14 @@ class FakeActors(RayActors):
     def of(self, role: str) -> list[int]:
         """Indexes of the actors there are."""
         return sorted(index for found, index in self.actors if found == role)
+
+    def restart(self, actor: FakeActor) -> None:
+        """Ray starts its next process; with `full` it waits for a node with room."""
+        self.replaced.append(actor.key)
+        if self.full:
+            actor.silent = True
+        else:
+            actor.begin()
 
     def fail(self) -> None:
         """Raise what a call raises whose actor dies."""

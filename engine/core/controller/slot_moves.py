@@ -1,11 +1,13 @@
 """Which slots move from which shard to which, so that all shards have their share of them.
 
-Two plans, both of the fewest slots that reach their aim:
+Plans, each of the fewest slots that reach its aim:
 
 `even_moves` is for another number of shards. Afterwards the numbers of slots differ by at most one; growing from n shards to n + 1 moves
 one slot of n + 1, all of them to the new shard, and shrinking moves what the removed shards have. `load_moves` is for shards of different
 load: it moves a slot from the busiest shard to the idlest, again and again, as the greedy rule for multiprocessor scheduling does
 (Graham 1969), and takes the slot whose load is nearest to half of the difference.
+
+`away_moves` empties shards that are to be replaced, into the shards that have the fewest slots.
 
 Nothing remembers a plan. It is computed again from the slot map before each step, and what is left of it comes out: a step of an
 `even_moves` plan makes the next plan smaller by just its slots.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from heapq import heapify, heapreplace
 from typing import Final
 
 from msgspec import Struct
@@ -58,6 +61,20 @@ def even_moves(slot_map: SlotMap, shards: int) -> list[Move]:
         for _ in range(shares[target] - len(held[target])):
             _, slot = surplus.pop()
             owners[slot] = target
+    return _difference(slot_map.owners, owners)
+
+
+def away_moves(slot_map: SlotMap, sources: Iterable[int], homes: Iterable[int]) -> list[Move]:
+    """The moves after which the sources have no slots. Each slot goes to the shard of `homes` that has the fewest then."""
+    held = _held(slot_map)
+    counts = [(len(held[home]), home) for home in homes]
+    heapify(counts)
+    owners = list(slot_map.owners)
+    if counts:
+        for source in sources:
+            for slot in held[source]:
+                count, owners[slot] = counts[0]
+                heapreplace(counts, (count + 1, owners[slot]))
     return _difference(slot_map.owners, owners)
 
 

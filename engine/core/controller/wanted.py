@@ -1,10 +1,11 @@
-"""How many actors of each role an engine is to have, and whether its shards are to share the slots anew."""
+"""What an engine is to be brought to: numbers of actors, slots shared anew, processes replaced."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 Sharing = Literal["", "even", "load"]
 """How slots are moved: not; until all shards have as many; until all are as busy."""
@@ -17,6 +18,8 @@ class WantedNumbers(Struct, frozen=True):
         sharing: what moving slots is still to reach; "" once it is reached.
         by: who wanted it.
         at_ms: when, wall clock.
+        replacing: of an upgrade: when the process started, by its own clock, that is to be replaced, by the name of its actor. An actor
+            whose process started at another time has been replaced. Empty once all have.
     """
 
     shards: int
@@ -25,3 +28,4 @@ class WantedNumbers(Struct, frozen=True):
     sharing: Sharing = ""
     by: str = ""
     at_ms: int = 0
+    replacing: Mapping[str, int] = field(default_factory=dict)
