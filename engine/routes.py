@@ -106,6 +106,7 @@ class EdgeServices(Struct, frozen=True):
         dead_letters: those in storage.
         scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator; `scaling` of the status.
         rebalance: lets it move slots by load, for this operator; likewise.
+        upgrade: lets it replace every process, for this operator; likewise.
     """
 
     gateway: Gateway
@@ -121,6 +122,7 @@ class EdgeServices(Struct, frozen=True):
     dead_letters: LetterStore
     scale: Scale
     rebalance: Rebalance
+    upgrade: Rebalance
 
 
 def app(services: EdgeServices) -> Starlette:
@@ -154,6 +156,7 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/edges/{edge}/drain", POST=api.drain),
         _route("/v1/scale", POST=api.scale),
         _route("/v1/rebalance", POST=api.rebalance),
+        _route("/v1/upgrade", POST=api.upgrade),
         _route("/healthz", GET=api.healthz),
         _route("/readyz", GET=api.readyz),
         _route("/metrics", GET=api.metrics),
@@ -462,6 +465,11 @@ class _Api:
         """`POST /v1/rebalance`."""
         principal = self.authenticate(request, tokens.OPERATOR)
         return _json(await self._services.rebalance(principal.user), 202)
+
+    async def upgrade(self, request: Request) -> Response:
+        """`POST /v1/upgrade`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.upgrade(principal.user), 202)
 
     async def healthz(self, _request: Request) -> Response:
         """`GET /healthz`: this process is up."""

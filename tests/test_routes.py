@@ -345,6 +345,14 @@ async def test_scaling_is_for_operators_and_says_what_is_allowed() -> None:
     assert len(world.scaled) == 2
 
 
+async def test_upgrading_is_for_operators() -> None:
+    async with edge_world() as world, world.http(user="olga", scopes="operator") as client:
+        answer = await client.post("/v1/upgrade")
+        assert (answer.status_code, answer.json(), world.upgrades) == (202, {"settled": False}, ["olga"])
+        async with world.http(scopes="admin") as other:
+            problem(await other.post("/v1/upgrade"), 403)
+
+
 async def test_metrics_and_the_description_are_served() -> None:
     async with edge_world() as world, world.http() as client:
         await world.publish()

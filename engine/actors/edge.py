@@ -247,6 +247,7 @@ class Edge(Process):
                 DeadLetterStream(self._redis, self._config),
                 self._scale,
                 self._rebalance,
+                self._upgrade,
             )
         )
 
@@ -303,6 +304,10 @@ class Edge(Process):
 
     async def _rebalance(self, by: str) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = await self._ask("rebalance", by)
+        return answer
+
+    async def _upgrade(self, by: str) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await self._ask("upgrade", by)
         return answer
 
     async def _ask(self, method: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The commands of an operator: `engine up`, `status`, `config`, `scale`, `rebalance`, `drain` and `down`.
+"""The commands of an operator: `engine up`, `status`, `config`, `scale`, `rebalance`, `upgrade`, `drain` and `down`.
 
 `up` runs the engine in its own process (`engine.cli.up`); the others find a running one by the state file in the data directory.
 """
@@ -46,7 +46,7 @@ GivenToken = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (up, status, config, scale, rebalance, drain, down):
+    for command in (up, status, config, scale, rebalance, upgrade, drain, down):
         app.command()(command)
 
 
@@ -179,6 +179,19 @@ def rebalance(data_dir: DataDir = None) -> None:
 
     config = load({"data_dir": data_dir})
     follow(config, request(data_dir, "/v1/rebalance", None), Console())
+
+
+def upgrade(data_dir: DataDir = None) -> None:
+    """Replace every process by one that runs the code that is on its node by now, while the engine serves; shows the progress.
+
+    Install the new version on all nodes first. Ctrl-C ends the display only.
+
+    [dim]pip install --upgrade ray-notification-engine && engine upgrade[/dim]
+    """
+    from engine.cli.scaling_progress import follow_upgrade, request
+
+    config = load({"data_dir": data_dir})
+    follow_upgrade(config, request(data_dir, "/v1/upgrade", None), Console())
 
 
 def drain(

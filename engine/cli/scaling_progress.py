@@ -1,4 +1,4 @@
-"""`engine scale` and `engine rebalance`: the request, and a display of how far the engine is from what is wanted."""
+"""`engine scale`, `engine rebalance` and `engine upgrade`: the request, and a display of how far the engine is from what is wanted."""
 
 from __future__ import annotations
 
@@ -48,6 +48,22 @@ def follow(config: Config, begun: dict[str, Any], console: Console) -> None:
             done += scaling["slots_moved"] - before if scaling["slots_moved"] >= before else scaling["slots_moved"]
     have = ", ".join(f"{number} {role if number > 1 else role.removesuffix('s')}" for role, number in scaling["have"].items())
     console.print(f"{have}; {done} slots moved in {time.monotonic() - began:.1f} s", highlight=False)
+
+
+def follow_upgrade(config: Config, begun: dict[str, Any], console: Console) -> None:
+    """Show which processes are replaced, until all are. Raises EngineError when the engine is away.
+
+    Args:
+        begun: what `request` returned.
+    """
+    began, scaling, total = time.monotonic(), begun, len(begun["upgrading"])
+    with progress_bar() as bar:
+        task = bar.add_task("waiting", total=total)
+        while not (scaling["settled"] and scaling["wanted_at_ms"] >= begun["wanted_at_ms"]):
+            bar.update(task, description=state_of(scaling), completed=total - len(scaling["upgrading"]))
+            time.sleep(_POLL_S)
+            scaling = _status(config)
+    console.print(f"{total} processes replaced in {time.monotonic() - began:.1f} s", highlight=False)
 
 
 def _status(config: Config) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def scaling_lines(scaling: dict[str, Any]) -> list[str]:
     lines = []
     if scaling and not scaling.get("settled", True):
         wanted = ", ".join(f"{number} {role}" for role, number in scaling["wanted"].items())
-        lines.append(f"[yellow]scaling to {wanted}[/], wanted by {escape(scaling['by'] or 'the settings')}: {escape(state_of(scaling))}")
+        lines.append(f"[yellow]changing to {wanted}[/], wanted by {escape(scaling['by'] or 'the settings')}: {escape(state_of(scaling))}")
     if scaling.get("autoscale", "off") != "off":
         lines.append(f"autoscaler: {scaling['autoscale']}")
     for decision in (scaling.get("decisions") or [])[:_DECISIONS_SHOWN]:
@@ -91,6 +91,10 @@ def state_of(scaling: dict[str, Any]) -> str:
         parts.append(f"{left} slots to move" + (f", {routes[0]}" if len(routes) == 1 else ""))
     if waiting:
         parts.append(f"waiting for {', '.join(waiting)}")
+    if upgrading := scaling.get("upgrading"):
+        parts.append(f"upgrading {upgrading[0]}, {len(upgrading)} to go")
+    if draining := scaling.get("draining"):
+        parts.append(f"emptying the node of {', '.join(draining)}")
     if leaving:
         parts.append(f"{', '.join(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")
     return "; ".join(parts) or ("settled" if scaling.get("settled") else "changing the slot map")

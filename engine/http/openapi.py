@@ -461,6 +461,16 @@ def _operating() -> Part:
                 scope="operator",
             ),
         },
+        "/v1/upgrade": {
+            "post": _operation(
+                "upgrade",
+                "operating",
+                "Replace every process by one that runs the code of its node then, one after another.",
+                {202: ("Stored, and begun.", _json("Scaling"))},
+                (429, 503),
+                scope="operator",
+            ),
+        },
         "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
         "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
         "/metrics": {

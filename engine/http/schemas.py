@@ -613,6 +613,8 @@ def _scaling() -> Schema:
         moves={"type": "array", "items": {"type": "object"}},
         joining=names,
         leaving=names,
+        upgrading={**names, "title": "actors whose processes an upgrade has still to replace"},
+        draining={**names, "title": "actors on nodes that are to go"},
         autoscale={"enum": ["off", "dry run", "on"]},
         decisions={"type": "array", "items": {"type": "object"}, "title": "of the autoscaler, the last first"},
     )

@@ -465,6 +465,7 @@ class EdgeWorld:
         self.ready: dict[str, bool] = {"storage": True, "shard-0": True}
         self.drains: dict[int, tuple[str, int]] = {}  # by edge: why it is refused, its connections
         self.scaled: list[tuple[dict[str, int], str]] = []  # numbers and who wanted them; none for a rebalancing
+        self.upgrades: list[str] = []  # who wanted them
         self.status: dict[str, Any] = {"version": "test", "edges": [{"index": index} for index in range(config.edges)]}
         self.gateway = Gateway(
             config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
@@ -495,6 +496,10 @@ class EdgeWorld:
     async def rebalance(self, by: str) -> Mapping[str, Any]:
         return await self.scale({}, by)
 
+    async def upgrade(self, by: str) -> Mapping[str, Any]:
+        self.upgrades.append(by)
+        return {"settled": False}
+
     def services(self, status: Status, ready: Ready) -> EdgeServices:
         return EdgeServices(
             self.gateway,
@@ -510,6 +515,7 @@ class EdgeWorld:
             self.dead_letters,
             self.scale,
             self.rebalance,
+            self.upgrade,
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
