@@ -5,6 +5,8 @@ To use an engine, import:
     from engine import Client, Publisher          # asyncio
     from engine import SyncClient, SyncPublisher  # threads
 
+To run one from a program, call `engine.run`; in tasks and actors of its Ray cluster see `engine.ray`.
+
 To read its code, start with `engine.core`, which is pure and has every decision; `engine.store`, `engine.actors` and `engine.routes` do
 the I/O around it.
 """
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client import Client, Message, Publisher, Result, SyncClient, SyncPublisher
+    from engine.config import Config
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Message", "Publisher", "Result", "SyncClient", "SyncPublisher", "__version__"]
+__all__ = ["Client", "Message", "Publisher", "Result", "SyncClient", "SyncPublisher", "__version__", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,3 +31,21 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def run(config: Config | None = None) -> int:
+    """Run an engine until SIGINT or SIGTERM, as `engine up` does; returns its exit code. To be called from the main thread.
+
+    Args:
+        config: all settings, `Config(address="auto", edges=2)`; those left out have their defaults. None: from `engine.toml` and the
+            environment, as `engine up` takes them.
+
+    Raises:
+        EngineError: it cannot start; the message says what to do.
+    """
+    from rich.console import Console
+
+    from engine.cli.settings import checked, load
+    from engine.cli.up import up
+
+    return up(load() if config is None else checked(config), Console())

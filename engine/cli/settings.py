@@ -199,12 +199,25 @@ def load_with_sources(
     given |= _from_environment(os.environ if env is None else env)
     given |= _from_options(options or {})
     values = {name: _converted(name, value, source) for name, (value, source) in given.items()}
+    return Loaded(_complete(values), {name: source for name, (_, source) in given.items()})
+
+
+def checked(config: Config) -> Config:
+    """A configuration that a program made, as `load` would have it: its types checked, its paths absolute.
+
+    Raises:
+        ConfigError: a value is not allowed. One line.
+    """
+    return _complete({name: _converted(name, getattr(config, name), "") for name in FIELDS})
+
+
+def _complete(values: dict[str, Any]) -> Config:
     for name in _FILES:
         if values.get(name):
             values[name] = os.path.abspath(values[name])  # the actors' processes have another working directory
     config = Config(**values)
     check(config)
-    return Loaded(config, {name: source for name, (_, source) in given.items()})
+    return config
 
 
 def variable(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, load, load_with_sources, unit, variable
+from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, unit, variable
 from engine.config import FIELDS, Config
 from engine.errors import ConfigError
 
@@ -169,3 +169,13 @@ def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:
 
 def test_a_secret_of_the_wrong_type_is_not_repeated_in_the_answer(tmp_path: Path) -> None:
     assert "4711" not in reason(tmp_path, "[auth]\njwt_secret = 4711\n")
+
+
+def test_a_configuration_that_a_program_made_is_checked_as_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = checked(Config(redis_url="redis://:word@host", rules_path="rules.toml", ray_publish=("default",)))
+    assert (made.redis_url, made.rules_path, made.ray_publish) == ("redis://:word@host", str(tmp_path / "rules.toml"), ("default",))
+    assert "word" not in repr(made)
+    for wrong in ({"port": 70_000}, {"edges": "two"}, {"ray_publish": ("no:tenant",)}, {"ttl_s_default": 1 << 40}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            checked(Config(**wrong))  # type: ignore[arg-type]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from engine.store.embedded_redis import dying_with_parent
 from tests.support.hosts import CHECKOUT
 from tests.support.missing_programs import missing
-from tests.support.running_engine import RunningEngine
+from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -48,3 +54,23 @@ def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: R
     lines = [line for line in output_of(engine, "ray_serve.py") if line.startswith("render.")]
     assert lines[-1].startswith("render.done ")
     assert "'pct': 100}" in lines[-2]
+
+
+RUN = """
+import sys, engine
+from engine.config import Config
+raise SystemExit(engine.run(Config(port=0, shards=1, data_dir=sys.argv[1])))
+"""
+
+
+async def test_a_program_runs_an_engine_until_it_is_told_to_end(tmp_path: Path) -> None:
+    state = tmp_path / "data" / "engine.json"
+    program = subprocess.Popen(dying_with_parent([sys.executable, "-c", RUN, os.fspath(tmp_path / "data")]), stdout=subprocess.DEVNULL)
+    try:
+        await until(lambda: state.exists() or program.poll() is not None, START_TIMEOUT_S, look_s=0.1)
+        assert json.loads(state.read_text())["pid"] == program.pid
+        program.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(program.wait, 60) == 0
+    finally:
+        program.kill()
+        program.wait()
