@@ -118,6 +118,11 @@ class Dispatcher:
         """The state of the breaker of each target."""
         return {lane.target: lane.breaker.state for lane in self._lanes.values()}
 
+    def reason(self) -> str:
+        """Why this edge is degraded: how many targets do not answer; "" when all do. Which they are is not for everyone to see."""
+        away = sum(state is not BreakerState.CLOSED for state in self.breakers().values())
+        return f"targets of actions that do not answer: {away}" if away else ""
+
     async def turn(self) -> None:
         """Read what there is room for, and begin to carry it out. Raises StorageUnavailable."""
         now_ms = self._clock()

@@ -258,7 +258,9 @@ class Edge(Process):
             await (actors.call(target, action) if isinstance(target, ActorTarget) else webhooks.call(target, action))
 
         streams = ActionStreams(self._redis, self._config, f"edge-{self._index}")
-        return Dispatcher(self._config, streams, call, clock, wall_ms)
+        dispatcher = Dispatcher(self._config, streams, call, clock, wall_ms)
+        self._gateway.metrics.degraded["actions"] = dispatcher.reason
+        return dispatcher
 
     def _make_gateway(self, slots: SlotMap) -> Gateway:
         return Gateway(

@@ -187,6 +187,7 @@ async def test_a_target_that_is_away_opens_its_breaker_and_is_probed_and_others_
     await act(redis_client, *range(1, 21))
     async with dispatching(redis_client, targets) as dispatcher:
         await until(lambda: dispatcher.breakers().get(TARGET) is BreakerState.OPEN)
+        assert dispatcher.reason() == "targets of actions that do not answer: 1"
         tried = len(targets.calls)
         assert tried < 100, "a breaker that opens spares the target"
         await until(lambda: len(targets.calls) > tried)  # half-open: a probe
@@ -195,6 +196,7 @@ async def test_a_target_that_is_away_opens_its_breaker_and_is_probed_and_others_
         await until(lambda: is_empty(redis_client, OTHER))
         await until(lambda: is_empty(redis_client))
         assert dispatcher.breakers()[TARGET] is BreakerState.CLOSED
+        assert dispatcher.reason() == ""
     assert {f"k{number}" for number in range(1, 21)} == set(targets.keys())
     assert await letters(redis_client) == []
 

@@ -14,11 +14,14 @@ from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.journal.journal_records import spill_of
+from engine.core.model.action import Action
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import slot_of, split_key
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
+from engine.store.action_stream import ActionStreams, append_actions
+from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch
@@ -132,6 +135,28 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     await writer.journal.covered(None)
     assert await writer.stored() == ["before", "a", "b", "c"]
     assert (await pages.read([KEY]))[KEY] is not None
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_an_action_is_neither_lost_nor_doubled_by_a_refused_write(client: Redis, trouble: Trouble) -> None:
+    config, streams = Config(), ActionStreams(client, Config(), "edge-0")
+    first, second = (
+        Timer(f"3-{number}", KEY, NOW_MS, 0, 60_000, Envelope(f"m{number}", b"", 1, True, b'"id":"m"'), None, Action("https://h/", "k"))
+        for number in range(2)
+    )
+    await append_actions(client, config, [first])
+    (action,) = await streams.read("https://h/", 1)
+    before = await everything(client)
+    async with trouble(client):
+        for write in (lambda: append_actions(client, config, [second]), lambda: streams.give_up(action, "no", 1)):
+            with pytest.raises(StorageUnavailable):
+                await write()
+    assert await everything(client) == before
+    assert await append_actions(client, config, [first, second]) == ([first.sid, second.sid], [])
+    for _ in range(2):
+        await streams.give_up(action, "no", 1)
+    assert (await DeadLetterStream(client, config).page(split_key(KEY)[0])).total == 1
+    assert [one.id for one in await streams.read("https://h/", 9)] == ["m1"]
 
 
 @pytest.mark.parametrize("written", [True, False])
