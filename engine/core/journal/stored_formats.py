@@ -4,9 +4,12 @@ Each value begins with one version byte (`FORMAT_VERSION`), followed by MessageP
 header, 0x80 or above, which no version byte is. It is still decoded (`engine.core.journal.format_v0`). A value of any other version is
 reported as unreadable and quarantined, like a damaged one.
 
-A new version: raise `FORMAT_VERSION`, keep the old layouts in a module of their own that only decodes, and dispatch to it here.
-Links need no version, since both ends of a link are of one engine; to upgrade an engine process by process, it would be exchanged
-when a link's session is opened.
+While an engine is upgraded, processes of two versions read what the other writes, in storage and on links. So a change appends fields with
+a default to a record, which the version before ignores. A new version of the formats, or a record of a new kind, is brought in two
+releases: the first reads it, the second writes it (tests/core/wire/test_records.py holds the layouts of the last release).
+
+A new version: keep the old layouts in a module of their own that only decodes, dispatch to it here, and raise `FORMAT_VERSION` a release
+later.
 
 Every function here raises the exceptions of `engine.core.wire.records.UNREADABLE` when the bytes do not match the format.
 """
