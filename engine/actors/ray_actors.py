@@ -96,8 +96,8 @@ class RayActors:
         Asked in a thread: Ray's client blocks. Ray places no actor on such a node. Raises RayError.
         """
         gcs = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
-        found: dict[Any, int] = await asyncio.to_thread(gcs.get_draining_nodes, timeout=_GCS_TIMEOUT_S)
-        return {node.hex(): deadline_ms for node, deadline_ms in found.items()}
+        found: dict[str, int] = await asyncio.to_thread(gcs.get_draining_nodes, timeout=_GCS_TIMEOUT_S)
+        return found
 
     def kill(self, handle: Any, *, restart: bool) -> None:
         """End the actor's process; with `restart` Ray starts the next one."""
