@@ -346,6 +346,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
+    takeover_ms: Positive = 60_000  # twice what Ray takes to give a node up: then users wait for a machine, and not for a restart
     autoscale_up_ms: Positive = 10_000  # a load that lasts so long is more than a burst, and five rounds of the controller have seen it
     autoscale_down_ms: Positive = 300_000  # an actor too many for five minutes costs little, one that comes and goes moves slots each time
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops

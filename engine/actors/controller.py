@@ -8,7 +8,8 @@ A round calls `stats()` of every actor, every `health_ms`, and once more when th
 `FRESH_MS`. `engine.core.controller.health` decides what the results mean.
 
 Repairs: Ray restarts a process that died, under the same handle; a process that runs and does not answer is killed here, so that Ray
-restarts it; an actor that Ray has given up is created anew here.
+restarts it; an actor that Ray has given up is created anew here; a shard or scheduler that has lost its node, and finds no place on another
+for `takeover_ms`, starts there without one (`engine.actors.fleet`).
 
 A controller whose node is cut off from the others sees all of them silent, and Ray carries out what it asked for as soon as the cut is
 over. So it kills nobody in a round in which storage did not answer, and silence counts from the next answer of storage. Meanwhile Ray may
@@ -360,12 +361,13 @@ class Controller:
         fleet = self._fleet
         await asyncio.gather(self._ask_redis(), self._ask_nodes(), *map(self._ask, list(fleet.watches)))
         now_ms = self._context.monotonic_ms()
+        if not self._redis["alive"]:
+            fleet.excuse()
         for key, watch in fleet.watches.items():
-            if not self._redis["alive"]:
-                watch.excuse(now_ms)
-            elif key not in fleet.leaving and watch.verdict(now_ms) == "replace":
+            if key not in fleet.leaving and watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
                 fleet.replace(key)
+        await self._take_over()
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
@@ -391,11 +393,23 @@ class Controller:
         except ActorDiedError as error:
             watch.failed()
             if key in fleet.watches and key not in fleet.leaving:
+                fleet.failed(key)
                 log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
                 fleet.create(key)
         except (RayError, TimeoutError) as error:
             watch.failed()
+            if key in fleet.watches:
+                fleet.failed(key)
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
+
+    async def _take_over(self) -> None:
+        """Start elsewhere what has lost its node and finds no place."""
+        for key in self._fleet.without_place():
+            if not await self._fleet.has_room(key[0]):
+                self._fleet.take_over(key)
+                log.error(
+                    "%s-%d has not answered for %d ms and finds no place: it starts where there is none", *key, self._config.takeover_ms
+                )
 
     # -- scaling ------------------------------------------------------------------------------------------------------
 

@@ -4,12 +4,15 @@ States of an actor here
     joining   created while the engine runs, and not ready yet: it may wait for a machine. The engine is ready without it
     member    it was ready once, or the engine began with it: replaced when it hangs, created anew when Ray has given it up
     leaving   it is about to end for good: neither replaced nor created anew
+    guest     a member whose node is lost, and for which no other one has a place: it was created anew on a node that offers none, so that
+              its users do not wait for a machine. It stays there until it ends; a successor of it needs no place either
 
 A member's process may be told to end, so that Ray starts the next one: the member serves again when that one is ready.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -42,6 +45,8 @@ class Fleet:
         self.joining: dict[ActorKey, float] = {}  # since when
         self.leaving: set[ActorKey] = set()
         self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
+        self.guests: set[ActorKey] = set()
+        self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
     def existing(self) -> set[ActorKey]:
@@ -60,7 +65,7 @@ class Fleet:
 
     def create(self, key: ActorKey) -> None:
         """The actor of this name, created when there is none."""
-        self.handles[key] = self._actors.create(self._given, *key)
+        self.handles[key] = self._actors.create(self._given, *key, guest=key in self.guests)
 
     def replace(self, key: ActorKey) -> None:
         """End its process; Ray starts the next one."""
@@ -73,6 +78,28 @@ class Fleet:
         self.joining.pop(key, None)
         self.leaving.discard(key)
         self._drained.pop(key, None)
+        self._away.pop(key, None)
+        self.guests.discard(key)
+
+    def failed(self, key: ActorKey) -> None:
+        """It did not answer."""
+        self._away.setdefault(key, self._clock())
+
+    def without_place(self) -> list[ActorKey]:
+        """Shards and schedulers that have not answered for `takeover_ms`; see `take_over`."""
+        since_ms = self._clock() - self._config.takeover_ms
+        members = (key for key, away_ms in self._away.items() if away_ms <= since_ms and key[0] != "edge")
+        return [key for key in members if not (key in self.guests or key in self.joining or key in self.leaving)]
+
+    async def has_room(self, role: str) -> bool:
+        """Whether a node has a place free for an actor of this role."""
+        return await asyncio.to_thread(self._actors.has_room, role)
+
+    def take_over(self, key: ActorKey) -> None:
+        """Let it start as a guest. Its epoch fences the process on the lost node, if that still runs."""
+        self.guests.add(key)
+        self._actors.kill(self.handles[key], restart=False)
+        self.create(key)
 
     def keys(self, role: str) -> list[ActorKey]:
         """Of this role, by index."""
@@ -80,6 +107,7 @@ class Fleet:
 
     def answered(self, key: ActorKey) -> None:
         """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
+        self._away.pop(key, None)
         if key in self.watches and self.watches[key].row()["ready"]:
             self.joining.pop(key, None)
 
@@ -112,6 +140,7 @@ class Fleet:
 
     def excuse(self) -> None:
         """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""
+        self._away.clear()
         for watch in self.watches.values():
             watch.excuse(self._clock())
 

@@ -80,10 +80,14 @@ class RayActors:
         """Of the actors that exist, also those that Ray is about to start again."""
         return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
 
-    def create(self, given: Config | SealedConfig, role: str, index: int) -> Any:
-        """The handle of the actor of this name, created when there is none."""
+    def has_room(self, role: str) -> bool:
+        """Whether a node has a place free for an actor of this role. Asks Ray's control service, and waits for it."""
+        return float(ray.available_resources().get(f"engine_{role}", 0)) >= 1  # type: ignore[no-untyped-call]
+
+    def create(self, given: Config | SealedConfig, role: str, index: int, *, guest: bool = False) -> Any:
+        """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""
         config = given.public if isinstance(given, SealedConfig) else given
-        options = actor_options(config, f"{role}-{index}", {f"engine_{role}": 1})
+        options = actor_options(config, f"{role}-{index}", {} if guest else {f"engine_{role}": 1})
         if role == "shard":
             return remote_class(ShardInRay).options(**options).remote(given, index)
         if role == "scheduler":

@@ -309,6 +309,25 @@ async def test_a_start_with_another_number_begins_with_the_stored_one_and_moves_
     assert len(world.actors.moved) == SLOTS // 3
 
 
+async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_is_no_place(world: World) -> None:
+    await world.start(takeover_ms=100)
+    await world.settled()
+    lost = world.actors.actors["shard", 1]
+    lost.lost = True
+    asked = world.actors.asked
+    async with asyncio.timeout(20):
+        while world.actors.asked < asked + 3:
+            await asyncio.sleep(0.01)
+        assert not world.actors.guests, "Ray starts it again where there is a place"
+        world.actors.room = False
+        while not world.actors.guests:
+            await asyncio.sleep(0.01)
+        while not (await world.controller.status())["shards"][1]["alive"]:
+            await asyncio.sleep(0.01)
+    assert world.actors.guests == [("shard", 1)]
+    assert world.actors.actors["shard", 1] is not lost
+
+
 @pytest.mark.slow
 @pytest.mark.engine
 async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_under_traffic(two_edges: RunningEngine) -> None:

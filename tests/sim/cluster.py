@@ -119,7 +119,7 @@ class Actors(RayActors):
     def names(self, _namespace: str) -> set[str]:
         return set(self._cluster.names)
 
-    def create(self, _config: Config, role: str, index: int) -> Handle:
+    def create(self, _config: Config, role: str, index: int, *, guest: bool = False) -> Handle:
         """The world began with most of them."""
         name = f"{role}-{index}"
         if name not in self._cluster.names:

@@ -21,6 +21,7 @@ class FakeActor:
 
     Attributes:
         silent: no call returns.
+        lost: every call fails, as one whose node is gone.
         busy: its process takes a whole core.
         ready: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
@@ -28,7 +29,7 @@ class FakeActor:
 
     def __init__(self, cloud: FakeActors, key: ActorKey) -> None:
         self.key = key
-        self.silent = False
+        self.silent = self.lost = False
         self.ready = True
         self.calls: list[tuple[Any, ...]] = []
         self.loads: dict[int, float] = {}
@@ -51,6 +52,8 @@ class FakeActor:
 
     async def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The answer of a method."""
+        if self.lost:
+            raise ActorUnavailableError("its node is lost", None)
         if self.silent:
             await asyncio.Event().wait()
         self.calls.append((name, *arguments[:-1]))
@@ -111,6 +114,8 @@ class FakeActors(RayActors):
         draining: nodes that are to go, and their deadlines. Processes start on node `here`, once it is to go on `there`.
         replaced: actors whose process ended and was to start anew, in order.
         full: no node has room for a process.
+        room: whether a node has a place free.
+        guests: those that were created without one.
     """
 
     def __init__(self, client: Redis) -> None:
@@ -122,6 +127,9 @@ class FakeActors(RayActors):
         self.draining: dict[str, int] = {}
         self.replaced: list[ActorKey] = []
         self.full = False
+        self.room = True
+        self.asked = 0  # about room
+        self.guests: list[ActorKey] = []
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -131,7 +139,13 @@ class FakeActors(RayActors):
     def names(self, _namespace: str) -> set[str]:
         return {f"{role}-{index}" for role, index in self.actors}
 
-    def create(self, _given: Any, role: str, index: int) -> FakeActor:
+    def has_room(self, _role: str) -> bool:
+        self.asked += 1
+        return self.room
+
+    def create(self, _given: Any, role: str, index: int, *, guest: bool = False) -> FakeActor:
+        if guest:
+            self.guests.append((role, index))
         return self.actors.setdefault((role, index), FakeActor(self, (role, index)))
 
     async def draining_nodes(self) -> dict[str, int]:
