@@ -245,3 +245,23 @@ async def test_of_ray_calls_batches_above_100_kib_arrive_whole_through_the_objec
     await assert_that_batches_arrive_whole(by_ray_calls, "bulk-by-ray")
     for host in by_ray_calls.hosts:
         await until(partial(by_ray_calls.objects_stored, host), LATE_S, holds=partial(lt, stored[host]), look_s=0.1)
+
+
+async def test_a_node_that_is_drained_is_emptied_first_and_no_publish_is_refused(by_ray_calls: EngineOnHosts) -> None:
+    a, b = by_ray_calls.hosts
+    before = by_ray_calls.at(a).status_when(lambda status: status["ready"] and status["scaling"]["settled"], LATE_S)
+    (there,) = {row["node_id"] for row in before["shards"] if row["node"] == b.address}
+    drain = f"ray drain-node --address {a.address}:6380 --node-id {there} --reason DRAIN_NODE_REASON_PREEMPTION --reason-message spot"
+
+    def empty(status: dict[str, Any]) -> bool:
+        served = [row["node_id"] for row in (*status["shards"], *status["edges"]) if row["ready"]]
+        return all(row["ready"] for row in status["shards"]) and there not in served
+
+    async with Traffic(by_ray_calls.at(a).url, by_ray_calls.token, "drained", **SOME) as traffic:
+        drained = subprocess.run(a.command("sh", "-c", drain), env=a.environment() | {"RAY_AUTH_MODE": "token"}, check=False)
+        assert drained.returncode == 0
+        after = await asyncio.to_thread(by_ray_calls.at(a).status_when, empty, 3 * LATE_S)
+        books = await traffic.finish(LATE_S)
+    assert_whole(books)
+    assert books["refused"] == 0
+    assert max(row["restarts"] for row in after["shards"]) == 1
