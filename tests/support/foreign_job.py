@@ -52,17 +52,20 @@ def values_of_the_control_service() -> list[str]:
     return seen
 
 
-def calls_of(actor: Any) -> dict[str, tuple[Any, ...]]:
+def calls_of(name: str, actor: Any) -> dict[str, tuple[Any, ...]]:
     """Methods of an actor to be called, with arguments that do no harm where they are taken."""
-    names = [name for name in actor._ray_method_signatures if name not in ADDED_BY_RAY]
+    names = [method for method in actor._ray_method_signatures if method not in ADDED_BY_RAY]
     arguments: dict[str, tuple[Any, ...]] = {
         "exchange": ("edge-0/foreign", 0, b""),
         "unlock": (bytes(32),),
         "connections_of": ("default",),
         "drain_edge": (0,),
+        "hand_over": ([0], 0) if name.startswith("shard") else (),
+        "adopt": (1,),
+        "follow": (1,),
         "request": ("default", "", "POST", "/v1/notifications", b'[{"user": "ann", "type": "t"}]'),
     }
-    return {name: arguments.get(name, ()) for name in names}
+    return {method: arguments.get(method, ()) for method in names}
 
 
 def main() -> None:
@@ -74,7 +77,7 @@ def main() -> None:
             continue
         name = entry["name"]
         actor = ray.get_actor(name, namespace=namespace)
-        for method, arguments in calls_of(actor).items():
+        for method, arguments in calls_of(name, actor).items():
             try:
                 answer = ray.get(getattr(actor, method).remote(*arguments), timeout=WAIT_S)
             except (RayTaskError, TypeError) as error:
