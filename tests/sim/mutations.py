@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from engine.actors import controller, recovery
+from engine.actors import controller
 from engine.actors.carrier import ActorPeer
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkCaller
@@ -24,10 +24,9 @@ from engine.actors.shard import Shard
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
-from engine.core.commit.window_step import WindowCloser
 from engine.core.controller.health import HealthWatch
 from engine.core.journal import journal_records
-from engine.core.journal.journal_records import Handled, Profiled, Released, Spill
+from engine.core.journal.journal_records import Handled, Profiled, Spill
 from engine.core.mailbox import aggregation_window, conflation
 from engine.core.mailbox import send as mailbox_send
 from engine.core.mailbox.aggregation_window import WindowItem, Windows
@@ -54,7 +53,7 @@ from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
-from engine.store import journal, pages, slot_map, timer_store
+from engine.store import journal, pages, timer_store
 from engine.store.journal import Journal
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
@@ -739,26 +738,8 @@ def slots_go_while_something_of_them_is_under_way() -> Any:
 
 
 @mutation
-def a_shard_replays_what_it_journalled_before_a_slot_went_and_came_back() -> Any:
-    def owned(records: Any, slots: Any) -> Any:
-        return [record for record in journal_records.owned(records, slots) if not isinstance(record, Released)]
-
-    return patched(recovery, "owned", owned)
-
-
-@mutation
-def an_old_incarnation_hands_slots_over() -> Any:
-    return rewritten(slot_map._HAND_OVER, (b"if epoch ~= ARGV[1] then", b"if false then"))
-
-
-@mutation
 def a_slot_goes_without_its_last_pages() -> Any:
     return patched(SlotRelease, "take_checkpoint", lambda self: None)
-
-
-@mutation
-def windows_of_a_slot_that_goes_are_still_closed() -> Any:
-    return patched(WindowCloser, "leave", lambda self, slots: None)
 
 
 @mutation

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from engine.core.commit.window_step import WindowCloser
 from engine.core.journal import rebuild
 from engine.core.journal.stored_formats import decode_page
+from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope, Merge
+from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Posted, Timer
 from tests.support.shard_world import World, of
@@ -329,3 +335,51 @@ def test_messages_of_windows_are_not_conflated_as_well() -> None:
         later(world)
     assert world.core.output.counters["conflated"] == 0
     assert world.core.mailboxes["t:u"].head == 3
+
+
+# -- Who closes. -------------------------------------------------------------------------------------------------------
+ANN, BOB = "t:ann", "t:bob"
+
+
+def with_window(key: str, closes_ms: int) -> Mailbox:
+    mailbox = Mailbox(key, 0)
+    windows: Any = SimpleNamespace(next_ms=closes_ms, due=lambda now_ms: [])
+    mailbox.windows = windows
+    return mailbox
+
+
+@pytest.fixture
+def closer() -> WindowCloser:
+    mailboxes = {key: with_window(key, 10) for key in (ANN, BOB)}
+    made = WindowCloser(mailboxes)
+    for mailbox in mailboxes.values():
+        made.watch(mailbox)
+    return made
+
+
+def closed(closer: WindowCloser, now_ms: int) -> set[str]:
+    closer.tick(now_ms)
+    return {mailbox.key for mailbox in closer.take(10, 1 << 20, now_ms)}
+
+
+def test_what_has_ended_is_closed(closer: WindowCloser) -> None:
+    assert closed(closer, 9) == set()
+    assert closed(closer, 10) == {ANN, BOB}
+
+
+def test_windows_of_a_slot_that_goes_are_left_to_its_next_owner(closer: WindowCloser) -> None:
+    closer.leave({slot_of(ANN)})
+    assert closed(closer, 10) == {BOB}
+
+
+def test_so_are_those_that_had_ended_before(closer: WindowCloser) -> None:
+    closer.tick(10)
+    closer.leave({slot_of(ANN)})
+    assert closed(closer, 11) == {BOB}
+    assert not closer.wants_commit
+
+
+def test_a_mailbox_that_left_memory_has_nothing_to_close(closer: WindowCloser) -> None:
+    closer.tick(10)
+    closer.forget(BOB)
+    assert closed(closer, 11) == {ANN}
