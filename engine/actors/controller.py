@@ -32,7 +32,7 @@ from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.engine_key import ConfigLock
 from engine.actors.fleet import ROLES, ActorKey, Fleet
-from engine.actors.ray_actors import RayActors, ray_side
+from engine.actors.ray_actors import RayActors
 from engine.actors.reconciler import Reconciler
 from engine.actors.replacements import Replacements
 from engine.config import Config
@@ -491,6 +491,3 @@ class Controller:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the controller ends: %r", error, exc_info=error)
             self._context.end_process()
-
-
-ControllerInRay: Final = ray_side(Controller, __name__, "ControllerInRay")

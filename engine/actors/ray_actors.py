@@ -13,9 +13,7 @@ from typing import Any, Final
 
 import ray
 
-from engine.actors.edge import Edge
-from engine.actors.scheduler import Scheduler
-from engine.actors.shard import Shard
+from engine.actors import edge, scheduler, shard
 from engine.config import Config
 from engine.store.sealed_config import SealedConfig
 
@@ -37,10 +35,10 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
     }
 
 
-def ray_side(actor: type, module: str, name: str) -> type:
+def ray_side(actor: type, module: str) -> type:
     """A class for Ray's actors with the public coroutines of this one as its methods, and no others.
 
-    Assign it to this name of this module: it is pickled by name.
+    Assign it to the name of the actor's class in this module: it is pickled by name, and the process is named after it.
 
     Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
     """
@@ -51,7 +49,7 @@ def ray_side(actor: type, module: str, name: str) -> type:
     methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
     # With `__ray_actor_class__` it looks as if Ray had added what it adds.
     made = {"__init__": construct, **methods, "__module__": module, "__ray_actor_class__": actor}
-    return type(name, (), made)
+    return type(actor.__name__, (), made)
 
 
 def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
@@ -61,9 +59,9 @@ def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
     return forward
 
 
-ShardInRay: Final = ray_side(Shard, __name__, "ShardInRay")
-SchedulerInRay: Final = ray_side(Scheduler, __name__, "SchedulerInRay")
-EdgeInRay: Final = ray_side(Edge, __name__, "EdgeInRay")
+Shard: Final = ray_side(shard.Shard, __name__)
+Scheduler: Final = ray_side(scheduler.Scheduler, __name__)
+Edge: Final = ray_side(edge.Edge, __name__)
 
 _GCS_TIMEOUT_S: Final = 1.0
 
@@ -89,10 +87,10 @@ class RayActors:
         config = given.public if isinstance(given, SealedConfig) else given
         options = actor_options(config, f"{role}-{index}", {} if guest else {f"engine_{role}": 1})
         if role == "shard":
-            return remote_class(ShardInRay).options(**options).remote(given, index)
+            return remote_class(Shard).options(**options).remote(given, index)
         if role == "scheduler":
-            return remote_class(SchedulerInRay).options(**options).remote(given, index)
-        return remote_class(EdgeInRay).options(**options).remote(given, index, config.port)
+            return remote_class(Scheduler).options(**options).remote(given, index)
+        return remote_class(Edge).options(**options).remote(given, index, config.port)
 
     async def draining_nodes(self) -> dict[str, int]:
         """Ids of the nodes that are to go, and by when, in milliseconds since the epoch; 0: no deadline.

@@ -283,15 +283,16 @@ class _Run:
         """Create the controller, which creates the other actors; one that runs already keeps its configuration."""
         import ray
 
-        from engine.actors.controller import CONTROLLER, ControllerInRay
+        from engine.actors.controller import CONTROLLER
         from engine.actors.ray_actors import actor_options, remote_class
+        from engine.actors.ray_controller import Controller
 
         self._key = await self._engine_key()
         options = actor_options(self._config, CONTROLLER, {})
         await self._refuse_used_port()
         self._lives_on = bool(self._config.address)
         sealed = seal(self._config, self._key)
-        controller: Any = remote_class(ControllerInRay).options(**options).remote(sealed, engine=self._name())
+        controller: Any = remote_class(Controller).options(**options).remote(sealed, engine=self._name())
         try:
             running = (await controller.unlock.remote(self._key)).opened(self._key)
             self._controller = controller  # it is this engine's, and ends with it
@@ -437,7 +438,7 @@ class _Run:
         rows = [(f"{row['role']}-{row['index']}", row) for kind in ("edges", "shards", "schedulers") for row in status[kind]]
         for name, row in [*rows, ("redis", status["redis"])]:
             if row["restarts"] > reported.get(name, 0):
-                self._console.print(f"{time.strftime('%H:%M:%S')} {name} died and was restarted (pid {row.get('pid')})", highlight=False)
+                self._console.print(f"{time.strftime('%H:%M:%S')} {name} was restarted (pid {row.get('pid')})", highlight=False)
             reported[name] = row["restarts"]
 
     async def _pause(self, seconds: float) -> None:
