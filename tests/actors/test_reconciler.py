@@ -23,6 +23,7 @@ from engine.store.wanted_numbers import read_wanted
 from tests.support.chaos.traffic import Traffic
 from tests.support.fake_actors import FakeActors
 from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until
 
 CONFIG = Config(shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
 
@@ -171,7 +172,7 @@ async def test_new_shards_that_wait_for_a_machine_hold_nobody_up(world: World) -
     await controller.scale(shards=3)
     status = await world.when(lambda scaling: bool(scaling["joining"]))
     assert (status["joining"], status["have"]["shards"], status["settled"]) == (["shard-2"], 2, False)
-    assert (await controller.status())["ready"]
+    await until(controller.status, holds=lambda status: status["ready"])
     assert not world.actors.moved
     world.actors.actors["shard", 2].ready = True
     await world.settled()
