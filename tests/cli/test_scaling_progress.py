@@ -83,7 +83,7 @@ def test_the_state_is_told_in_a_few_words(found: dict[str, Any], text: str) -> N
 def test_the_status_shows_decisions_of_the_autoscaler_with_their_reasons() -> None:
     decision = {"at_ms": 0, "role": "shards", "action": "scale", "have": 2, "wanted": 4, "reason": "CPU 90% for 10 s, above 70%"}
     lines = scaling_lines(scaling(autoscale="dry run", decisions=[decision]))
-    assert lines[0].startswith("[yellow]scaling to 4 shards, 1 schedulers, 1 edges[/], wanted by ann")
+    assert lines[0].startswith("[yellow]changing to 4 shards, 1 schedulers, 1 edges[/], wanted by ann")
     assert lines[1] == "autoscaler: dry run"
     assert lines[2].endswith("2 to 4 shards: CPU 90% for 10 s, above 70%")
     assert scaling_lines(scaling(settled=True, autoscale="off", decisions=[])) == []
