@@ -496,8 +496,8 @@ def replay_counts_again_what_a_page_has() -> Any:
 def a_page_forgets_the_windows() -> Any:
     original = journal_records.page_of
 
-    def page_of(mailbox: Mailbox) -> Any:
-        page = original(mailbox)
+    def page_of(mailbox: Mailbox, recent_max: int) -> Any:
+        page = original(mailbox, recent_max)
         page.windows = None
         return page
 

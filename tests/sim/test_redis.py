@@ -158,8 +158,8 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("HLEN", "timer"),
         ("GET", "claimed"),
         ("HLEN", "young"),
-        ("EVAL", timer_store._TAKE_OVER._text, 3, "te", "claimed", "young", 8),
-        ("EVAL", timer_store._TAKE_OVER._text, 3, "te", "claimed", "young", 7),
+        ("EVAL", timer_store._TAKE_OVER._text, 4, "te", "claimed", "young", "owner", 8, "scheduler-0/a"),
+        ("EVAL", timer_store._TAKE_OVER._text, 4, "te", "claimed", "young", "owner", 7, "scheduler-0/b"),
         ("HLEN", "young"),
     ]
     for command in commands:
