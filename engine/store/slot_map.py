@@ -6,6 +6,7 @@ shards and schedulers, and by a shard that hands slots over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -51,15 +52,16 @@ async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
 
     Raises StorageUnavailable: it may have been stored. Repeat it until there is an answer.
     """
-    before, packed = await _read(client), _encoder.encode(slot_map)
+    return await _follow(client, slot_map, _SWAP)
+
+
+async def _follow(client: redis.Redis, slot_map: SlotMap, script: Script, keys: Sequence[str] = (), args: Sequence[int] = ()) -> bool:
+    """Store a map in the place of the version before it, by a script that takes these first."""
+    before, after = await _read(client), _encoder.encode(slot_map)
     version = _decoder.decode(before).version if before else 0
-    if before != packed and version != slot_map.version - 1:
+    if before != after and version != slot_map.version - 1:
         return False
-    return await _swap(client, before, packed)
-
-
-async def _swap(client: redis.Redis, before: bytes, after: bytes) -> bool:
-    reply = await _SWAP.run(client, [slots_key()], [before, after])
+    reply = await script.run(client, [*keys, slots_key()], [*args, before, after])
     return bool(reply[1])
 
 
@@ -71,12 +73,7 @@ async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map:
         DataLost: storage has lost the epoch.
         StorageUnavailable: it may have been stored.
     """
-    before, packed = await _read(client), _encoder.encode(slot_map)
-    version = _decoder.decode(before).version if before else 0
-    if before != packed and version != slot_map.version - 1:
-        return False
-    reply = await _HAND_OVER.run(client, [shard_epoch_key(shard), slots_key()], [epoch, before, packed])
-    return bool(reply[1])
+    return await _follow(client, slot_map, _HAND_OVER, [shard_epoch_key(shard)], [epoch])
 
 
 async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int) -> SlotMap:
@@ -105,5 +102,5 @@ async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:
         found = await _read(client)
         if found and _decoder.decode(found).version >= slot_map.version:
             return
-        if await _swap(client, found, _encoder.encode(slot_map)):
+        if (await _SWAP.run(client, [slots_key()], [found, _encoder.encode(slot_map)]))[1]:
             return
