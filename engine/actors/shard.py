@@ -372,18 +372,13 @@ class Shard(Server):
                 context=self._context,
             )
             self._callers.append((caller, self._running.create_task(caller.run())))
-        for scheduler in range(count):  # what was armed elsewhere
-            self._arm_again(scheduler)
+        self._feed(partial(self._core.delivery.scheduler_reset, lambda _key: True))  # what was armed elsewhere
 
     def _on_scheduler_reset(self, scheduler: int) -> None:
-        """A new session: the scheduler is another process, or has other partitions."""
-        self._arm_again(scheduler)
-        self._mover.look()
-
-    def _arm_again(self, scheduler: int) -> None:
-        """A scheduler has no retry timers of this shard."""
+        """A new session: the scheduler is another process, or has other partitions. It has no retry timers of this shard."""
         count = len(self._callers)
         self._feed(partial(self._core.delivery.scheduler_reset, lambda key: scheduler_of(partition_of(key), count) == scheduler))
+        self._mover.look()
 
     def _on_scheduler_records(self, records: list[Any]) -> None:
         for record in records:

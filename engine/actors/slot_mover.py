@@ -173,7 +173,8 @@ class SlotMover:
         if not slots or to == core.index:
             return
         log.info("shard %d hands %d slots over to shard %d", core.index, len(slots), to)
-        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(slots)))
+        leaving = frozenset(slots)
+        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(leaving)))
         core.release(slots)
         self._flush()
         while release.waits():
