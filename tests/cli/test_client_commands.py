@@ -11,9 +11,8 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from engine.cli.client_commands import register
 from engine.cli.replay import LINE_BYTES_MAX, open_recording
 from engine.cli.state_file import EngineState, write_state
 from engine.errors import ConfigError, EngineError, RulesError, Unauthorized, Unreachable
+from tests.support.background_loop import in_background
 from tests.support.misbehaving_server import Peer, misbehaving, stay
 from tests.support.publish_server import Engine, refuses, rejects, running
 from tests.support.waiting import until
@@ -57,24 +57,6 @@ def failure(result: Result, kind: type[BaseException] = EngineError) -> str:
     assert result.exit_code != 0
     assert isinstance(result.exception, kind), repr(result.exception)
     return str(result.exception)
-
-
-@contextmanager
-def in_background(server: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
-    """A server on a loop of its own, since commands have theirs."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        started = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
-        try:
-            yield started
-        finally:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def received(peer: Peer, frame: dict[str, Any]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,29 +13,14 @@ from engine.core.model.constants import NORMAL
 from engine.core.wire import records as wire
 from engine.errors import EngineError
 from engine.store.dead_letter_stream import StoredLetter
+from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, FakeLetters, edge_world
 
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[EdgeWorld]:
-    """An edge on a loop of its own: the commands are synchronous."""
-    found: list[EdgeWorld] = []
-    ready, done = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with edge_world() as world:
-            found.append(world)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield found[0]
-    finally:
-        done.set()
-        thread.join()
+    with in_background(edge_world()) as world:
+        yield world
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ Schemathesis makes them, the same in every run, and sends them to an edge over r
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from schemathesis.pytest._test_builder import build_operation_test
 from engine.config import Config
 from engine.core.policy.contact_policy import CATEGORIES
 from engine.http import openapi
+from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
 
 CONFIG = Config(jwt_secret=SECRET)
@@ -71,25 +70,9 @@ description = schemathesis.openapi.from_dict(DOCUMENT, config=SchemathesisConfig
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[EdgeWorld]:
-    """An edge on a loop of its own: the requests are synchronous."""
-    found: list[EdgeWorld] = []
-    ready, done = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with edge_world(publish_delay_target_ms=60_000) as world:  # however busy the machine is
-            world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
-            found.append(world)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield found[0]
-    finally:
-        done.set()
-        thread.join()
+    with in_background(edge_world(publish_delay_target_ms=60_000)) as world:  # however busy the machine is
+        world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
+        yield world
 
 
 @pytest.fixture(scope="module")
